@@ -68,8 +68,13 @@ struct App {
 async fn run_until_shutdown(config: Config) -> anyhow::Result<ExitCode> {
     let mut signals = ShutdownSignals::listen().context("cannot listen for signals")?;
     let mut registry = Registry::default();
-    let metrics = Metrics::new(&mut registry, config.routes.iter().map(|route| route.name.clone()));
-    registry.register_collector(Box::new(ProcessFigures::of(tokio::runtime::Handle::current())));
+    let metrics = Metrics::new(
+        &mut registry,
+        config.routes.iter().map(|route| route.name.clone()),
+    );
+    registry.register_collector(Box::new(ProcessFigures::of(
+        tokio::runtime::Handle::current(),
+    )));
     let clock = Clock::start();
     // Calls of the API reach rooms from another runtime: what those spawn belongs here.
     let tasks = Tasks::default().on(&tokio::runtime::Handle::current());
@@ -88,9 +93,21 @@ async fn run_until_shutdown(config: Config) -> anyhow::Result<ExitCode> {
         shards: std::thread::available_parallelism().map_or(2, |n| n.get().clamp(1, 8)),
         config,
     };
-    info!(version = env!("CARGO_PKG_VERSION"), replica = app.config.cluster.name, "postdate starts");
-    for connection in app.config.kafka.values().filter(|connection| !connection.verifies_brokers()) {
-        warn!(connection = connection.name, "kafka brokers are not verified (unsafe_tls)");
+    info!(
+        version = env!("CARGO_PKG_VERSION"),
+        replica = app.config.cluster.name,
+        "postdate starts"
+    );
+    for connection in app
+        .config
+        .kafka
+        .values()
+        .filter(|connection| !connection.verifies_brokers())
+    {
+        warn!(
+            connection = connection.name,
+            "kafka brokers are not verified (unsafe_tls)"
+        );
     }
     let ran = tokio::select! {
         ran = build_and_run(&app, registry) => ran,
@@ -112,7 +129,11 @@ async fn run_until_shutdown(config: Config) -> anyhow::Result<ExitCode> {
         error!(late = ?late, "time ran out; unfinished messages are in the store");
         return Ok(ExitCode::FAILURE);
     }
-    Ok(if app.tasks.has_panicked() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if app.tasks.has_panicked() {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 /// Starts the exporter of traces, if there is a collector.
@@ -123,12 +144,22 @@ fn start_traces(
     tasks: &Tasks,
     stages: &StageShutdowns,
 ) -> anyhow::Result<Tracer> {
-    let Some(collector) = config.traces.collector.clone() else { return Ok(Tracer::default()) };
-    let made =
-        Tracer::new(collector, &config.cluster.name, clock, &metrics.spans_lost, config.shutdown_timeout);
+    let Some(collector) = config.traces.collector.clone() else {
+        return Ok(Tracer::default());
+    };
+    let made = Tracer::new(
+        collector,
+        &config.cluster.name,
+        clock,
+        &metrics.spans_lost,
+        config.shutdown_timeout,
+    );
     let (tracer, exporter) = made.map_err(anyhow::Error::msg).context("traces.tls")?;
     let shutdown = stages.admin.clone();
-    tasks.of(Stage::Admin).spawn("traces", async move { exporter.run(shutdown.draining()).await });
+    tasks.of(Stage::Admin).spawn(
+        "traces",
+        async move { exporter.run(shutdown.draining()).await },
+    );
     Ok(tracer)
 }
 
@@ -138,7 +169,9 @@ async fn build_and_run(app: &App, registry: Registry) -> anyhow::Result<()> {
     let admin_tasks = app.tasks.of(Stage::Admin);
     let bursts = app.bursts.clone();
     let admin_shutdown = app.stages.admin.clone();
-    admin_tasks.spawn("bursts", async move { bursts.run(admin_shutdown.draining()).await });
+    admin_tasks.spawn("bursts", async move {
+        bursts.run(admin_shutdown.draining()).await
+    });
     let brokers = brokers(app);
     let lanes: Arc<dyn Lanes> = Arc::new(start_lanes(app, &brokers)?);
     let store_slot: Arc<OnceLock<Store>> = Arc::default();
@@ -153,7 +186,13 @@ async fn build_and_run(app: &App, registry: Registry) -> anyhow::Result<()> {
     let redis_part = app.readiness.part("redis", true);
     let store_part = app.readiness.part("store", true);
     let state = admin_state(app, registry, &lanes, &store_slot);
-    admin::start(&app.config.admin, state, &admin_tasks, app.stages.admin.clone()).await?;
+    admin::start(
+        &app.config.admin,
+        state,
+        &admin_tasks,
+        app.stages.admin.clone(),
+    )
+    .await?;
     preflight(&app.config.redis, &[&redis_part, &store_part]).await?;
     let store = start_store(app)?;
     agree_on_placement(&store, &app.config.routes, &store_part).await?;
@@ -161,7 +200,10 @@ async fn build_and_run(app: &App, registry: Registry) -> anyhow::Result<()> {
     store_slot.get_or_init(|| store.clone());
     let trails = store.clone();
     let trails_end = app.stages.admin.clone();
-    admin_tasks.spawn("trails", async move { trails.write_trails(&trails_end).await });
+    admin_tasks.spawn(
+        "trails",
+        async move { trails.write_trails(&trails_end).await },
+    );
     let quota = store::DeadLetterQuota::new(&app.config.routes);
     let mut cluster = start_cluster(app, &store).await?;
     start_timer(app, &store, &quota, &lanes, &cluster)?;
@@ -172,8 +214,13 @@ async fn build_and_run(app: &App, registry: Registry) -> anyhow::Result<()> {
 /// RabbitMQ brokers that a route uses, by connection.
 fn brokers(app: &App) -> BTreeMap<String, Arc<Broker>> {
     let used = used_connections(&app.config.routes);
-    let used = app.config.rabbitmq.values().filter(|c| used.contains(c.name.as_str()));
-    used.map(|c| (c.name.clone(), Broker::new(c.clone(), &app.readiness))).collect()
+    let used = app
+        .config
+        .rabbitmq
+        .values()
+        .filter(|c| used.contains(c.name.as_str()));
+    used.map(|c| (c.name.clone(), Broker::new(c.clone(), &app.readiness)))
+        .collect()
 }
 
 /// Names of the connections that a route reads from or publishes to.
@@ -181,7 +228,8 @@ fn used_connections(routes: &[Arc<Route>]) -> BTreeSet<&str> {
     routes
         .iter()
         .flat_map(|route| {
-            let (Endpoint::Kafka { connection, .. } | Endpoint::Rabbitmq { connection, .. }) = &route.from;
+            let (Endpoint::Kafka { connection, .. } | Endpoint::Rabbitmq { connection, .. }) =
+                &route.from;
             [connection.as_str(), route.to.connection()]
         })
         .collect()
@@ -191,11 +239,24 @@ fn start_lanes(app: &App, brokers: &BTreeMap<String, Arc<Broker>>) -> anyhow::Re
     let tasks = app.tasks.of(Stage::Egress);
     let shutdown = &app.stages.egress;
     let used = used_connections(&app.config.routes);
-    let kafka = app.config.kafka.values().filter(|c| used.contains(c.name.as_str()));
-    let kafka =
-        KafkaLanes::start(kafka, app.clock, &app.metrics.kafka_clients, &app.readiness, &tasks, shutdown)?;
+    let kafka = app
+        .config
+        .kafka
+        .values()
+        .filter(|c| used.contains(c.name.as_str()));
+    let kafka = KafkaLanes::start(
+        kafka,
+        app.clock,
+        &app.metrics.kafka_clients,
+        &app.readiness,
+        &tasks,
+        shutdown,
+    )?;
     let rabbitmq = brokers.iter().map(|(name, broker)| {
-        (name.clone(), RabbitLanes::new(broker.clone(), app.clock, tasks.clone(), shutdown.clone()))
+        (
+            name.clone(),
+            RabbitLanes::new(broker.clone(), app.clock, tasks.clone(), shutdown.clone()),
+        )
     });
     Ok(AllLanes::new(kafka, rabbitmq.collect()))
 }
@@ -215,7 +276,10 @@ fn admin_state(
         watch: app.watch.clone(),
         bursts: app.bursts.clone(),
         inject: Arc::new(IngressInject::new(lanes.clone(), app.clock)),
-        redrive: Arc::new(StoreRedrive { store: store.clone(), routes: routes.clone() }),
+        redrive: Arc::new(StoreRedrive {
+            store: store.clone(),
+            routes: routes.clone(),
+        }),
         skip: Arc::new(IngressSkip(app.skips.clone())),
         clock: app.clock,
         store: store.clone(),
@@ -241,8 +305,18 @@ fn start_store(app: &App) -> anyhow::Result<Store> {
         readiness: &app.readiness,
         tasks: &app.tasks,
         shutdown: &app.stages.process,
-        remembers: app.config.routes.iter().map(|r| (r.name.clone(), r.policy.dedupe_ms)).collect(),
-        trails: app.config.routes.iter().map(|r| (r.name.clone(), r.policy.trail)).collect(),
+        remembers: app
+            .config
+            .routes
+            .iter()
+            .map(|r| (r.name.clone(), r.policy.dedupe_ms))
+            .collect(),
+        trails: app
+            .config
+            .routes
+            .iter()
+            .map(|r| (r.name.clone(), r.policy.trail))
+            .collect(),
         ordered: ordered_routes(&app.config.routes),
         shards: app.shards,
     })?)
@@ -250,7 +324,11 @@ fn start_store(app: &App) -> anyhow::Result<Store> {
 
 /// Routes whose keys leave in order.
 fn ordered_routes(routes: &[Arc<Route>]) -> BTreeSet<RouteName> {
-    routes.iter().filter(|route| route.policy.ordered).map(|route| route.name.clone()).collect()
+    routes
+        .iter()
+        .filter(|route| route.policy.ordered)
+        .map(|route| route.name.clone())
+        .collect()
 }
 
 /// Waits until the store has compared the placement of messages by this configuration with the placement that it holds.
@@ -263,7 +341,10 @@ async fn agree_on_placement(
     let names: Vec<RouteName> = routes.iter().map(|route| route.name.clone()).collect();
     let parts = [part];
     let agreed = until_store_answers(&parts, async || {
-        store.agree_on_placement(&names).await.map_err(|why| why.to_string())
+        store
+            .agree_on_placement(&names)
+            .await
+            .map_err(|why| why.to_string())
     });
     agreed.await.context("the store may not be used")
 }
@@ -348,16 +429,17 @@ fn start_ingress(
     let routes = &app.config.routes;
     let tasks = app.tasks.of(Stage::Ingress);
     let shutdown = &app.stages.ingress;
-    let gates = ingress::admission_control::start(ingress::admission_control::AdmissionDependencies {
-        routes,
-        store: &store,
-        quota,
-        metrics: &app.metrics,
-        replicas: Box::new(move || cluster.replicas()),
-        max_skew: app.config.cluster.max_clock_skew,
-        tasks: &app.tasks,
-        shutdown: &app.stages.process,
-    });
+    let gates =
+        ingress::admission_control::start(ingress::admission_control::AdmissionDependencies {
+            routes,
+            store: &store,
+            quota,
+            metrics: &app.metrics,
+            replicas: Box::new(move || cluster.replicas()),
+            max_skew: app.config.cluster.max_clock_skew,
+            tasks: &app.tasks,
+            shutdown: &app.stages.process,
+        });
     let intake = Intake::start(ingress::intake::IntakeDependencies {
         store,
         lanes,
@@ -382,8 +464,18 @@ fn start_ingress(
         };
         ingress::rabbitmq::start(broker, routes, &dependencies);
     }
-    for KafkaGroup { connection, group, routes, part } in groups {
-        let connection = app.config.kafka.get(connection).context("an unknown kafka connection")?;
+    for KafkaGroup {
+        connection,
+        group,
+        routes,
+        part,
+    } in groups
+    {
+        let connection = app
+            .config
+            .kafka
+            .get(connection)
+            .context("an unknown kafka connection")?;
         part.down(NOT_REACHED);
         let dependencies = ingress::kafka::KafkaDependencies {
             sink: intake.clone(),
@@ -412,14 +504,27 @@ struct KafkaGroup<'a> {
 fn announce_groups(app: &App) -> Vec<KafkaGroup<'_>> {
     let mut groups: BTreeMap<(&str, &str), Vec<Arc<Route>>> = BTreeMap::new();
     for route in &app.config.routes {
-        if let Endpoint::Kafka { connection, group, .. } = &route.from {
-            groups.entry((connection, group)).or_default().push(route.clone());
+        if let Endpoint::Kafka {
+            connection, group, ..
+        } = &route.from
+        {
+            groups
+                .entry((connection, group))
+                .or_default()
+                .push(route.clone());
         }
     }
     let announced = groups.into_iter().map(|((connection, group), routes)| {
-        let part = app.readiness.part(format!("kafka:{connection}:{group}"), false);
+        let part = app
+            .readiness
+            .part(format!("kafka:{connection}:{group}"), false);
         part.down(WAITS_FOR_STORE);
-        KafkaGroup { connection, group, routes, part }
+        KafkaGroup {
+            connection,
+            group,
+            routes,
+            part,
+        }
     });
     announced.collect()
 }

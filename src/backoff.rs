@@ -16,11 +16,17 @@ impl Backoff {
     }
 
     /// Back-off of reconnecting clients: 50 ms to 2 s.
-    pub const CLIENT: Self = Self { initial: Duration::from_millis(50), max: Duration::from_secs(2) };
+    pub const CLIENT: Self = Self {
+        initial: Duration::from_millis(50),
+        max: Duration::from_secs(2),
+    };
 
     /// Back-off of connections and channels to a broker: 50 to 500 ms. Once a broker is back, its messages flow again
     /// within two seconds.
-    pub const BROKER: Self = Self { initial: Duration::from_millis(50), max: Duration::from_millis(500) };
+    pub const BROKER: Self = Self {
+        initial: Duration::from_millis(50),
+        max: Duration::from_millis(500),
+    };
 
     /// The wait before try number `failures + 1`. `failures` counts from 1.
     pub fn wait(&self, failures: u32) -> Duration {
@@ -41,14 +47,21 @@ mod tests {
 
     #[test]
     fn grows_to_its_maximum_and_stays_within_half_and_whole() {
-        let backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300)).expect("checked");
+        let backoff =
+            Backoff::new(Duration::from_secs(1), Duration::from_secs(300)).expect("checked");
         for failures in 1..60 {
             let wait = backoff.wait(failures);
             let ceiling = backoff.ceiling(failures);
-            assert!(wait <= ceiling && wait >= ceiling / 2, "{failures}: {wait:?}");
+            assert!(
+                wait <= ceiling && wait >= ceiling / 2,
+                "{failures}: {wait:?}"
+            );
         }
         assert_eq!(backoff.ceiling(1), Duration::from_secs(1));
         assert_eq!(backoff.ceiling(40), Duration::from_secs(300));
-        assert_eq!(Backoff::new(Duration::from_secs(2), Duration::from_secs(1)), None);
+        assert_eq!(
+            Backoff::new(Duration::from_secs(2), Duration::from_secs(1)),
+            None
+        );
     }
 }

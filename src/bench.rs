@@ -33,7 +33,11 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Longest time without an arrival once all messages are due, and longest wait for the first one, microseconds.
 const ARRIVAL_TIMEOUT_US: i64 = 10_000_000;
 /// Plan of the messages that probe the route and warm it up: sent over half a second, due soon.
-const PROBE_PLAN: SendPlan = SendPlan { gap_us: 10_000.0, length_us: 500_000, delay_ms: (200, 400) };
+const PROBE_PLAN: SendPlan = SendPlan {
+    gap_us: 10_000.0,
+    length_us: 500_000,
+    delay_ms: (200, 400),
+};
 /// Longest search in the store for messages that have not arrived, microseconds.
 const CLEANUP_TIMEOUT_US: i64 = 10_000_000;
 
@@ -123,12 +127,22 @@ impl<'a> BenchRun<'a> {
         route.count(&tally, &sent);
         let lane = route.lane.clone();
         let sender = BenchSender::new(request, &name, route.clock, lane, &verdicts, &sent);
-        Ok(Self { route, name, sender, verdicts, sent, tally })
+        Ok(Self {
+            route,
+            name,
+            sender,
+            verdicts,
+            sent,
+            tally,
+        })
     }
 
     /// The number of messages that the ingress has confirmed and that have not arrived yet.
     fn waiting(&self) -> u64 {
-        self.sent.confirmed.load(Ordering::Acquire).saturating_sub(self.tally.lock().received)
+        self.sent
+            .confirmed
+            .load(Ordering::Acquire)
+            .saturating_sub(self.tally.lock().received)
     }
 
     /// Probes the route with a few messages. `Err` says why it cannot be measured.
@@ -229,7 +243,10 @@ impl<'a> BenchRun<'a> {
             () = self.sent.hear(&self.verdicts) => {}
             _ = signals.next() => return Ok(RunEnd { stopped: true, sent_us }),
         }
-        Ok(RunEnd { stopped: false, sent_us })
+        Ok(RunEnd {
+            stopped: false,
+            sent_us,
+        })
     }
 
     fn progress(&self, at_ms: i64) -> BenchProgress {
@@ -256,7 +273,8 @@ impl<'a> BenchRun<'a> {
                     return;
                 }
                 watcher.cleans(waiting);
-                match tokio::time::timeout(CHECK_INTERVAL * 50, self.route.cancel(&self.name)).await {
+                match tokio::time::timeout(CHECK_INTERVAL * 50, self.route.cancel(&self.name)).await
+                {
                     Ok(Ok(some)) => cancelled += some,
                     // The store is away, or refuses: it is asked again until the time is over.
                     Ok(Err(error)) => tracing::debug!(%error, "cleanup failed; retrying"),

@@ -19,8 +19,8 @@ use std::sync::Arc;
 use anyhow::Context;
 
 pub use self::types::{
-    BodyCodec, EntryForm, ImportOutcome, ImportQueue, ImportRequest, ImportTally, ImportWait, ImportWatcher,
-    RefusalReason, RefusedEntries, ScoreUnit,
+    BodyCodec, EntryForm, ImportOutcome, ImportQueue, ImportRequest, ImportTally, ImportWait,
+    ImportWatcher, RefusalReason, RefusedEntries, ScoreUnit,
 };
 pub use crate::store::import::ForeignServer;
 
@@ -54,7 +54,11 @@ async fn run_import(
     watcher: &Arc<dyn ImportWatcher>,
 ) -> anyhow::Result<ImportOutcome> {
     let rooms = StoringRooms::begin(config, &request.route, !request.dry_run, true).await?;
-    let limit = request.route.policy.max_size.saturating_add(ENTRY_OVERHEAD_BYTES);
+    let limit = request
+        .route
+        .policy
+        .max_size
+        .saturating_add(ENTRY_OVERHEAD_BYTES);
     let queue = ForeignQueue::connect(&request.server, request.queue.keys(), limit).await?;
     let size = queue.size().await?;
     if request.dry_run {
@@ -65,7 +69,10 @@ async fn run_import(
     let unlocked = queue.unlock().await;
     let tally = moved?;
     unlocked.context("all is moved, but the lock could not be ended; it ends by itself")?;
-    Ok(ImportOutcome { tally, remaining: queue.size().await?.due_times })
+    Ok(ImportOutcome {
+        tally,
+        remaining: queue.size().await?.due_times,
+    })
 }
 
 /// Judges all entries, and changes nothing.
@@ -79,7 +86,10 @@ async fn look(
     let judge = EntryJudge::new(request);
     let mut tally = ImportTally::default();
     // The store's clock is known once Redis has answered.
-    rooms.store.import_note(&request.route.name, &queue.name()).await?;
+    rooms
+        .store
+        .import_note(&request.route.name, &queue.name())
+        .await?;
     for &phase in queue.phases() {
         let mut rank = 0;
         loop {
@@ -98,7 +108,9 @@ async fn look(
                             tally.moved += 1;
                             tally.overdue += u64::from(accepted.is_overdue);
                         }
-                        Err((reason, why)) => tally.refuse(reason, || judge::shown(&entry.member, &why)),
+                        Err((reason, why)) => {
+                            tally.refuse(reason, || judge::shown(&entry.member, &why))
+                        }
                     },
                     Err((problem, member)) => refused_unread(&mut tally, phase, problem, &member),
                 }
@@ -108,7 +120,10 @@ async fn look(
             }
         }
     }
-    Ok(ImportOutcome { tally, remaining: size.due_times })
+    Ok(ImportOutcome {
+        tally,
+        remaining: size.due_times,
+    })
 }
 
 async fn move_all(

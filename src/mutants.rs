@@ -187,9 +187,10 @@ mod planted {
     /// The text of a script, with the fault of this process if that is a fault of scripts.
     pub fn script(text: &str) -> Cow<'_, str> {
         let (from, to) = match *CHOSEN_MUTANT {
-            Some(Mutant::GoneClearedByClaim) => {
-                (READ_GONE, format!("{READ_GONE}redis.call('HDEL', GONE, unpack(ids))\n"))
-            }
+            Some(Mutant::GoneClearedByClaim) => (
+                READ_GONE,
+                format!("{READ_GONE}redis.call('HDEL', GONE, unpack(ids))\n"),
+            ),
             Some(Mutant::DeadlineAsToken) => {
                 // Two claims can share a deadline, so a caller who names it passes as the owner of either.
                 (TOKEN_CHECK, "if space then".to_owned())
@@ -201,7 +202,17 @@ mod planted {
 
     #[test]
     fn the_scripts_hold_what_is_replaced_in_them() {
-        assert_eq!(include_str!("store/call/scripts/claim.lua").matches(READ_GONE).count(), 1);
-        assert_eq!(include_str!("store/call/scripts/prelude.lua").matches(TOKEN_CHECK).count(), 1);
+        assert_eq!(
+            include_str!("store/call/scripts/claim.lua")
+                .matches(READ_GONE)
+                .count(),
+            1
+        );
+        assert_eq!(
+            include_str!("store/call/scripts/prelude.lua")
+                .matches(TOKEN_CHECK)
+                .count(),
+            1
+        );
     }
 }

@@ -92,17 +92,28 @@ pub struct ReplacedExchange {
 impl PluginPlan {
     /// The plan for these definitions.
     pub fn new(definitions: &Definitions, vhost: &str) -> Self {
-        let mut plan = Self { exchanges: Vec::new(), warnings: Vec::new(), vhost: vhost.to_owned() };
+        let mut plan = Self {
+            exchanges: Vec::new(),
+            warnings: Vec::new(),
+            vhost: vhost.to_owned(),
+        };
         if vhost.contains(is_unsafe) {
-            let warning = "the virtual host's name holds control characters: no command can name it";
+            let warning =
+                "the virtual host's name holds control characters: no command can name it";
             plan.warnings.push(warning.to_owned());
             return plan;
         }
         let mut names = TakenNames::new(definitions);
-        for exchange in definitions.exchanges.iter().filter(|exchange| exchange.kind == PLUGIN_TYPE) {
+        for exchange in definitions
+            .exchanges
+            .iter()
+            .filter(|exchange| exchange.kind == PLUGIN_TYPE)
+        {
             match replaced(exchange, definitions, vhost, &mut names) {
                 Ok(replaced) => plan.exchanges.push(replaced),
-                Err(why) => plan.warnings.push(format!("exchange `{}`: {why}", exchange.name)),
+                Err(why) => plan
+                    .warnings
+                    .push(format!("exchange `{}`: {why}", exchange.name)),
             }
         }
         plan
@@ -143,7 +154,9 @@ impl PluginPlan {
 }
 
 fn lines<'a>(commands: impl Iterator<Item = &'a String>) -> String {
-    commands.flat_map(|command| [command.as_str(), "\n"]).collect()
+    commands
+        .flat_map(|command| [command.as_str(), "\n"])
+        .collect()
 }
 
 /// A string of TOML.
@@ -161,8 +174,16 @@ struct TakenNames {
 impl TakenNames {
     fn new(definitions: &Definitions) -> Self {
         Self {
-            exchanges: definitions.exchanges.iter().map(|exchange| exchange.name.clone()).collect(),
-            queues: definitions.queues.iter().map(|queue| queue.name.clone()).collect(),
+            exchanges: definitions
+                .exchanges
+                .iter()
+                .map(|exchange| exchange.name.clone())
+                .collect(),
+            queues: definitions
+                .queues
+                .iter()
+                .map(|queue| queue.name.clone())
+                .collect(),
             routes: BTreeSet::new(),
         }
     }
@@ -172,7 +193,8 @@ impl TakenNames {
     fn successors(&mut self, exchange: &str) -> Result<[String; 3], String> {
         let bases = (2..MAX_TRIED_NAMES).map(|n| format!("{exchange}.{n}"));
         for base in std::iter::once(exchange.to_owned()).chain(bases) {
-            let [ingress, queue, target] = ["in", "delayed", "out"].map(|part| format!("{base}.{part}"));
+            let [ingress, queue, target] =
+                ["in", "delayed", "out"].map(|part| format!("{base}.{part}"));
             let is_free = !self.exchanges.contains(&ingress)
                 && !self.exchanges.contains(&target)
                 && !self.queues.contains(&queue);
@@ -182,16 +204,29 @@ impl TakenNames {
                 return Ok([ingress, queue, target]);
             }
         }
-        Err("no free names for its successors: its own is too long, or they are all taken".to_owned())
+        Err(
+            "no free names for its successors: its own is too long, or they are all taken"
+                .to_owned(),
+        )
     }
 
     /// A route's name that is like the exchange's.
     fn route(&mut self, exchange: &str) -> Result<String, String> {
-        let fit = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+        let fit = |c: char| {
+            if c.is_ascii_alphanumeric() {
+                c.to_ascii_lowercase()
+            } else {
+                '-'
+            }
+        };
         let slug: String = exchange.chars().take(ROUTE_CHARS).map(fit).collect();
         let slug = slug.trim_matches('-');
         let is_name = slug.starts_with(|c: char| c.is_ascii_lowercase());
-        let slug = if is_name { slug.to_owned() } else { format!("route-{slug}") };
+        let slug = if is_name {
+            slug.to_owned()
+        } else {
+            format!("route-{slug}")
+        };
         let slug = slug.trim_end_matches('-').to_owned();
         let numbered = (2..MAX_TRIED_NAMES).map(|n| format!("{slug}-{n}"));
         let is_free = |name: &String| RouteName::new(name).is_some() && !self.routes.contains(name);
@@ -209,18 +244,32 @@ fn replaced(
     names: &mut TakenNames,
 ) -> Result<ReplacedExchange, String> {
     let old = &exchange.name;
-    let kind = exchange.arguments.get(IMITATED_TYPE).and_then(Value::as_str);
+    let kind = exchange
+        .arguments
+        .get(IMITATED_TYPE)
+        .and_then(Value::as_str);
     let kind = kind.ok_or("it does not say which type it imitates (`x-delayed-type`)")?;
-    let leads_to_it = |b: &&BindingDefinition| b.destination == *old && b.destination_type == "exchange";
-    let from_it: Vec<_> = definitions.bindings.iter().filter(|b| b.source == *old).collect();
+    let leads_to_it =
+        |b: &&BindingDefinition| b.destination == *old && b.destination_type == "exchange";
+    let from_it: Vec<_> = definitions
+        .bindings
+        .iter()
+        .filter(|b| b.source == *old)
+        .collect();
     let to_it: Vec<_> = definitions.bindings.iter().filter(leads_to_it).collect();
-    let texts = from_it.iter().chain(&to_it).flat_map(|b| [&b.source, &b.destination, &b.routing_key]);
+    let texts = from_it
+        .iter()
+        .chain(&to_it)
+        .flat_map(|b| [&b.source, &b.destination, &b.routing_key]);
     if texts.chain([old]).any(|text| text.contains(is_unsafe)) {
-        let why = "a name or a routing key holds control characters: declare its successors by hand";
+        let why =
+            "a name or a routing key holds control characters: declare its successors by hand";
         return Err(why.to_owned());
     }
     if kind.contains(is_unsafe) || kind == PLUGIN_TYPE {
-        return Err(format!("it imitates the type `{kind}`, which is none of RabbitMQ's own"));
+        return Err(format!(
+            "it imitates the type `{kind}`, which is none of RabbitMQ's own"
+        ));
     }
     let [ingress, queue, target] = names.successors(old)?;
     let route = names.route(old)?;
@@ -239,17 +288,38 @@ fn replaced(
         command.exchange(&target, kind, &arguments),
     ];
     declare.extend(from_it.iter().map(|b| {
-        command.binding(&target, &b.destination_type, &b.destination, &b.routing_key, &b.arguments)
+        command.binding(
+            &target,
+            &b.destination_type,
+            &b.destination,
+            &b.routing_key,
+            &b.arguments,
+        )
     }));
     let mut switch = Vec::new();
     for binding in &to_it {
-        let BindingDefinition { source, routing_key, arguments, .. } = binding;
+        let BindingDefinition {
+            source,
+            routing_key,
+            arguments,
+            ..
+        } = binding;
         switch.push(command.binding(source, "exchange", &ingress, routing_key, arguments));
         switch.push(command.unbinding(binding)?);
     }
     let remove = vec![command.removal(old)];
     let waiting = exchange.messages_delayed;
-    Ok(ReplacedExchange { old: old.clone(), ingress, queue, target, route, waiting, declare, switch, remove })
+    Ok(ReplacedExchange {
+        old: old.clone(),
+        ingress,
+        queue,
+        target,
+        route,
+        waiting,
+        declare,
+        switch,
+        remove,
+    })
 }
 
 #[cfg(test)]

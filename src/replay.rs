@@ -73,7 +73,10 @@ async fn run_replay(
     if let Some(note) = resumed {
         for window in &mut windows {
             // The end is that of the first run, not the position of the relays by now.
-            window.to = note.partitions.get(&window.partition).map_or(window.from, |(_, to)| *to);
+            window.to = note
+                .partitions
+                .get(&window.partition)
+                .map_or(window.from, |(_, to)| *to);
         }
     }
     let known = Arc::new(replay.scan().await?);
@@ -85,33 +88,48 @@ async fn run_replay(
     let (plans, tally) = replay.plan(&windows, &known, bounds).await?;
     let next = |window: &ReplayWindow| {
         let noted = resumed.and_then(|note| note.partitions.get(&window.partition));
-        noted.map_or(window.from, |(next, _)| *next).max(window.from)
+        noted
+            .map_or(window.from, |(next, _)| *next)
+            .max(window.from)
     };
-    let done = windows.iter().map(|w| (next(w) - w.from).max(0) as u64).sum();
+    let done = windows
+        .iter()
+        .map(|w| (next(w) - w.from).max(0) as u64)
+        .sum();
     let overview = ReplayOverview {
         tally,
         known: known.len(),
         done: resumed.map(|_| done),
-        forgets: note.as_ref().map(ReplayNote::times).filter(|other| *other != times),
+        forgets: note
+            .as_ref()
+            .map(ReplayNote::times)
+            .filter(|other| *other != times),
         windows: windows.clone(),
     };
     if !replay.watcher.goes_on(&overview) || request.dry_run {
         return Ok(ReplayOutcome::Left);
     }
-    let partitions = windows.iter().map(|w| (w.partition, (next(w), w.to))).collect();
+    let partitions = windows
+        .iter()
+        .map(|w| (w.partition, (next(w), w.to)))
+        .collect();
     let note = ReplayNote {
         since_ms: times.since.0,
         until_ms: times.until.map(|t| t.0),
         due_after_ms: times.due_after.0,
         partitions,
     };
-    let outcome = replay.store_all(config, &windows, plans, &known, note, bounds).await;
+    let outcome = replay
+        .store_all(config, &windows, plans, &known, note, bounds)
+        .await;
     replay.rooms.finish_traces().await;
     outcome
 }
 
 /// Runs a function on a thread that may block.
-async fn blocking<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> anyhow::Result<T> {
+async fn blocking<T: Send + 'static>(
+    run: impl FnOnce() -> T + Send + 'static,
+) -> anyhow::Result<T> {
     Ok(tokio::task::spawn_blocking(run).await?)
 }
 
@@ -122,14 +140,28 @@ impl Replay {
         watcher: &Arc<dyn ReplayWatcher>,
     ) -> anyhow::Result<Self> {
         let route = &request.route;
-        let Endpoint::Kafka { connection, topic, group } = &route.from else {
+        let Endpoint::Kafka {
+            connection,
+            topic,
+            group,
+        } = &route.from
+        else {
             bail!("route {} does not read from Kafka", route.name);
         };
         let rooms = StoringRooms::begin(config, route, !request.dry_run, false).await?;
-        let at = config.kafka.get(connection).context("an unknown kafka connection")?;
+        let at = config
+            .kafka
+            .get(connection)
+            .context("an unknown kafka connection")?;
         let past = Arc::new(WindowReader::new(at, group, topic, route, rooms.clock)?);
         let source = format!("kafka/{connection}/{group}/{topic}");
-        Ok(Self { route: route.clone(), source, rooms, past, watcher: watcher.clone() })
+        Ok(Self {
+            route: route.clone(),
+            source,
+            rooms,
+            past,
+            watcher: watcher.clone(),
+        })
     }
 
     /// The note of an earlier run that was not finished.
@@ -144,7 +176,10 @@ impl Replay {
         let mut known = StoredRecordsBuilder::default();
         let progress = |done, of| self.watcher.scanned(u64::from(done), u64::from(of));
         let add = |entry: &_, standing| known.add(entry, standing, &self.route);
-        self.rooms.store.scan(&self.route.name, add, progress).await?;
+        self.rooms
+            .store
+            .scan(&self.route.name, add, progress)
+            .await?;
         Ok(known.finish())
     }
 
@@ -169,11 +204,13 @@ impl Replay {
             let watcher = self.watcher.clone();
             let policy = self.route.policy.clone();
             let window = window.clone();
-            let mut judge = RecordJudge::new(&self.route, &self.source_of(window.partition), bounds.now);
+            let mut judge =
+                RecordJudge::new(&self.route, &self.source_of(window.partition), bounds.now);
             let done = before;
             before += window.len();
             let plan = blocking(move || {
-                let mut planner = ReplayPlanner::new(bounds, &policy, &known, window.partition, window.from);
+                let mut planner =
+                    ReplayPlanner::new(bounds, &policy, &known, window.partition, window.from);
                 past.read(&window, window.from, |record| {
                     watcher.read(done + (record.position.offset - window.from) as u64, total);
                     planner.take(&judge.judge(record));
@@ -205,32 +242,52 @@ impl Replay {
         route.policy.on_duplicate = OnDuplicate::Keep;
         let route = Arc::new(route);
         self.keep(&note).await?;
-        let mut progress = ReplayProgress { before: 0, total: windows.iter().map(ReplayWindow::len).sum() };
+        let mut progress = ReplayProgress {
+            before: 0,
+            total: windows.iter().map(ReplayWindow::len).sum(),
+        };
         for (window, plan) in windows.iter().zip(plans) {
             let source = self.source_of(window.partition);
-            let source =
-                intake.open(&route, source).await.ok_or_else(|| anyhow!("the route is not served"))?;
-            let (from, _) = note.partitions.get(&window.partition).copied().unwrap_or((window.to, window.to));
+            let source = intake
+                .open(&route, source)
+                .await
+                .ok_or_else(|| anyhow!("the route is not served"))?;
+            let (from, _) = note
+                .partitions
+                .get(&window.partition)
+                .copied()
+                .unwrap_or((window.to, window.to));
             let records = self.records(window, from, plan, known.clone(), bounds);
-            self.store_one(window, source, records, &mut note, &progress).await?;
+            self.store_one(window, source, records, &mut note, &progress)
+                .await?;
             progress.before += window.len();
         }
         self.watcher.stored(progress.total, progress.total, false);
         self.rooms.store.note_replay(&self.route.name, None).await?;
-        let count = |of: fn(&RouteMetrics) -> u64| self.rooms.metrics.route(&route.name).map_or(0, |m| of(m));
+        let count = |of: fn(&RouteMetrics) -> u64| {
+            self.rooms.metrics.route(&route.name).map_or(0, |m| of(m))
+        };
         let stored = count(|m| m.stored.get());
         let duplicates = count(|m| m.duplicates.get());
         let later = self.later(windows, bounds.now).await;
-        let later = later.context("it is done, but what the relays have read meanwhile is not known")?;
-        Ok(ReplayOutcome::Done { stored, duplicates, later })
+        let later =
+            later.context("it is done, but what the relays have read meanwhile is not known")?;
+        Ok(ReplayOutcome::Done {
+            stored,
+            duplicates,
+            later,
+        })
     }
 
     /// The number of offsets that the relays have read beyond these windows.
     async fn later(&self, windows: &[ReplayWindow], now: UnixMs) -> anyhow::Result<u64> {
         let past = self.past.clone();
         let read = blocking(move || past.windows(now)).await??;
-        let beyond =
-            |w: &ReplayWindow| read.iter().find(|r| r.partition == w.partition).map_or(0, |r| r.to - w.to);
+        let beyond = |w: &ReplayWindow| {
+            read.iter()
+                .find(|r| r.partition == w.partition)
+                .map_or(0, |r| r.to - w.to)
+        };
         Ok(windows.iter().map(|w| beyond(w).max(0) as u64).sum())
     }
 
@@ -246,14 +303,16 @@ impl Replay {
         let (sender, batches) = mpsc::channel(BATCHES_AHEAD);
         let past = self.past.clone();
         let window = window.clone();
-        let mut judge = RecordJudge::new(&self.route, &self.source_of(window.partition), bounds.now);
+        let mut judge =
+            RecordJudge::new(&self.route, &self.source_of(window.partition), bounds.now);
         let ended = tokio::task::spawn_blocking(move || {
             let mut batch = Vec::new();
             past.read(&window, from, |record| {
                 let record = judge.judge(record);
                 let step = plan.step(&record, &known);
                 batch.push((record, step));
-                batch.len() < RECORD_BATCH || sender.blocking_send(std::mem::take(&mut batch)).is_ok()
+                batch.len() < RECORD_BATCH
+                    || sender.blocking_send(std::mem::take(&mut batch)).is_ok()
             })?;
             // The receiver is gone only if the replay has failed already.
             drop(sender.blocking_send(batch));
@@ -275,10 +334,13 @@ impl Replay {
         let mut bytes = 0;
         let mut noted_us = self.rooms.clock.mono_us();
         while let Some(batch) = records.batches.recv().await {
-            let Some(last) = batch.last().map(|(record, _)| record.position.offset) else { continue };
+            let Some(last) = batch.last().map(|(record, _)| record.position.offset) else {
+                continue;
+            };
             bytes += batch.iter().map(|(record, _)| record.size()).sum::<usize>();
             if !source.is_open() {
-                self.watcher.stored(progress.at(window, last), progress.total, true);
+                self.watcher
+                    .stored(progress.at(window, last), progress.total, true);
             }
             if !source.replay_batch(batch, &ledger).await {
                 bail!("ended before it was done");
@@ -288,7 +350,8 @@ impl Replay {
                 self.settle(&ledger, window, note).await;
                 bytes = 0;
             }
-            self.watcher.stored(progress.at(window, last), progress.total, false);
+            self.watcher
+                .stored(progress.at(window, last), progress.total, false);
             if self.rooms.clock.mono_us() - noted_us > NOTE_INTERVAL_US {
                 self.keep(note).await?;
                 noted_us = self.rooms.clock.mono_us();
@@ -296,7 +359,8 @@ impl Replay {
         }
         records.ended.await??;
         self.settle(&ledger, window, note).await;
-        note.partitions.insert(window.partition, (window.to, window.to));
+        note.partitions
+            .insert(window.partition, (window.to, window.to));
         self.keep(note).await
     }
 
@@ -312,14 +376,21 @@ impl Replay {
     /// Moves the note to the end of the ledger's resolved prefix.
     fn release(ledger: &Arc<Ledger>, window: &ReplayWindow, note: &mut ReplayNote) {
         if let Some(released) = ledger.release() {
-            let (next, _) = note.partitions.entry(window.partition).or_insert((window.from, window.to));
+            let (next, _) = note
+                .partitions
+                .entry(window.partition)
+                .or_insert((window.from, window.to));
             *next = released.last + 1;
         }
     }
 
     /// Keeps the note in the store.
     async fn keep(&self, note: &ReplayNote) -> anyhow::Result<()> {
-        Ok(self.rooms.store.note_replay(&self.route.name, Some(&serde_json::to_string(note)?)).await?)
+        Ok(self
+            .rooms
+            .store
+            .note_replay(&self.route.name, Some(&serde_json::to_string(note)?))
+            .await?)
     }
 }
 

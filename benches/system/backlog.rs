@@ -44,7 +44,15 @@ pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> any
         for _ in 0..scale.rounds {
             let target = kafka.unique_topic("target", TOPIC_PARTITIONS).await;
             let whole = kafka_route(base.clone(), "bench", &equal, &target, more);
-            let rate = drain(&redis, kafka, Relay::spawn(&whole, &[]), &target, count, true).await?;
+            let rate = drain(
+                &redis,
+                kafka,
+                Relay::spawn(&whole, &[]),
+                &target,
+                count,
+                true,
+            )
+            .await?;
             report.rate(&format!("equal {what}"), &rate);
             let phases = store_and_drain_with(&base, &redis, kafka, &random, count, from).await?;
             report.rate(&format!("random {what}"), &phases.both());
@@ -59,16 +67,26 @@ pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> any
 /// Sizes of the backlog: ten thousand, its tenfolds, and the largest of the scale.
 fn sizes_up_to(most: u64) -> Vec<u64> {
     let tenfolds = std::iter::successors(Some(SMALLEST_BACKLOG), |size| Some(size * 10));
-    tenfolds.take_while(|&size| size < most).chain([most]).collect()
+    tenfolds
+        .take_while(|&size| size < most)
+        .chain([most])
+        .collect()
 }
 
 /// Refuses a backlog that the machine or Redis cannot hold, before anything is filled.
 pub async fn check_room(redis: &Redis, scale: &Scale) -> anyhow::Result<()> {
     let mut connection = redis.connection().await?;
-    let (_, limit): (String, u64) =
-        redis::cmd("CONFIG").arg("GET").arg("maxmemory").query_async(&mut connection).await?;
+    let (_, limit): (String, u64) = redis::cmd("CONFIG")
+        .arg("GET")
+        .arg("maxmemory")
+        .query_async(&mut connection)
+        .await?;
     let machine = machine::available().context("the machine does not say what memory it has")?;
-    let room = if limit == 0 { machine } else { limit.min(machine) };
+    let room = if limit == 0 {
+        machine
+    } else {
+        limit.min(machine)
+    };
     let needs = scale.backlog.saturating_mul(scale.backlog_each);
     ensure!(
         needs < room / 10 * 9,
@@ -99,22 +117,37 @@ pub async fn grow(
 }
 
 fn costs(report: &mut Report, sizes: &[(u64, String)]) {
-    let columns = [("redis", "Redis CPU us/message"), ("cpu", "CPU us/message, all"), ("rate", "messages/s")];
+    let columns = [
+        ("redis", "Redis CPU us/message"),
+        ("cpu", "CPU us/message, all"),
+        ("rate", "messages/s"),
+    ];
     let mut curves = Vec::new();
-    for (kind, what) in [("equal", "equal delays, in and out"), ("random", "random over an hour")] {
+    for (kind, what) in [
+        ("equal", "equal delays, in and out"),
+        ("random", "random over an hour"),
+    ] {
         let rows: Vec<(String, String)> = sizes
             .iter()
             .map(|(_, size)| (format!("{kind} {size}"), format!("{what}, {size} pending")))
             .collect();
         let rows: Vec<(&str, &str)> = rows.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
         report.table("beside a backlog", &rows, &columns);
-        let points =
-            sizes.iter().zip(&rows).map(|((size, _), (row, _))| (*size as f64, report.median(row, "redis")));
-        curves.push(PlotLine { what, points: points.collect() });
+        let points = sizes
+            .iter()
+            .zip(&rows)
+            .map(|((size, _), (row, _))| (*size as f64, report.median(row, "redis")));
+        curves.push(PlotLine {
+            what,
+            points: points.collect(),
+        });
         let least = rows[0].0;
         let most = rows[rows.len() - 1].0;
-        let text =
-            format!("Redis CPU a message, {what}: {} pending to {}", sizes[sizes.len() - 1].1, sizes[0].1);
+        let text = format!(
+            "Redis CPU a message, {what}: {} pending to {}",
+            sizes[sizes.len() - 1].1,
+            sizes[0].1
+        );
         report.ratio(5, &text, "redis", (most, least), BarLimit::AtMost(1.25));
     }
     let most = sizes[sizes.len() - 1].0 as f64;
@@ -125,7 +158,15 @@ fn costs(report: &mut Report, sizes: &[(u64, String)]) {
     report.plot(
         "cost against backlog",
         "backlog",
-        lines(&decades("pending", SMALLEST_BACKLOG.min(most as u64 / 10) as f64, most), &y, &curves),
+        lines(
+            &decades(
+                "pending",
+                SMALLEST_BACKLOG.min(most as u64 / 10) as f64,
+                most,
+            ),
+            &y,
+            &curves,
+        ),
     );
 }
 
@@ -143,14 +184,26 @@ async fn lateness_beside(
     let config = kafka_route(base.clone(), "late", &topics[1], &topics[2], "");
     let mut relay = Relay::start(&config).await;
     let what = format!("at 1,000/s with {pending} pending");
-    let found = with_relay(kafka, (&topics[0], &topics[1], &topics[2]), scale, report, (&what, 1000.0)).await;
+    let found = with_relay(
+        kafka,
+        (&topics[0], &topics[1], &topics[2]),
+        scale,
+        report,
+        (&what, 1000.0),
+    )
+    .await;
     relay.terminate().await;
     judge(report, 9, &what, &found?, 1000, 2.0);
     Ok(())
 }
 
 /// The time from the start of the process to the first 200 of `/readyz`.
-async fn starts(base: &Config, scale: &Scale, report: &mut Report, pending: &str) -> anyhow::Result<()> {
+async fn starts(
+    base: &Config,
+    scale: &Scale,
+    report: &mut Report,
+    pending: &str,
+) -> anyhow::Result<()> {
     for _ in 0..scale.rounds {
         let begin = Instant::now();
         let mut relay = Relay::spawn(base, &[]);
@@ -164,8 +217,17 @@ async fn starts(base: &Config, scale: &Scale, report: &mut Report, pending: &str
         report.add("start", "seconds", begin.elapsed().as_secs_f64());
         relay.terminate().await;
     }
-    report.table("start", &[("start", &format!("{pending} pending"))], &[("seconds", "s until ready")]);
+    report.table(
+        "start",
+        &[("start", &format!("{pending} pending"))],
+        &[("seconds", "s until ready")],
+    );
     let text = format!("s until ready with {pending} pending");
-    report.bar(15, &text, report.median("start", "seconds"), BarLimit::AtMost(1.0));
+    report.bar(
+        15,
+        &text,
+        report.median("start", "seconds"),
+        BarLimit::AtMost(1.0),
+    );
     Ok(())
 }

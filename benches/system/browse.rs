@@ -24,7 +24,10 @@ const PAGE_MESSAGES: usize = 1000;
 
 pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
     let redis = servers.redis(false).await?;
-    let scale = Scale { backlog: scale.backlog.min(PENDING_MESSAGES), ..scale.clone() };
+    let scale = Scale {
+        backlog: scale.backlog.min(PENDING_MESSAGES),
+        ..scale.clone()
+    };
     check_room(&redis, &scale).await?;
     let kafka = servers.kafka().await?;
     let mut topics = Vec::new();
@@ -32,13 +35,25 @@ pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> any
         topics.push(kafka.unique_topic(kind, TOPIC_PARTITIONS).await);
     }
     let base = config(&redis).kafka("main", kafka);
-    let base = kafka_route(base, "waits", &topics[0], &topics[1], "max_pending = 1_000_000_000");
+    let base = kafka_route(
+        base,
+        "waits",
+        &topics[0],
+        &topics[1],
+        "max_pending = 1_000_000_000",
+    );
     grow(kafka, &redis, &base, &topics[0], (0, scale.backlog)).await?;
     let mut relay = Relay::start(&kafka_route(base, "late", &topics[2], &topics[3], "")).await;
     let rate = 1000.0;
     let seconds = scale.stream;
-    let stream =
-        MessageStream { kafka, from: &topics[2], to: &topics[3], rate, seconds, when: CountedFrom::Due };
+    let stream = MessageStream {
+        kafka,
+        from: &topics[2],
+        to: &topics[3],
+        rate,
+        seconds,
+        when: CountedFrom::Due,
+    };
     for _ in 0..scale.rounds {
         let clocks = machine::ClockCheck::start();
         let alone = run(&stream)?;
@@ -51,10 +66,17 @@ pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> any
         add(report, "alone", &alone);
         add(report, "browsed", &browsed);
         report.add("browsed", "pages", pages as f64 / scale.stream);
-        report.add("browsed", "ratio", browsed.at(0.99) as f64 / alone.at(0.99) as f64);
+        report.add(
+            "browsed",
+            "ratio",
+            browsed.at(0.99) as f64 / alone.at(0.99) as f64,
+        );
     }
     relay.terminate().await;
-    let what = format!("1,000/s with {} pending, due to consumed, us", number(scale.backlog as f64));
+    let what = format!(
+        "1,000/s with {} pending, due to consumed, us",
+        number(scale.backlog as f64)
+    );
     let rows = [("alone", "nobody looks"), ("browsed", "four browsers")];
     let columns = [("p50", "p50"), ("p99", "p99"), ("p999", "p99.9")];
     report.table(&what, &rows, &columns);
@@ -88,7 +110,11 @@ impl BrowserThreads {
             std::thread::spawn(move || browse_pages(&url, &stop, &pages))
         });
         let threads = threads.collect();
-        Self { stop, pages, threads }
+        Self {
+            stop,
+            pages,
+            threads,
+        }
     }
 
     /// Ends the threads. Returns the number of pages that they have read.
@@ -102,14 +128,23 @@ impl BrowserThreads {
 }
 
 fn browse_pages(url: &str, stop: &AtomicBool, pages: &AtomicU64) -> anyhow::Result<()> {
-    let agent: ureq::Agent =
-        ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(30))).build().into();
+    let agent: ureq::Agent = ureq::Agent::config_builder()
+        .timeout_global(Some(Duration::from_secs(30)))
+        .build()
+        .into();
     let mut cursor = String::new();
     while !stop.load(Ordering::Acquire) {
-        let page = agent.get(format!("{url}/api/v1/messages?limit={PAGE_MESSAGES}{cursor}")).call()?;
+        let page = agent
+            .get(format!(
+                "{url}/api/v1/messages?limit={PAGE_MESSAGES}{cursor}"
+            ))
+            .call()?;
         let page: Value = serde_json::from_str(&page.into_body().read_to_string()?)?;
         pages.fetch_add(1, Ordering::AcqRel);
-        cursor = page["next"].as_str().map(|next| format!("&cursor={next}")).unwrap_or_default();
+        cursor = page["next"]
+            .as_str()
+            .map(|next| format!("&cursor={next}"))
+            .unwrap_or_default();
     }
     Ok(())
 }

@@ -40,7 +40,10 @@ pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> any
         let burst = format!("burst {what}");
         report.table(
             &format!("{what} at once"),
-            &[(&mirror, "mirror, first to last received"), (&burst, "relay, due to last received")],
+            &[
+                (&mirror, "mirror, first to last received"),
+                (&burst, "relay, due to last received"),
+            ],
             &[
                 ("ms", "ms"),
                 ("rss", "relay's RSS at most, MiB"),
@@ -52,8 +55,19 @@ pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> any
         let mirror = format!("mirror {what}");
         let burst = format!("burst {what}");
         let name = |text: &str| format!("{what} at once: {text}");
-        report.ratio(10, &name("time, to the mirror's"), "ms", (&burst, &mirror), BarLimit::AtMost(1.5));
-        report.bar(10, &name("RSS, MB"), report.median(&burst, "rss") * 1.048_576, BarLimit::AtMost(300.0));
+        report.ratio(
+            10,
+            &name("time, to the mirror's"),
+            "ms",
+            (&burst, &mirror),
+            BarLimit::AtMost(1.5),
+        );
+        report.bar(
+            10,
+            &name("RSS, MB"),
+            report.median(&burst, "rss") * 1.048_576,
+            BarLimit::AtMost(300.0),
+        );
         report.bar(
             10,
             &name("other route's p99, ms"),
@@ -78,7 +92,11 @@ async fn one_size(
     for _ in 0..scale.rounds {
         let floor = mirror_run(kafka, &plain, count).await?;
         report.add(&format!("mirror {what}"), "ms", floor.ms);
-        report.add(&format!("mirror {what}"), "other", floor.other.at(0.99) as f64 / 1000.0);
+        report.add(
+            &format!("mirror {what}"),
+            "other",
+            floor.other.at(0.99) as f64 / 1000.0,
+        );
         let burst = relay_run(servers, kafka, count, ahead_ms).await?;
         ahead_ms = 3_000 + CALM_TIME_MS + burst.prepared_ms * 3 / 2;
         println!("  {what} at once: {:.0} ms", burst.ms);
@@ -125,7 +143,13 @@ async fn mirror_run(kafka: &Kafka, source: &str, count: u64) -> anyhow::Result<F
     let (other, read) = std::thread::scope(|scope| {
         let other = scope.spawn(|| lateness::run(&stream));
         std::thread::sleep(WARM_UP_TIME);
-        let _child = mirror::start(&folders::new("mirror"), "kafka", &kafka.bootstrap(), source, &target);
+        let _child = mirror::start(
+            &folders::new("mirror"),
+            "kafka",
+            &kafka.bootstrap(),
+            source,
+            &target,
+        );
         let other = other.join().expect("the stream does not panic");
         (other, reader.wait())
     });
@@ -135,13 +159,20 @@ async fn mirror_run(kafka: &Kafka, source: &str, count: u64) -> anyhow::Result<F
         kafka.delete_topic(topic).await;
     }
     clocks.check()?;
-    Ok(FloorResult { ms: (last - first) as f64 / 1000.0, other: within(&other, first..=last) })
+    Ok(FloorResult {
+        ms: (last - first) as f64 / 1000.0,
+        other: within(&other, first..=last),
+    })
 }
 
 /// Lateness of the samples that begin at one of these moments, Unix microseconds.
 fn within(late: &LatenessSamples, moments: RangeInclusive<u64>) -> LatenessSamples {
     let mut meanwhile = LatenessSamples::new();
-    for &(from, late) in late.samples.iter().filter(|(from, _)| moments.contains(from)) {
+    for &(from, late) in late
+        .samples
+        .iter()
+        .filter(|(from, _)| moments.contains(from))
+    {
         meanwhile.record(from, from + late);
     }
     meanwhile
@@ -158,7 +189,13 @@ async fn relay_run(
     for kind in ["source", "target", "other-source", "other-target"] {
         topics.push(kafka.unique_topic(kind, TOPIC_PARTITIONS).await);
     }
-    let config = kafka_route(config(&redis).kafka("main", kafka), "burst", &topics[0], &topics[1], "");
+    let config = kafka_route(
+        config(&redis).kafka("main", kafka),
+        "burst",
+        &topics[0],
+        &topics[1],
+        "",
+    );
     let mut relay = Relay::start(&kafka_route(config, "other", &topics[2], &topics[3], "")).await;
     let reader = ArrivalReader::start(kafka, &topics[1], count)?;
     let clocks = machine::ClockCheck::start();
@@ -197,7 +234,12 @@ async fn relay_run(
     let due_us = due_ms as u64 * 1000;
     ensure!(last_us >= due_us, "the last one came before it was due");
     let other = within(&other, due_us..=last_us);
-    Ok(BurstResult { ms: (last_us - due_us) as f64 / 1000.0, rss, other, prepared_ms })
+    Ok(BurstResult {
+        ms: (last_us - due_us) as f64 / 1000.0,
+        rss,
+        other,
+        prepared_ms,
+    })
 }
 
 /// Counts messages that arrive in a topic.
@@ -209,8 +251,12 @@ struct ArrivalReader {
 impl ArrivalReader {
     fn start(kafka: &Kafka, topic: &str, count: u64) -> anyhow::Result<Self> {
         let mut config = kafka.client();
-        config.set("group.id", "burst").set("enable.auto.commit", "false");
-        config.set("fetch.queue.backoff.ms", "10").set("isolation.level", "read_committed");
+        config
+            .set("group.id", "burst")
+            .set("enable.auto.commit", "false");
+        config
+            .set("fetch.queue.backoff.ms", "10")
+            .set("isolation.level", "read_committed");
         let consumer: BaseConsumer = config.create()?;
         let mut all = TopicPartitionList::new();
         for partition in 0..TOPIC_PARTITIONS as i32 {

@@ -12,7 +12,9 @@ type Runs = BTreeMap<String, Vec<f64>>;
 
 /// Runs `compared A B A1.json B1.json A2.json B2.json ...`: an argument of this program for the script.
 pub fn if_asked(arguments: &[String]) -> Option<ExitCode> {
-    let [first, a, b, files @ ..] = arguments else { return None };
+    let [first, a, b, files @ ..] = arguments else {
+        return None;
+    };
     if first != "compared" {
         return None;
     }
@@ -26,9 +28,15 @@ pub fn if_asked(arguments: &[String]) -> Option<ExitCode> {
     }
     println!("| median (least - most) | {a} | {b} | ratio |\n|---|---:|---:|---:|");
     for (series, values) in &of_a {
-        let Some(others) = of_b.get(series) else { continue };
+        let Some(others) = of_b.get(series) else {
+            continue;
+        };
         let ratio = median(others) / median(values);
-        println!("| {series} | {} | {} | {ratio:.2} |", spread(values), spread(others));
+        println!(
+            "| {series} | {} | {} | {ratio:.2} |",
+            spread(values),
+            spread(others)
+        );
     }
     Some(ExitCode::SUCCESS)
 }
@@ -37,8 +45,14 @@ fn gather(file: &str, into: &mut Runs) -> anyhow::Result<()> {
     let benches: BTreeMap<String, Value> = serde_json::from_str(&std::fs::read_to_string(file)?)?;
     for (bench, found) in benches {
         for (name, values) in found["series"].as_object().into_iter().flatten() {
-            let values = values["runs"].as_array().into_iter().flatten().filter_map(Value::as_f64);
-            into.entry(format!("{bench} {name}")).or_default().extend(values);
+            let values = values["runs"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_f64);
+            into.entry(format!("{bench} {name}"))
+                .or_default()
+                .extend(values);
         }
     }
     Ok(())

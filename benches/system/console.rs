@@ -27,7 +27,14 @@ pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> any
     let base = config(&redis).kafka("main", kafka);
     let mut relay = Relay::start(&kafka_route(base, "watched", &from, &to, "")).await;
     let seconds = scale.stream;
-    let stream = MessageStream { kafka, from: &from, to: &to, rate: RATE, seconds, when: CountedFrom::Due };
+    let stream = MessageStream {
+        kafka,
+        from: &from,
+        to: &to,
+        rate: RATE,
+        seconds,
+        when: CountedFrom::Due,
+    };
     for _ in 0..scale.rounds {
         let clocks = machine::ClockCheck::start();
         let alone = run(&stream)?;
@@ -47,15 +54,32 @@ pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> any
     }
     relay.terminate().await;
     let rows = [("alone", "nobody looks"), ("watched", "ten tabs")];
-    let columns = [("p50", "p50"), ("p99", "p99"), ("rate", "messages a second")];
+    let columns = [
+        ("p50", "p50"),
+        ("p99", "p99"),
+        ("rate", "messages a second"),
+    ];
     report.table("10,000/s, due to consumed, us", &rows, &columns);
-    let columns =
-        [("longer", "p99 longer by, ms"), ("share", "of the rate, %"), ("events", "overviews a second")];
+    let columns = [
+        ("longer", "p99 longer by, ms"),
+        ("share", "of the rate, %"),
+        ("events", "overviews a second"),
+    ];
     report.table("ten tabs", &rows[1..], &columns);
     let share = report.median("watched", "share") / 100.0;
-    report.bar(19, "messages a second, with ten tabs to without", share, BarLimit::AtLeast(0.97));
+    report.bar(
+        19,
+        "messages a second, with ten tabs to without",
+        share,
+        BarLimit::AtLeast(0.97),
+    );
     let longer = report.median("watched", "longer");
-    report.bar(20, "p99 longer by, ms, with ten tabs", longer, BarLimit::AtMost(1.0));
+    report.bar(
+        20,
+        "p99 longer by, ms, with ten tabs",
+        longer,
+        BarLimit::AtMost(1.0),
+    );
     Ok(())
 }
 
@@ -85,7 +109,11 @@ impl OpenTabs {
             std::thread::spawn(move || read_events(&url, &closed, &events))
         });
         let threads = threads.collect();
-        Self { closed, events, threads }
+        Self {
+            closed,
+            events,
+            threads,
+        }
     }
 
     /// Closes them. Returns the number of overviews that they have read.

@@ -76,10 +76,18 @@ pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> any
         ],
     );
     for &(replicas, shards, what) in layouts {
-        let nodes = [("node commands", "Redis commands"), ("node cpu", "Redis CPU")];
-        let relays = [("replica published", "messages published"), ("replica cpu", "CPU of replicas")];
-        let columns =
-            nodes.iter().filter(|_| shards > 1).chain(relays.iter().filter(|_| replicas > 1 && shards == 0));
+        let nodes = [
+            ("node commands", "Redis commands"),
+            ("node cpu", "Redis CPU"),
+        ];
+        let relays = [
+            ("replica published", "messages published"),
+            ("replica cpu", "CPU of replicas"),
+        ];
+        let columns = nodes
+            .iter()
+            .filter(|_| shards > 1)
+            .chain(relays.iter().filter(|_| replicas > 1 && shards == 0));
         for (column, name) in columns {
             let value = report.median(what, column) / 100.0;
             report.bar(
@@ -99,17 +107,32 @@ async fn cluster(masters: usize) -> anyhow::Result<Vec<Redis>> {
     let mut nodes = Vec::new();
     for n in 0..masters {
         let bus = ports::free().to_string();
-        let options = ["--appendonly", "no", "--cluster-enabled", "yes", "--cluster-port", &bus];
+        let options = [
+            "--appendonly",
+            "no",
+            "--cluster-enabled",
+            "yes",
+            "--cluster-port",
+            &bus,
+        ];
         let node = Redis::start_with("redis-server", &options).await;
         let first = n * CLUSTER_SLOTS / masters;
         let last = (n + 1) * CLUSTER_SLOTS / masters - 1;
         let slots = [first.to_string(), last.to_string()];
-        node.command::<()>(&["CLUSTER", "ADDSLOTSRANGE", &slots[0], &slots[1]]).await?;
+        node.command::<()>(&["CLUSTER", "ADDSLOTSRANGE", &slots[0], &slots[1]])
+            .await?;
         // Nodes with equal epochs would have to agree on new ones first.
-        node.command::<()>(&["CLUSTER", "SET-CONFIG-EPOCH", &(n + 1).to_string()]).await?;
+        node.command::<()>(&["CLUSTER", "SET-CONFIG-EPOCH", &(n + 1).to_string()])
+            .await?;
         if n > 0 {
-            node.command::<()>(&["CLUSTER", "MEET", "127.0.0.1", &port(&nodes[0]), &bus_of(&nodes[0])])
-                .await?;
+            node.command::<()>(&[
+                "CLUSTER",
+                "MEET",
+                "127.0.0.1",
+                &port(&nodes[0]),
+                &bus_of(&nodes[0]),
+            ])
+            .await?;
         }
         nodes.push(node);
     }
@@ -117,11 +140,15 @@ async fn cluster(masters: usize) -> anyhow::Result<Vec<Redis>> {
     for node in &nodes {
         loop {
             let info: String = node.command(&["CLUSTER", "INFO"]).await?;
-            if info.contains("cluster_state:ok") && info.contains(&format!("cluster_known_nodes:{masters}\r"))
+            if info.contains("cluster_state:ok")
+                && info.contains(&format!("cluster_known_nodes:{masters}\r"))
             {
                 break;
             }
-            ensure!(begin.elapsed() < SHARING_TIMEOUT, "the cluster did not come up: {info}");
+            ensure!(
+                begin.elapsed() < SHARING_TIMEOUT,
+                "the cluster did not come up: {info}"
+            );
             tokio::time::sleep(CHECK_INTERVAL).await;
         }
     }
@@ -136,7 +163,9 @@ fn port(node: &Redis) -> String {
 fn bus_of(node: &Redis) -> String {
     let options = node.options();
     let at = options.iter().position(|option| option == "--cluster-port");
-    at.and_then(|at| options.get(at + 1)).cloned().unwrap_or_default()
+    at.and_then(|at| options.get(at + 1))
+        .cloned()
+        .unwrap_or_default()
 }
 
 /// Use of each node and replica of a layout.
@@ -152,15 +181,34 @@ struct LayoutUse {
 impl LayoutUse {
     fn tell(&self, report: &mut Report, what: &str) {
         let sum = |values: &mut dyn Iterator<Item = f64>| values.sum::<f64>() / self.messages;
-        report.add(what, "commands", sum(&mut self.nodes.iter().map(|node| node[0])));
-        report.add(what, "redis", sum(&mut self.nodes.iter().map(|node| node[1])) * 1e6);
-        report.add(what, "relays", sum(&mut self.replicas.iter().map(|replica| replica[2])) * 1e6);
+        report.add(
+            what,
+            "commands",
+            sum(&mut self.nodes.iter().map(|node| node[0])),
+        );
+        report.add(
+            what,
+            "redis",
+            sum(&mut self.nodes.iter().map(|node| node[1])) * 1e6,
+        );
+        report.add(
+            what,
+            "relays",
+            sum(&mut self.replicas.iter().map(|replica| replica[2])) * 1e6,
+        );
         report.add(what, "rate", self.per_second);
         for (at, column) in ["node commands", "node cpu"].iter().enumerate() {
             report.add(what, column, uneven(self.nodes.iter().map(|node| node[at])));
         }
-        for (at, column) in ["replica stored", "replica published", "replica cpu"].iter().enumerate() {
-            report.add(what, column, uneven(self.replicas.iter().map(|replica| replica[at])));
+        for (at, column) in ["replica stored", "replica published", "replica cpu"]
+            .iter()
+            .enumerate()
+        {
+            report.add(
+                what,
+                column,
+                uneven(self.replicas.iter().map(|replica| replica[at])),
+            );
         }
         for (n, node) in self.nodes.iter().enumerate() {
             report.add(what, &format!("node {n} commands"), node[0]);
@@ -170,14 +218,24 @@ impl LayoutUse {
             report.add(what, &format!("replica {n} published"), replica[1]);
             report.add(what, &format!("replica {n} cpu seconds"), replica[2]);
         }
-        println!("  {what}: nodes {:.2?}, replicas {:.2?}", self.nodes, self.replicas);
+        println!(
+            "  {what}: nodes {:.2?}, replicas {:.2?}",
+            self.nodes, self.replicas
+        );
     }
 }
 
 /// The largest distance of a value from the mean, percent.
 fn uneven(values: impl Iterator<Item = f64> + Clone) -> f64 {
     let mean = values.clone().sum::<f64>() / values.clone().count().max(1) as f64;
-    if mean == 0.0 { 0.0 } else { values.map(|value| (value / mean - 1.0).abs()).fold(0.0, f64::max) * 100.0 }
+    if mean == 0.0 {
+        0.0
+    } else {
+        values
+            .map(|value| (value / mean - 1.0).abs())
+            .fold(0.0, f64::max)
+            * 100.0
+    }
 }
 
 async fn run(
@@ -190,13 +248,27 @@ async fn run(
     let source = kafka.unique_topic("source", TOPIC_PARTITIONS).await;
     let target = kafka.unique_topic("target", TOPIC_PARTITIONS).await;
     let base = if cluster {
-        let nodes: Vec<_> = nodes.iter().map(|node| format!("\"127.0.0.1:{}\"", node.port())).collect();
-        Config::stored(&format!("topology = \"cluster\"\nnodes = [{}]", nodes.join(", ")))
+        let nodes: Vec<_> = nodes
+            .iter()
+            .map(|node| format!("\"127.0.0.1:{}\"", node.port()))
+            .collect();
+        Config::stored(&format!(
+            "topology = \"cluster\"\nnodes = [{}]",
+            nodes.join(", ")
+        ))
     } else {
         Config::new(&nodes[0])
     };
-    let base = base.redis("unsafe = [\"no_persistence\"]").kafka("main", kafka);
-    let config = kafka_route(base, "bench", &source, &target, "max_pending = 1_000_000_000");
+    let base = base
+        .redis("unsafe = [\"no_persistence\"]")
+        .kafka("main", kafka);
+    let config = kafka_route(
+        base,
+        "bench",
+        &source,
+        &target,
+        "max_pending = 1_000_000_000",
+    );
     let clocks = machine::ClockCheck::start();
     let mut relays: Vec<Relay> = (0..replicas).map(|_| Relay::spawn(&config, &[])).collect();
     for relay in &mut relays {
@@ -226,7 +298,8 @@ async fn run(
 }
 
 fn minus<const N: usize>(after: &[[f64; N]], before: &[[f64; N]]) -> Vec<[f64; N]> {
-    let one = |(after, before): (&[f64; N], &[f64; N])| std::array::from_fn(|at| after[at] - before[at]);
+    let one =
+        |(after, before): (&[f64; N], &[f64; N])| std::array::from_fn(|at| after[at] - before[at]);
     after.iter().zip(before).map(one).collect()
 }
 
@@ -242,11 +315,18 @@ async fn shared(kafka: &Kafka, relays: &[Relay], source: &str) -> anyhow::Result
         sent += few;
         tokio::time::sleep(CHECK_INTERVAL).await;
         let metrics = try_join_all(relays.iter().map(Relay::metrics)).await?;
-        let each = |name: &str| metrics.iter().map(|m| m.sum(name, &[])).collect::<Vec<f64>>();
+        let each = |name: &str| {
+            metrics
+                .iter()
+                .map(|m| m.sum(name, &[]))
+                .collect::<Vec<f64>>()
+        };
         let read = each("postdate_admitted_total");
         let owned = each("postdate_partitions_owned");
         let even = owned.iter().sum::<f64>() / owned.len() as f64;
-        if read.iter().all(|&n| n > 0.0) && owned.iter().all(|n| *n > 0.0 && (n - even).abs() <= 1.0) {
+        if read.iter().all(|&n| n > 0.0)
+            && owned.iter().all(|n| *n > 0.0 && (n - even).abs() <= 1.0)
+        {
             return Ok(sent);
         }
         ensure!(
@@ -257,20 +337,33 @@ async fn shared(kafka: &Kafka, relays: &[Relay], source: &str) -> anyhow::Result
 }
 
 /// Reads what each node and each replica has used so far.
-async fn read_use(nodes: &[Redis], relays: &[Relay]) -> anyhow::Result<(Vec<[f64; 2]>, Vec<[f64; 3]>)> {
+async fn read_use(
+    nodes: &[Redis],
+    relays: &[Relay],
+) -> anyhow::Result<(Vec<[f64; 2]>, Vec<[f64; 3]>)> {
     let mut of_nodes = Vec::new();
     let mut of_relays = Vec::new();
     for node in nodes {
         let info: String = node.command(&["INFO", "stats"]).await?;
-        let commands = info.lines().find_map(|line| line.trim().strip_prefix("total_commands_processed:"));
-        let commands: f64 = commands.context("redis does not count its commands")?.parse()?;
+        let commands = info
+            .lines()
+            .find_map(|line| line.trim().strip_prefix("total_commands_processed:"));
+        let commands: f64 = commands
+            .context("redis does not count its commands")?
+            .parse()?;
         of_nodes.push([commands, redis_cpu(node.connection().await?).await?]);
     }
     for relay in relays {
         let metrics = relay.metrics().await?;
-        let cpu = machine::cpu(relay.id()).context("a relay has ended")?.as_secs_f64();
+        let cpu = machine::cpu(relay.id())
+            .context("a relay has ended")?
+            .as_secs_f64();
         let sum = |name| metrics.sum(name, &[]);
-        of_relays.push([sum("postdate_stored_total"), sum("postdate_published_total"), cpu]);
+        of_relays.push([
+            sum("postdate_stored_total"),
+            sum("postdate_published_total"),
+            cpu,
+        ]);
     }
     Ok((of_nodes, of_relays))
 }

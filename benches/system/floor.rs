@@ -41,13 +41,26 @@ async fn store(connection: &mut MultiplexedConnection, from: u64) -> anyhow::Res
         // As many bytes beside the body as key and headers have.
         bodies.arg(&id).arg([body().as_slice(), &[0; 44]].concat());
     }
-    redis::pipe().add_command(bodies).ignore().add_command(due).ignore().exec_async(connection).await?;
+    redis::pipe()
+        .add_command(bodies)
+        .ignore()
+        .add_command(due)
+        .ignore()
+        .exec_async(connection)
+        .await?;
     Ok(())
 }
 
 async fn fire(connection: &mut MultiplexedConnection) -> anyhow::Result<usize> {
     let mut heads = redis::cmd("ZRANGE");
-    heads.arg("bare:due").arg("-inf").arg("+inf").arg("BYSCORE").arg("LIMIT").arg(0).arg(CALL_MESSAGES);
+    heads
+        .arg("bare:due")
+        .arg("-inf")
+        .arg("+inf")
+        .arg("BYSCORE")
+        .arg("LIMIT")
+        .arg(0)
+        .arg(CALL_MESSAGES);
     let ids: Vec<String> = heads.query_async(connection).await?;
     let mut claims = redis::cmd("ZADD");
     let mut taken = redis::cmd("ZREM");
@@ -59,7 +72,12 @@ async fn fire(connection: &mut MultiplexedConnection) -> anyhow::Result<usize> {
     taken.arg("bare:due").arg(&ids);
     bodies.arg("bare:bodies").arg(&ids);
     let mut claim = redis::pipe();
-    claim.add_command(claims).ignore().add_command(taken).ignore().add_command(bodies);
+    claim
+        .add_command(claims)
+        .ignore()
+        .add_command(taken)
+        .ignore()
+        .add_command(bodies);
     claim.query_async::<redis::Value>(connection).await?;
     let mut settle = redis::pipe();
     settle.cmd("ZREM").arg("bare:claims").arg(&ids).ignore();

@@ -150,7 +150,14 @@ pub async fn rounds(
     let source = kafka.unique_topic(topics.1, TOPIC_PARTITIONS).await;
     let target = kafka.unique_topic(topics.2, TOPIC_PARTITIONS).await;
     let mut relay = Relay::start(&kafka_config(redis, kafka, &source, &target, "")).await;
-    let found = with_relay(kafka, (&plain, &source, &target), scale, report, (row, rate)).await;
+    let found = with_relay(
+        kafka,
+        (&plain, &source, &target),
+        scale,
+        report,
+        (row, rate),
+    )
+    .await;
     relay.terminate().await;
     found
 }
@@ -163,24 +170,49 @@ pub async fn with_relay(
     report: &mut Report,
     (row, rate): (&str, f64),
 ) -> anyhow::Result<LatenessRounds> {
-    let mut rounds = LatenessRounds { kinds: std::array::from_fn(|_| LatenessSamples::new()), again: 0 };
+    let mut rounds = LatenessRounds {
+        kinds: std::array::from_fn(|_| LatenessSamples::new()),
+        again: 0,
+    };
     let seconds = scale.stream;
     let mut done = 0;
     while done < scale.rounds {
         machine::write_back()?;
         let clocks = machine::ClockCheck::start();
-        let stream =
-            MessageStream { kafka, from: plain, to: plain, rate, seconds, when: CountedFrom::Produced };
-        let clumped = MessageStream { when: CountedFrom::Clumped, ..stream };
+        let stream = MessageStream {
+            kafka,
+            from: plain,
+            to: plain,
+            rate,
+            seconds,
+            when: CountedFrom::Produced,
+        };
+        let clumped = MessageStream {
+            when: CountedFrom::Clumped,
+            ..stream
+        };
         let round = [
             run(&stream)?,
             run(&clumped)?,
-            beside(&clumped, &MessageStream { from: target, to: target, ..stream })?,
-            run(&MessageStream { from: source, to: target, when: CountedFrom::Due, ..stream })?,
+            beside(
+                &clumped,
+                &MessageStream {
+                    from: target,
+                    to: target,
+                    ..stream
+                },
+            )?,
+            run(&MessageStream {
+                from: source,
+                to: target,
+                when: CountedFrom::Due,
+                ..stream
+            })?,
         ];
         clocks.check()?;
         let told = VARIANT_NAMES.iter().zip(&round);
-        let told = told.map(|((kind, _), one)| format!("{kind} p50 {} p99 {}", one.at(0.5), one.at(0.99)));
+        let told =
+            told.map(|((kind, _), one)| format!("{kind} p50 {} p99 {}", one.at(0.5), one.at(0.99)));
         println!("  {} us", told.collect::<Vec<_>>().join(", "));
         let [plain, .., relay] = &round;
         if !scale.quick && plain.at(0.99) > NOISY_US && rounds.again < MAX_REPEATS {
@@ -203,7 +235,10 @@ pub async fn with_relay(
 }
 
 /// Measures one stream while another one runs.
-fn beside(stream: &MessageStream<'_>, other: &MessageStream<'_>) -> anyhow::Result<LatenessSamples> {
+fn beside(
+    stream: &MessageStream<'_>,
+    other: &MessageStream<'_>,
+) -> anyhow::Result<LatenessSamples> {
     std::thread::scope(|scope| {
         let other = scope.spawn(|| run(other));
         let late = run(stream);
@@ -217,7 +252,9 @@ fn table(report: &mut Report, row: &str, rounds: &LatenessRounds) {
         "| {row}, us | p50 | p90 | p99 | p99.9 | max | early | messages |\n|---|---:|---:|---:|---:|---:|---:|---:|"
     );
     for ((_, what), late) in VARIANT_NAMES.iter().zip(&rounds.kinds) {
-        let cells = [0.5, 0.9, 0.99, 0.999, 1.0].map(|q| late.at(q).to_string()).join(" | ");
+        let cells = [0.5, 0.9, 0.99, 0.999, 1.0]
+            .map(|q| late.at(q).to_string())
+            .join(" | ");
         let early = late.early;
         let count = late.histogram.len();
         write!(text, "\n| {what} | {cells} | {early} | {count} |").expect("a String");
@@ -238,28 +275,62 @@ fn table(report: &mut Report, row: &str, rounds: &LatenessRounds) {
 }
 
 /// Adds the bars on p50, p99 and early messages.
-pub fn judge(report: &mut Report, bar: u8, what: &str, rounds: &LatenessRounds, more_us: u64, times: f64) {
+pub fn judge(
+    report: &mut Report,
+    bar: u8,
+    what: &str,
+    rounds: &LatenessRounds,
+    more_us: u64,
+    times: f64,
+) {
     let p50 = rounds.relay().at(0.5) as f64 - rounds.plain().at(0.5) as f64;
     let p99 = rounds.relay().at(0.99) as f64 / rounds.plain().at(0.99) as f64;
-    report.bar(bar, &format!("{what}: p50 beyond plain, us"), p50, BarLimit::AtMost(more_us as f64));
-    report.bar(bar, &format!("{what}: p99 to plain's, pooled"), p99, BarLimit::AtMost(times));
-    report.bar(bar, &format!("{what}: early"), rounds.relay().early as f64, BarLimit::AtMost(0.0));
+    report.bar(
+        bar,
+        &format!("{what}: p50 beyond plain, us"),
+        p50,
+        BarLimit::AtMost(more_us as f64),
+    );
+    report.bar(
+        bar,
+        &format!("{what}: p99 to plain's, pooled"),
+        p99,
+        BarLimit::AtMost(times),
+    );
+    report.bar(
+        bar,
+        &format!("{what}: early"),
+        rounds.relay().early as f64,
+        BarLimit::AtMost(0.0),
+    );
 }
 
 fn plots(report: &mut Report, file: &str, rounds: &LatenessRounds) {
-    let lines: Vec<_> =
-        VARIANT_NAMES.iter().zip(&rounds.kinds).map(|((_, what), late)| (*what, late)).collect();
-    report.plot("the distribution of lateness", file, plot::distribution(&lines));
+    let lines: Vec<_> = VARIANT_NAMES
+        .iter()
+        .zip(&rounds.kinds)
+        .map(|((_, what), late)| (*what, late))
+        .collect();
+    report.plot(
+        "the distribution of lateness",
+        file,
+        plot::distribution(&lines),
+    );
 }
 
 /// Sends to a topic and waits for all messages on the other.
 pub fn run(stream: &MessageStream<'_>) -> anyhow::Result<LatenessSamples> {
     tokio::task::block_in_place(|| {
-        let counts = Arc::new(SentCounts { warm: AtomicU64::new(0), sent: AtomicU64::new(u64::MAX) });
+        let counts = Arc::new(SentCounts {
+            warm: AtomicU64::new(0),
+            sent: AtomicU64::new(u64::MAX),
+        });
         let reader = read(stream, counts.clone())?;
         let sent = send(stream, &counts);
         // The reader must end even if sending failed.
-        counts.sent.store(*sent.as_ref().unwrap_or(&0), Ordering::Release);
+        counts
+            .sent
+            .store(*sent.as_ref().unwrap_or(&0), Ordering::Release);
         let late = reader.join().expect("the reader does not panic")?;
         sent.map(|_| late)
     })
@@ -274,7 +345,9 @@ struct SentCounts {
 
 /// The wall clock: Unix time in microseconds.
 pub fn now_us() -> u64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
+    let now = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .expect("after 1970");
     now.as_micros() as u64
 }
 
@@ -290,9 +363,14 @@ fn send(stream: &MessageStream<'_>, counts: &SentCounts) -> anyhow::Result<u64> 
     let mut produce = |from: u64, due_ms: u64| {
         body[..8].copy_from_slice(&from.to_be_bytes());
         let key = format!("{:08x}", fastrand::u32(..));
-        let mut record = BaseRecord::to(stream.from).key(key.as_bytes()).payload(&body[..]);
+        let mut record = BaseRecord::to(stream.from)
+            .key(key.as_bytes())
+            .payload(&body[..]);
         record.headers = Some(headers("x-deliver-at", &due_ms.to_string()));
-        producer.send(record).map_err(|(error, _)| error).context("cannot produce")
+        producer
+            .send(record)
+            .map_err(|(error, _)| error)
+            .context("cannot produce")
     };
     for _ in 0..WARM_UP_MESSAGES {
         produce(0, now_us() / 1000 + 300)?;
@@ -301,7 +379,10 @@ fn send(stream: &MessageStream<'_>, counts: &SentCounts) -> anyhow::Result<u64> 
     let begin = now_us();
     while counts.warm.load(Ordering::Acquire) < WARM_UP_MESSAGES {
         if now_us() - begin > ARRIVAL_TIMEOUT.as_micros() as u64 {
-            bail!("only {} of {WARM_UP_MESSAGES} came while warming up", counts.warm.load(Ordering::Acquire));
+            bail!(
+                "only {} of {WARM_UP_MESSAGES} came while warming up",
+                counts.warm.load(Ordering::Acquire)
+            );
         }
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -310,7 +391,11 @@ fn send(stream: &MessageStream<'_>, counts: &SentCounts) -> anyhow::Result<u64> 
     let end = next + stream.seconds * 1e6;
     while next < end {
         next -= (1.0 - fastrand::f64()).ln() * 1e6 / stream.rate;
-        let at = if stream.when == CountedFrom::Clumped { (next / 1000.0).ceil() * 1000.0 } else { next };
+        let at = if stream.when == CountedFrom::Clumped {
+            (next / 1000.0).ceil() * 1000.0
+        } else {
+            next
+        };
         let wait = at - now_us() as f64;
         if wait > 0.0 {
             std::thread::sleep(Duration::from_micros(wait as u64));
@@ -334,8 +419,12 @@ fn read(
     counts: Arc<SentCounts>,
 ) -> anyhow::Result<JoinHandle<anyhow::Result<LatenessSamples>>> {
     let mut config = stream.kafka.client();
-    config.set("group.id", "lateness").set("enable.auto.commit", "false");
-    config.set("isolation.level", "read_committed").set("fetch.queue.backoff.ms", "10");
+    config
+        .set("group.id", "lateness")
+        .set("enable.auto.commit", "false");
+    config
+        .set("isolation.level", "read_committed")
+        .set("fetch.queue.backoff.ms", "10");
     let consumer: BaseConsumer = config.create()?;
     let mut all = TopicPartitionList::new();
     for partition in 0..TOPIC_PARTITIONS as i32 {
@@ -351,15 +440,21 @@ fn read(
                 let message = message?;
                 last_us = now_us();
                 let body = message.payload().unwrap_or_default();
-                let from =
-                    body.first_chunk().map(|from| u64::from_be_bytes(*from)).context("a short body")?;
+                let from = body
+                    .first_chunk()
+                    .map(|from| u64::from_be_bytes(*from))
+                    .context("a short body")?;
                 if from == 0 {
                     counts.warm.fetch_add(1, Ordering::AcqRel);
                     continue;
                 }
                 late.record(from, last_us);
             } else if now_us() - last_us > ARRIVAL_TIMEOUT.as_micros() as u64 {
-                bail!("only {} of {} came", late.histogram.len(), counts.sent.load(Ordering::Acquire));
+                bail!(
+                    "only {} of {} came",
+                    late.histogram.len(),
+                    counts.sent.load(Ordering::Acquire)
+                );
             }
         }
         Ok(late)

@@ -43,10 +43,16 @@ impl Load {
         match self {
             Self::Plain => ("x-other", "0123456789".to_owned()),
             Self::Equal(ms) | Self::Orders(ms) => ("x-delay", ms.to_string()),
-            Self::Random(from, within) => ("x-deliver-at", (from + fastrand::i64(0..within)).to_string()),
+            Self::Random(from, within) => (
+                "x-deliver-at",
+                (from + fastrand::i64(0..within)).to_string(),
+            ),
             // Four days have 84,000 spans of 4,096 ms. 7,919 is prime to their number, so a span comes again after all
             // others: more than twice as many as linger together.
-            Self::Alone(from) => ("x-deliver-at", (from + (n * 7919 % 84_000) as i64 * 4096).to_string()),
+            Self::Alone(from) => (
+                "x-deliver-at",
+                (from + (n * 7919 % 84_000) as i64 * 4096).to_string(),
+            ),
             Self::At(ms) => ("x-deliver-at", ms.to_string()),
         }
     }
@@ -55,15 +61,24 @@ impl Load {
 /// Settings of a producer, the same as those of the relay.
 pub fn producer_config(kafka: &Kafka, linger: &str) -> ClientConfig {
     let mut config = kafka.client();
-    config.set("acks", "all").set("enable.idempotence", "true").set("partitioner", "murmur2_random");
+    config
+        .set("acks", "all")
+        .set("enable.idempotence", "true")
+        .set("partitioner", "murmur2_random");
     config.set("linger.ms", linger);
     config
 }
 
 /// The headers of each message: a delay header and a header of the user.
 pub fn headers(name: &str, value: &str) -> OwnedHeaders {
-    let headers = OwnedHeaders::new_with_capacity(2).insert(Header { key: name, value: Some(value) });
-    headers.insert(Header { key: "type", value: Some("reminder") })
+    let headers = OwnedHeaders::new_with_capacity(2).insert(Header {
+        key: name,
+        value: Some(value),
+    });
+    headers.insert(Header {
+        key: "type",
+        value: Some("reminder"),
+    })
 }
 
 /// A random body, which no store can compress.
@@ -76,11 +91,12 @@ pub fn body() -> [u8; BODY_BYTES] {
 /// An order of about 300 bytes: random ids, amounts and names.
 pub fn order(n: u64) -> String {
     const FIRST: [&str; 12] = [
-        "Ada", "Boris", "Chiara", "Daniel", "Elif", "Farid", "Greta", "Hugo", "Ines", "Jonas", "Kaya", "Lin",
+        "Ada", "Boris", "Chiara", "Daniel", "Elif", "Farid", "Greta", "Hugo", "Ines", "Jonas",
+        "Kaya", "Lin",
     ];
     const LAST: [&str; 12] = [
-        "Abbott", "Brandt", "Costa", "Dubois", "Eriksen", "Fischer", "Garcia", "Haddad", "Ivanova", "Jensen",
-        "Kowalski", "Lopez",
+        "Abbott", "Brandt", "Costa", "Dubois", "Eriksen", "Fischer", "Garcia", "Haddad", "Ivanova",
+        "Jensen", "Kowalski", "Lopez",
     ];
     const STATE: [&str; 4] = ["placed", "paid", "packed", "shipped"];
     let pick = |from: &[&'static str]| from[fastrand::usize(..from.len())];
@@ -108,9 +124,13 @@ pub fn order(n: u64) -> String {
 /// Checks that a topic has the partitions that the bench counts on.
 pub fn check_topic(kafka: &Kafka, topic: &str) -> anyhow::Result<()> {
     let consumer: BaseConsumer = kafka.client().create()?;
-    let metadata =
-        consumer.fetch_metadata(Some(topic), Duration::from_secs(10)).context("kafka does not answer")?;
-    let found = metadata.topics().first().map_or(0, |topic| topic.partitions().len());
+    let metadata = consumer
+        .fetch_metadata(Some(topic), Duration::from_secs(10))
+        .context("kafka does not answer")?;
+    let found = metadata
+        .topics()
+        .first()
+        .map_or(0, |topic| topic.partitions().len());
     ensure!(
         found == TOPIC_PARTITIONS,
         "the topic {topic} has {found} partitions, the bench wants {TOPIC_PARTITIONS}"
@@ -127,11 +147,18 @@ pub fn fill_topic(kafka: &Kafka, topic: &str, count: u64, load: Load) -> anyhow:
     for n in 0..count {
         let key = format!("{:08x}", fastrand::u32(..));
         let (name, value) = load.header(n);
-        let body = if let Load::Orders(_) = load { order(n).into_bytes() } else { body().to_vec() };
+        let body = if let Load::Orders(_) = load {
+            order(n).into_bytes()
+        } else {
+            body().to_vec()
+        };
         let mut record = BaseRecord::to(topic).key(key.as_bytes()).payload(&body);
         record.headers = Some(headers(name, &value));
         while let Err((error, back)) = producer.send(record) {
-            if !matches!(error, KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull)) {
+            if !matches!(
+                error,
+                KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull)
+            ) {
                 bail!("cannot produce: {error}");
             }
             producer.poll(Duration::from_millis(10));
@@ -141,24 +168,36 @@ pub fn fill_topic(kafka: &Kafka, topic: &str, count: u64, load: Load) -> anyhow:
             producer.poll(Duration::ZERO);
         }
     }
-    producer.flush(Duration::from_secs(120)).context("not confirmed")?;
+    producer
+        .flush(Duration::from_secs(120))
+        .context("not confirmed")?;
     machine::write_back()
 }
 
 /// Fills a queue with persistent messages of this delay. Returns once all are confirmed.
-pub async fn fill_queue(rabbitmq: &Rabbitmq, queue: &str, count: u64, delay_ms: i64) -> anyhow::Result<()> {
+pub async fn fill_queue(
+    rabbitmq: &Rabbitmq,
+    queue: &str,
+    count: u64,
+    delay_ms: i64,
+) -> anyhow::Result<()> {
     let connection = rabbitmq.connect().await?;
     let channel = connection.create_channel().await?;
-    channel.confirm_select(ConfirmSelectOptions::default()).await?;
+    channel
+        .confirm_select(ConfirmSelectOptions::default())
+        .await?;
     let mut headers = FieldTable::default();
     headers.insert("x-delay".into(), AMQPValue::LongLongInt(delay_ms));
     headers.insert("user".into(), AMQPValue::LongString("header".into()));
-    let properties = BasicProperties::default().with_delivery_mode(2).with_headers(headers);
+    let properties = BasicProperties::default()
+        .with_delivery_mode(2)
+        .with_headers(headers);
     let mut unconfirmed: Vec<PublisherConfirm> = Vec::new();
     for n in 1..=count {
         let options = BasicPublishOptions::default();
         let body = body();
-        let publish = channel.basic_publish("".into(), queue.into(), options, &body, properties.clone());
+        let publish =
+            channel.basic_publish("".into(), queue.into(), options, &body, properties.clone());
         unconfirmed.push(publish.await?);
         if n % 1000 == 0 || n == count {
             for confirm in unconfirmed.drain(..) {

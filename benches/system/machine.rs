@@ -18,7 +18,12 @@ pub fn cpu(pid: u32) -> Option<Duration> {
 /// Seconds of CPU time that all processes together have used, idle not counted.
 pub fn busy() -> f64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-    let fields = stat.lines().next().unwrap_or_default().split_whitespace().skip(1);
+    let fields = stat
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .split_whitespace()
+        .skip(1);
     let ticks: Vec<f64> = fields.filter_map(|field| field.parse().ok()).collect();
     // user, nice, system, idle, iowait, irq, softirq, steal
     let idle: f64 = ticks.iter().skip(3).take(2).sum();
@@ -28,12 +33,17 @@ pub fn busy() -> f64 {
 /// The machine in one line: processor, memory, kernel.
 pub fn describe() -> String {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    let model = field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown processor".to_owned());
+    let model =
+        field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown processor".to_owned());
     let kib: u64 = field("/proc/meminfo", "MemTotal")
         .and_then(|text| text.split(' ').next().and_then(|kib| kib.parse().ok()))
         .unwrap_or_default();
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    format!("{cores} cores ({model}), {} GiB, Linux {}", kib / (1024 * 1024), kernel.trim())
+    format!(
+        "{cores} cores ({model}), {} GiB, Linux {}",
+        kib / (1024 * 1024),
+        kernel.trim()
+    )
 }
 
 /// The first line that a program prints, or a sentence that it does not run.
@@ -42,7 +52,11 @@ pub fn version(program: &str, argument: &str) -> String {
         Ok(output) => [output.stdout, output.stderr].concat(),
         Err(error) => return format!("{program}: {error}"),
     };
-    String::from_utf8_lossy(&output).lines().next().unwrap_or("says nothing").to_owned()
+    String::from_utf8_lossy(&output)
+        .lines()
+        .next()
+        .unwrap_or("says nothing")
+        .to_owned()
 }
 
 fn field(file: &str, name: &str) -> Option<String> {
@@ -69,7 +83,10 @@ const MAX_CLOCK_STEP: f64 = 0.005;
 
 impl ClockCheck {
     pub fn start() -> Self {
-        Self { wall: SystemTime::now(), mono: Instant::now() }
+        Self {
+            wall: SystemTime::now(),
+            mono: Instant::now(),
+        }
     }
 
     /// Fails with a sentence if the two clocks have moved apart.

@@ -5,7 +5,11 @@
 //! that dependencies of tests add. To add a bench: a function, a line in [`BENCHES`] and in [`measure_one`], and marks
 //! in `docs/benchmarks.md`.
 #![allow(clippy::print_stdout, reason = "its output is its purpose")]
-#![allow(clippy::expect_used, clippy::disallowed_methods, reason = "shares the tests' support")]
+#![allow(
+    clippy::expect_used,
+    clippy::disallowed_methods,
+    reason = "shares the tests' support"
+)]
 #![allow(unreachable_pub, reason = "the modules of one program see each other")]
 
 #[path = "../../tests/support/mod.rs"]
@@ -67,7 +71,10 @@ const BENCHES: [&str; 18] = [
 ];
 
 fn main() -> ExitCode {
-    if let Some(seconds) = std::env::var(servers::BEHIND_VARIABLE).ok().and_then(|text| text.parse().ok()) {
+    if let Some(seconds) = std::env::var(servers::BEHIND_VARIABLE)
+        .ok()
+        .and_then(|text| text.parse().ok())
+    {
         postdate::store::shift_clock(seconds);
         postdate::domain::clock::shift_wall(seconds * 1000);
         return postdate::cli::main();
@@ -86,7 +93,10 @@ fn main() -> ExitCode {
             return ExitCode::from(64);
         }
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
     let whole = runtime.block_on(async {
         let servers = Servers::default();
         let mut whole = true;
@@ -95,7 +105,11 @@ fn main() -> ExitCode {
         }
         whole
     });
-    if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if whole {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 /// Runs one bench and keeps its findings. If it cannot be measured, keeps a sentence and no numbers.

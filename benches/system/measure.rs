@@ -23,20 +23,32 @@ pub enum MessageCount<'a> {
     /// Records of a topic, from its watermarks.
     Topic(BaseConsumer, String, i32),
     /// Messages ready in a queue that nobody reads; the connection lives as long as its channel.
-    Queue { _connection: Connection, channel: Channel, queue: String },
+    Queue {
+        _connection: Connection,
+        channel: Channel,
+        queue: String,
+    },
     /// Messages that the relay has stored, by its own metric.
     Stored(&'a Relay),
 }
 
 impl<'a> MessageCount<'a> {
     pub fn topic(kafka: &Kafka, topic: &str, partitions: usize) -> Self {
-        Self::Topic(kafka.client().create().expect("a consumer"), topic.to_owned(), partitions as i32)
+        Self::Topic(
+            kafka.client().create().expect("a consumer"),
+            topic.to_owned(),
+            partitions as i32,
+        )
     }
 
     pub async fn queue(rabbitmq: &Rabbitmq, queue: &str) -> anyhow::Result<Self> {
         let connection = rabbitmq.connect().await?;
         let channel = connection.create_channel().await?;
-        Ok(Self::Queue { _connection: connection, channel, queue: queue.to_owned() })
+        Ok(Self::Queue {
+            _connection: connection,
+            channel,
+            queue: queue.to_owned(),
+        })
     }
 
     pub fn stored(relay: &'a Relay) -> Self {
@@ -46,20 +58,31 @@ impl<'a> MessageCount<'a> {
     pub async fn now(&self) -> anyhow::Result<u64> {
         match self {
             Self::Topic(consumer, topic, partitions) => tokio::task::block_in_place(|| {
-                let end = |partition| consumer.fetch_watermarks(topic, partition, Duration::from_secs(10));
+                let end = |partition| {
+                    consumer.fetch_watermarks(topic, partition, Duration::from_secs(10))
+                };
                 let ends = (0..*partitions).map(|partition| Ok(end(partition)?.1 as u64));
-                ends.sum::<Result<u64, rdkafka::error::KafkaError>>().context("kafka does not answer")
+                ends.sum::<Result<u64, rdkafka::error::KafkaError>>()
+                    .context("kafka does not answer")
             }),
             Self::Queue { channel, queue, .. } => {
-                let options = QueueDeclareOptions { passive: true, ..Default::default() };
-                let asked = channel.queue_declare(queue.as_str().into(), options, FieldTable::default());
-                Ok(u64::from(asked.await.context("rabbitmq does not answer")?.message_count()))
+                let options = QueueDeclareOptions {
+                    passive: true,
+                    ..Default::default()
+                };
+                let asked =
+                    channel.queue_declare(queue.as_str().into(), options, FieldTable::default());
+                Ok(u64::from(
+                    asked
+                        .await
+                        .context("rabbitmq does not answer")?
+                        .message_count(),
+                ))
             }
             // The relay does not listen yet: nothing is stored.
-            Self::Stored(relay) => Ok(relay
-                .metrics()
-                .await
-                .map_or(0, |metrics| metrics.sum("postdate_stored_total", &[]) as u64)),
+            Self::Stored(relay) => Ok(relay.metrics().await.map_or(0, |metrics| {
+                metrics.sum("postdate_stored_total", &[]) as u64
+            })),
         }
     }
 }
@@ -89,7 +112,11 @@ impl Processes {
             Some(redis) => Some(redis.connection().await?),
             None => None,
         };
-        Ok(Self { moves, broker, redis })
+        Ok(Self {
+            moves,
+            broker,
+            redis,
+        })
     }
 
     async fn cpu(&self) -> anyhow::Result<CpuSeconds> {
@@ -109,10 +136,15 @@ impl Processes {
 
 /// CPU seconds of Redis by its own count, in user and system mode.
 pub async fn redis_cpu(mut redis: MultiplexedConnection) -> anyhow::Result<f64> {
-    let text: String = redis::cmd("INFO").arg("cpu").query_async(&mut redis).await?;
+    let text: String = redis::cmd("INFO")
+        .arg("cpu")
+        .query_async(&mut redis)
+        .await?;
     let seconds = text.lines().filter_map(|line| {
         let (name, value) = line.trim().split_once(':')?;
-        ["used_cpu_sys", "used_cpu_user"].contains(&name).then(|| value.parse::<f64>().ok())?
+        ["used_cpu_sys", "used_cpu_user"]
+            .contains(&name)
+            .then(|| value.parse::<f64>().ok())?
     });
     Ok(seconds.sum())
 }
@@ -177,11 +209,19 @@ impl MeasuredRate {
 /// Takes one sample.
 pub async fn sample(count: &MessageCount<'_>, of: &Processes) -> anyhow::Result<CountSample> {
     let count = count.now().await?;
-    Ok(CountSample { at: Instant::now(), count, cpu: of.cpu().await? })
+    Ok(CountSample {
+        at: Instant::now(),
+        count,
+        cpu: of.cpu().await?,
+    })
 }
 
 /// Takes samples until the count has grown to `until`, the first one at once.
-pub async fn watch(count: &MessageCount<'_>, until: u64, of: &Processes) -> anyhow::Result<Vec<CountSample>> {
+pub async fn watch(
+    count: &MessageCount<'_>,
+    until: u64,
+    of: &Processes,
+) -> anyhow::Result<Vec<CountSample>> {
     let mut samples: Vec<CountSample> = Vec::new();
     let mut grown = Instant::now();
     loop {
@@ -194,7 +234,10 @@ pub async fn watch(count: &MessageCount<'_>, until: u64, of: &Processes) -> anyh
             return Ok(samples);
         }
         if grown.elapsed() > STALL_TIMEOUT {
-            bail!("it stands at {} of {until} for {STALL_TIMEOUT:?}", sample.count);
+            bail!(
+                "it stands at {} of {until} for {STALL_TIMEOUT:?}",
+                sample.count
+            );
         }
         tokio::time::sleep(COUNT_INTERVAL).await;
     }
@@ -202,11 +245,20 @@ pub async fn watch(count: &MessageCount<'_>, until: u64, of: &Processes) -> anyh
 
 /// The rate between two shares of the messages, so that neither start nor end counts.
 pub fn middle(samples: &[CountSample], messages: u64) -> MeasuredRate {
-    let reached = |share: f64| samples.iter().find(|sample| sample.count as f64 >= share * messages as f64);
-    let ends = reached(0.1).zip(reached(0.9)).filter(|(from, to)| to.count > from.count);
+    let reached = |share: f64| {
+        samples
+            .iter()
+            .find(|sample| sample.count as f64 >= share * messages as f64)
+    };
+    let ends = reached(0.1)
+        .zip(reached(0.9))
+        .filter(|(from, to)| to.count > from.count);
     // The run was too fast for three samples: count from the last one that was 0.
     let (from, to) = ends.unwrap_or_else(|| {
-        let none = samples.iter().rfind(|sample| sample.count == 0).unwrap_or(&samples[0]);
+        let none = samples
+            .iter()
+            .rfind(|sample| sample.count == 0)
+            .unwrap_or(&samples[0]);
         (none, &samples[samples.len() - 1])
     });
     MeasuredRate::between(from, to)

@@ -33,7 +33,10 @@ pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> any
     report.table(
         "bytes a message, Redis's `used_memory`",
         &[
-            ("equal", "256-byte bodies that do not compress, equal delays"),
+            (
+                "equal",
+                "256-byte bodies that do not compress, equal delays",
+            ),
             ("alone", "the same, bundles of one"),
             ("orders", "orders as JSON, equal delays"),
         ],
@@ -48,9 +51,24 @@ pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> any
     let equal = beyond("equal");
     let alone = beyond("alone");
     let share = report.median("orders", "share");
-    report.bar(11, "bytes beyond the body, equal delays", equal, BarLimit::AtMost(40.0));
-    report.bar(11, "bytes beyond the body, bundles of one", alone, BarLimit::AtMost(300.0));
-    report.bar(12, "orders as JSON, in Redis to their own size", share, BarLimit::AtMost(0.4));
+    report.bar(
+        11,
+        "bytes beyond the body, equal delays",
+        equal,
+        BarLimit::AtMost(40.0),
+    );
+    report.bar(
+        11,
+        "bytes beyond the body, bundles of one",
+        alone,
+        BarLimit::AtMost(300.0),
+    );
+    report.bar(
+        12,
+        "orders as JSON, in Redis to their own size",
+        share,
+        BarLimit::AtMost(0.4),
+    );
     Ok(())
 }
 
@@ -93,7 +111,13 @@ async fn stored(servers: &Servers, redis: &Redis, load: Load, count: u64) -> any
 /// `used_memory`: bytes that Redis has got from its allocator, with rounding.
 pub async fn used(redis: &Redis) -> anyhow::Result<f64> {
     let mut connection = redis.connection().await?;
-    let text: String = redis::cmd("INFO").arg("memory").query_async(&mut connection).await?;
-    let value = text.lines().find_map(|line| line.strip_prefix("used_memory:")).context("no used_memory")?;
+    let text: String = redis::cmd("INFO")
+        .arg("memory")
+        .query_async(&mut connection)
+        .await?;
+    let value = text
+        .lines()
+        .find_map(|line| line.strip_prefix("used_memory:"))
+        .context("no used_memory")?;
     Ok(value.trim().parse()?)
 }

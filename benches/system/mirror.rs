@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesOrdered;
 use lapin::options::{
-    BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions, ConfirmSelectOptions,
+    BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions,
+    ConfirmSelectOptions,
 };
 use lapin::types::FieldTable;
 use lapin::{Connection, ConnectionProperties};
@@ -46,7 +47,9 @@ pub fn if_asked(arguments: &[String]) -> Option<ExitCode> {
         ["mirror", "kafka", address, from, to] => kafka(address, from, to),
         ["mirror", "rabbitmq", address, from, to] => {
             let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-            runtime.block_on(rabbitmq(address, from, to)).expect("rabbitmq");
+            runtime
+                .block_on(rabbitmq(address, from, to))
+                .expect("rabbitmq");
         }
         _ => return None,
     }
@@ -63,7 +66,11 @@ impl ConfirmedPositions {
     }
 
     fn read(&self, partition: i32, offset: i64) {
-        self.lock().entry(partition).or_insert_with(|| (offset, VecDeque::new())).1.push_back(false);
+        self.lock()
+            .entry(partition)
+            .or_insert_with(|| (offset, VecDeque::new()))
+            .1
+            .push_back(false);
     }
 }
 
@@ -73,11 +80,16 @@ impl ProducerContext for ConfirmedPositions {
     type DeliveryOpaque = usize;
 
     fn delivery(&self, result: &DeliveryResult<'_>, tag: usize) {
-        result.as_ref().map_err(|(error, _)| error).expect("the broker confirms");
+        result
+            .as_ref()
+            .map_err(|(error, _)| error)
+            .expect("the broker confirms");
         let partition = (tag / PARTITION_UNIT) as i32;
         let offset = (tag % PARTITION_UNIT) as i64;
         let mut partitions = self.lock();
-        let (next, done) = partitions.get_mut(&partition).expect("read before it was produced");
+        let (next, done) = partitions
+            .get_mut(&partition)
+            .expect("read before it was produced");
         done[(offset - *next) as usize] = true;
         while done.front() == Some(&true) {
             done.pop_front();
@@ -88,15 +100,26 @@ impl ProducerContext for ConfirmedPositions {
 
 fn kafka(brokers: &str, from: &str, to: &str) {
     let mut config = ClientConfig::new();
-    config.set("bootstrap.servers", brokers).set("log_level", "2");
+    config
+        .set("bootstrap.servers", brokers)
+        .set("log_level", "2");
     let mut reads = config.clone();
-    reads.set("group.id", to).set("auto.offset.reset", "earliest").set("enable.auto.commit", "false");
-    reads.set("fetch.queue.backoff.ms", "10").set("isolation.level", "read_committed");
-    config.set("acks", "all").set("enable.idempotence", "true").set("linger.ms", "5");
+    reads
+        .set("group.id", to)
+        .set("auto.offset.reset", "earliest")
+        .set("enable.auto.commit", "false");
+    reads
+        .set("fetch.queue.backoff.ms", "10")
+        .set("isolation.level", "read_committed");
+    config
+        .set("acks", "all")
+        .set("enable.idempotence", "true")
+        .set("linger.ms", "5");
     config.set("partitioner", "murmur2_random");
     let consumer: BaseConsumer = reads.create().expect("a consumer");
-    let producer: BaseProducer<ConfirmedPositions> =
-        config.create_with_context(ConfirmedPositions::default()).expect("a producer");
+    let producer: BaseProducer<ConfirmedPositions> = config
+        .create_with_context(ConfirmedPositions::default())
+        .expect("a producer");
     consumer.subscribe(&[from]).expect("subscribed");
     let mut committed_at = Instant::now();
     for count in 0_u64.. {
@@ -124,10 +147,15 @@ fn forward(producer: &BaseProducer<ConfirmedPositions>, message: &BorrowedMessag
     let mut record: BaseRecord<'_, [u8], [u8], usize> = BaseRecord::with_opaque_to(to, tag);
     record.key = message.key();
     record.payload = message.payload();
-    record.headers = message.headers().map(rdkafka::message::BorrowedHeaders::detach);
+    record.headers = message
+        .headers()
+        .map(rdkafka::message::BorrowedHeaders::detach);
     while let Err((error, back)) = producer.send(record) {
         assert!(
-            matches!(error, KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull)),
+            matches!(
+                error,
+                KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull)
+            ),
             "cannot produce: {error}"
         );
         producer.poll(Duration::from_millis(10));
@@ -138,10 +166,14 @@ fn forward(producer: &BaseProducer<ConfirmedPositions>, message: &BorrowedMessag
 fn commit(consumer: &BaseConsumer, confirmed: &ConfirmedPositions, topic: &str) {
     let mut positions = TopicPartitionList::new();
     for (&partition, &(next, _)) in &*confirmed.lock() {
-        positions.add_partition_offset(topic, partition, Offset::Offset(next)).expect("a position");
+        positions
+            .add_partition_offset(topic, partition, Offset::Offset(next))
+            .expect("a position");
     }
     if positions.count() > 0 {
-        consumer.commit(&positions, CommitMode::Async).expect("committed");
+        consumer
+            .commit(&positions, CommitMode::Async)
+            .expect("committed");
     }
 }
 
@@ -153,11 +185,17 @@ async fn rabbitmq(url: &str, from: &str, to: &str) -> lapin::Result<()> {
     let writing = connect().await?;
     let reads = reading.create_channel().await?;
     let writes = writing.create_channel().await?;
-    writes.confirm_select(ConfirmSelectOptions::default()).await?;
-    reads.basic_qos(UNACKED_DELIVERIES, BasicQosOptions::default()).await?;
+    writes
+        .confirm_select(ConfirmSelectOptions::default())
+        .await?;
+    reads
+        .basic_qos(UNACKED_DELIVERIES, BasicQosOptions::default())
+        .await?;
     let options = BasicConsumeOptions::default();
     let arguments = FieldTable::default();
-    let mut deliveries = reads.basic_consume(from.into(), "".into(), options, arguments).await?;
+    let mut deliveries = reads
+        .basic_consume(from.into(), "".into(), options, arguments)
+        .await?;
     let mut unconfirmed = FuturesOrdered::new();
     let mut acknowledged = 0;
     let mut confirmed = 0;
@@ -179,7 +217,9 @@ async fn rabbitmq(url: &str, from: &str, to: &str) -> lapin::Result<()> {
             }
         }
         if confirmed >= acknowledged + 50 || (unconfirmed.is_empty() && confirmed > acknowledged) {
-            reads.basic_ack(confirmed, BasicAckOptions { multiple: true }).await?;
+            reads
+                .basic_ack(confirmed, BasicAckOptions { multiple: true })
+                .await?;
             acknowledged = confirmed;
         }
     }

@@ -52,10 +52,14 @@ impl PhaseRates {
 pub async fn random(servers: &Servers, scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
     let kafka = servers.kafka().await?;
     let from = now_ms() - HOUR_MS - MARGIN_MS;
-    let source = servers.filled(scale.phase, Load::Random(from, HOUR_MS)).await?;
+    let source = servers
+        .filled(scale.phase, Load::Random(from, HOUR_MS))
+        .await?;
     let alone = now_ms() - 96 * HOUR_MS - MARGIN_MS;
     let lone = servers.filled(scale.alone, Load::Alone(alone)).await?;
-    let few = servers.filled(scale.alone, Load::Random(from, HOUR_MS)).await?;
+    let few = servers
+        .filled(scale.alone, Load::Random(from, HOUR_MS))
+        .await?;
     for _ in 0..scale.rounds {
         report.rate("mirror", &mirror_run(kafka, &source, scale.phase).await?);
         let redis = servers.redis(false).await?;
@@ -72,7 +76,11 @@ pub async fn random(servers: &Servers, scale: &Scale, report: &mut Report) -> an
         let redis = servers.redis(false).await?;
         let phases = store_and_drain(&redis, kafka, &lone, scale.alone, alone).await?;
         report.rate("scattered", &phases.both());
-        report.add("bare", "redis", floor::bare(&servers.redis(false).await?, scale.bare).await?);
+        report.add(
+            "bare",
+            "redis",
+            floor::bare(&servers.redis(false).await?, scale.bare).await?,
+        );
     }
     report.rates(&[
         ("mirror", "mirror"),
@@ -82,8 +90,15 @@ pub async fn random(servers: &Servers, scale: &Scale, report: &mut Report) -> an
         ("alone", "both, bundles of one"),
         ("scattered", "both, bundles of one over four days"),
     ]);
-    report.table("Redis alone", &[("bare", "bare commands, whole life")], &[("redis", "CPU us/message")]);
-    commands::table(report, "Redis, both, by its own account: a script or an exec has what it calls in it");
+    report.table(
+        "Redis alone",
+        &[("bare", "bare commands, whole life")],
+        &[("redis", "CPU us/message")],
+    );
+    commands::table(
+        report,
+        "Redis, both, by its own account: a script or an exec has what it calls in it",
+    );
     report.ratio(
         2,
         "messages a second, to the mirror's",
@@ -91,7 +106,13 @@ pub async fn random(servers: &Servers, scale: &Scale, report: &mut Report) -> an
         ("both", "mirror"),
         BarLimit::AtLeast(0.35),
     );
-    report.ratio(3, "CPU a message, to the mirror's", "cpu", ("both", "mirror"), BarLimit::AtMost(3.0));
+    report.ratio(
+        3,
+        "CPU a message, to the mirror's",
+        "cpu",
+        ("both", "mirror"),
+        BarLimit::AtMost(3.0),
+    );
     report.ratio(
         4,
         "Redis CPU a message, to bare commands'",
@@ -99,7 +120,13 @@ pub async fn random(servers: &Servers, scale: &Scale, report: &mut Report) -> an
         ("both", "bare"),
         BarLimit::AtMost(0.5),
     );
-    report.ratio(4, "the same in bundles of one", "redis", ("alone", "bare"), BarLimit::AtMost(1.3));
+    report.ratio(
+        4,
+        "the same in bundles of one",
+        "redis",
+        ("alone", "bare"),
+        BarLimit::AtMost(1.3),
+    );
     Ok(())
 }
 
@@ -107,7 +134,9 @@ pub async fn random(servers: &Servers, scale: &Scale, report: &mut Report) -> an
 pub async fn equal(servers: &Servers, scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
     let kafka = servers.kafka().await?;
     // The clock is behind by more than delay and storing together, so all messages are due when the drain begins.
-    let source = servers.filled(scale.phase, Load::Equal(HOUR_MS as u64)).await?;
+    let source = servers
+        .filled(scale.phase, Load::Equal(HOUR_MS as u64))
+        .await?;
     for _ in 0..scale.rounds {
         report.rate("mirror", &mirror_run(kafka, &source, scale.phase).await?);
         let redis = servers.redis(false).await?;
@@ -116,7 +145,11 @@ pub async fn equal(servers: &Servers, scale: &Scale, report: &mut Report) -> any
         report.rate("store", &phases.store);
         report.rate("drain", &phases.drain);
     }
-    report.rates(&[("mirror", "mirror"), ("store", "store, equal delays"), ("drain", "drain the same")]);
+    report.rates(&[
+        ("mirror", "mirror"),
+        ("store", "store, equal delays"),
+        ("drain", "drain the same"),
+    ]);
     report.ratio(
         6,
         "storing alone, to the mirror's rate",
@@ -140,15 +173,23 @@ pub async fn equal(servers: &Servers, scale: &Scale, report: &mut Report) -> any
 pub async fn order(servers: &Servers, scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
     let kafka = servers.kafka().await?;
     let from = now_ms() - HOUR_MS - MARGIN_MS;
-    let random = servers.filled(scale.phase, Load::Random(from, HOUR_MS)).await?;
-    let equal = servers.filled(scale.phase, Load::Equal(HOUR_MS as u64)).await?;
+    let random = servers
+        .filled(scale.phase, Load::Random(from, HOUR_MS))
+        .await?;
+    let equal = servers
+        .filled(scale.phase, Load::Equal(HOUR_MS as u64))
+        .await?;
     for _ in 0..scale.rounds {
         for (load, source) in [("random", &random), ("equal", &equal)] {
             for (order, more) in [("none", ""), ("key", "order = \"key\"")] {
                 let redis = servers.redis(false).await?;
                 let base = config(&redis).kafka("main", kafka);
                 // Delays count from arrival, by the clock that is behind.
-                let from = if load == "equal" { now_ms() - HOUR_MS - MARGIN_MS } else { from };
+                let from = if load == "equal" {
+                    now_ms() - HOUR_MS - MARGIN_MS
+                } else {
+                    from
+                };
                 let work = (source.as_str(), scale.phase, from);
                 let phases = both_phases(&base, &redis, kafka, work, more, "").await?;
                 report.rate(&format!("{load} store {order}"), &phases.store);
@@ -156,12 +197,28 @@ pub async fn order(servers: &Servers, scale: &Scale, report: &mut Report) -> any
             }
         }
     }
-    for (load, what) in [("random", "due at random over an hour"), ("equal", "equal delays")] {
+    for (load, what) in [
+        ("random", "due at random over an hour"),
+        ("equal", "equal delays"),
+    ] {
         let row = |phase: &str, order: &str| format!("{load} {phase} {order}");
-        let rows = [("store", "none"), ("store", "key"), ("drain", "none"), ("drain", "key")];
-        let rows =
-            rows.map(|(phase, order)| (row(phase, order), format!("{phase}, {what}, order = {order:?}")));
-        report.rates(&rows.each_ref().map(|(row, what)| (row.as_str(), what.as_str())));
+        let rows = [
+            ("store", "none"),
+            ("store", "key"),
+            ("drain", "none"),
+            ("drain", "key"),
+        ];
+        let rows = rows.map(|(phase, order)| {
+            (
+                row(phase, order),
+                format!("{phase}, {what}, order = {order:?}"),
+            )
+        });
+        report.rates(
+            &rows
+                .each_ref()
+                .map(|(row, what)| (row.as_str(), what.as_str())),
+        );
         let ratio = |phase: &str, column: &str| {
             report.median(&row(phase, "key"), column) / report.median(&row(phase, "none"), column)
         };
@@ -184,26 +241,42 @@ pub async fn tiers(servers: &Servers, scale: &Scale, report: &mut Report) -> any
     const TIERS: [(&str, &str); 3] = [
         ("async, AOF everysec", ""),
         ("replicated, one replica", "durability = \"replicated\""),
-        ("fsynced, appendfsync always", "durability = \"fsynced\"\nwait_replicas = 0"),
+        (
+            "fsynced, appendfsync always",
+            "durability = \"fsynced\"\nwait_replicas = 0",
+        ),
     ];
     let kafka = servers.kafka().await?;
-    let source = servers.filled(scale.phase, Load::Equal(HOUR_MS as u64)).await?;
+    let source = servers
+        .filled(scale.phase, Load::Equal(HOUR_MS as u64))
+        .await?;
     for _ in 0..scale.rounds {
         for (at, (name, tier)) in TIERS.into_iter().enumerate() {
             let (redis, _replica) = match at {
                 0 => (servers.redis(true).await?, None),
-                1 => servers.replicated().await.map(|(redis, replica)| (redis, Some(replica)))?,
-                _ => (Redis::start_with("redis-server", &["--appendfsync", "always"]).await, None),
+                1 => servers
+                    .replicated()
+                    .await
+                    .map(|(redis, replica)| (redis, Some(replica)))?,
+                _ => (
+                    Redis::start_with("redis-server", &["--appendfsync", "always"]).await,
+                    None,
+                ),
             };
             let base = config(&redis).redis(tier).kafka("main", kafka);
             let from = now_ms() - HOUR_MS - MARGIN_MS;
-            let phases = both_phases(&base, &redis, kafka, (&source, scale.phase, from), "", "").await?;
+            let phases =
+                both_phases(&base, &redis, kafka, (&source, scale.phase, from), "", "").await?;
             report.rate(&format!("store {name}"), &phases.store);
             report.rate(&format!("drain {name}"), &phases.drain);
         }
     }
     let rows = TIERS.map(|(name, _)| ["store", "drain"].map(|phase| format!("{phase} {name}")));
-    let rows: Vec<_> = rows.as_flattened().iter().map(|row| (row.as_str(), row.as_str())).collect();
+    let rows: Vec<_> = rows
+        .as_flattened()
+        .iter()
+        .map(|row| (row.as_str(), row.as_str()))
+        .collect();
     report.rates(&rows);
     Ok(())
 }
@@ -218,7 +291,10 @@ pub async fn pass(servers: &Servers, scale: &Scale, report: &mut Report) -> anyh
         let target = kafka.unique_topic("target", TOPIC_PARTITIONS).await;
         let clocks = machine::ClockCheck::start();
         let relay = Relay::spawn(&kafka_config(&redis, kafka, &source, &target, ""), &[]);
-        report.rate("relay", &drain(&redis, kafka, relay, &target, scale.phase, false).await?);
+        report.rate(
+            "relay",
+            &drain(&redis, kafka, relay, &target, scale.phase, false).await?,
+        );
         clocks.check()?;
     }
     report.rates(&[("mirror", "mirror"), ("relay", "relay, passing through")]);
@@ -275,10 +351,21 @@ async fn both_phases(
     let mut relay = relay_behind(&stores, (from - STORING_MS - now_ms()) / 1000);
     let store = {
         let of = Processes::new(relay.id(), kafka.id(), Some(redis)).await?;
-        middle(&watch(&MessageCount::stored(&relay), messages, &of).await?, messages)
+        middle(
+            &watch(&MessageCount::stored(&relay), messages, &of).await?,
+            messages,
+        )
     };
     relay.terminate().await;
-    let drain = drain(redis, kafka, Relay::spawn(&drains, &[]), &target, messages, false).await?;
+    let drain = drain(
+        redis,
+        kafka,
+        Relay::spawn(&drains, &[]),
+        &target,
+        messages,
+        false,
+    )
+    .await?;
     clocks.check()?;
     Ok(PhaseRates { store, drain })
 }
@@ -294,10 +381,19 @@ pub async fn drain(
     whole: bool,
 ) -> anyhow::Result<MeasuredRate> {
     let of = Processes::new(relay.id(), kafka.id(), Some(redis)).await?;
-    let samples = watch(&MessageCount::topic(kafka, target, TOPIC_PARTITIONS), messages, &of).await?;
+    let samples = watch(
+        &MessageCount::topic(kafka, target, TOPIC_PARTITIONS),
+        messages,
+        &of,
+    )
+    .await?;
     relay.terminate().await;
     kafka.delete_topic(target).await;
     let first = &samples[0];
     let last = &samples[samples.len() - 1];
-    Ok(if whole { MeasuredRate::between(first, last) } else { middle(&samples, messages) })
+    Ok(if whole {
+        MeasuredRate::between(first, last)
+    } else {
+        middle(&samples, messages)
+    })
 }

@@ -42,23 +42,48 @@ pub fn lines(x: &PlotAxis<'_>, y: &PlotAxis<'_>, lines: &[PlotLine<'_>]) -> Stri
     svg + "</svg>\n"
 }
 
-fn draw(svg: &mut String, x: &PlotAxis<'_>, y: &PlotAxis<'_>, lines: &[PlotLine<'_>]) -> std::fmt::Result {
+fn draw(
+    svg: &mut String,
+    x: &PlotAxis<'_>,
+    y: &PlotAxis<'_>,
+    lines: &[PlotLine<'_>],
+) -> std::fmt::Result {
     let right = WIDTH - RIGHT;
     let bottom = HEIGHT - BOTTOM;
     let across = |value: f64| LEFT + x.at(value) * (right - LEFT);
     let up = |value: f64| bottom - y.at(value) * (bottom - TOP);
     for (value, label) in &x.ticks {
         let at = across(*value);
-        writeln!(svg, "<path d=\"M{at:.1} {TOP}V{bottom}\" stroke=\"#dddddd\"/>")?;
-        writeln!(svg, "<text x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{label}</text>", bottom + 16.0)?;
+        writeln!(
+            svg,
+            "<path d=\"M{at:.1} {TOP}V{bottom}\" stroke=\"#dddddd\"/>"
+        )?;
+        writeln!(
+            svg,
+            "<text x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{label}</text>",
+            bottom + 16.0
+        )?;
     }
     for (value, label) in &y.ticks {
         let at = up(*value);
-        writeln!(svg, "<path d=\"M{LEFT} {at:.1}H{right}\" stroke=\"#dddddd\"/>")?;
-        writeln!(svg, "<text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>", LEFT - 6.0, at + 4.0)?;
+        writeln!(
+            svg,
+            "<path d=\"M{LEFT} {at:.1}H{right}\" stroke=\"#dddddd\"/>"
+        )?;
+        writeln!(
+            svg,
+            "<text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>",
+            LEFT - 6.0,
+            at + 4.0
+        )?;
     }
     let middle = f64::midpoint(LEFT, right);
-    writeln!(svg, "<text x=\"{middle}\" y=\"{}\" text-anchor=\"middle\">{}</text>", HEIGHT - 12.0, x.what)?;
+    writeln!(
+        svg,
+        "<text x=\"{middle}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
+        HEIGHT - 12.0,
+        x.what
+    )?;
     writeln!(
         svg,
         "<text x=\"14\" y=\"{0}\" text-anchor=\"middle\" transform=\"rotate(-90 14 {0})\">{1}</text>",
@@ -67,28 +92,49 @@ fn draw(svg: &mut String, x: &PlotAxis<'_>, y: &PlotAxis<'_>, lines: &[PlotLine<
     )?;
     for (n, line) in lines.iter().enumerate() {
         let colour = COLOURS[n % COLOURS.len()];
-        let points: Vec<String> =
-            line.points.iter().map(|&(a, b)| format!("{:.1},{:.1}", across(a), up(b))).collect();
+        let points: Vec<String> = line
+            .points
+            .iter()
+            .map(|&(a, b)| format!("{:.1},{:.1}", across(a), up(b)))
+            .collect();
         writeln!(
             svg,
             "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
             points.join(" ")
         )?;
         let at = TOP + 18.0 + 18.0 * n as f64;
-        writeln!(svg, "<text x=\"{}\" y=\"{at}\" fill=\"{colour}\">{}</text>", LEFT + 12.0, line.what)?;
+        writeln!(
+            svg,
+            "<text x=\"{}\" y=\"{at}\" fill=\"{colour}\">{}</text>",
+            LEFT + 12.0,
+            line.what
+        )?;
     }
     Ok(())
 }
 
 /// Draws lateness by share of the messages, out to one in ten thousand.
 pub fn distribution(late: &[(&str, &LatenessSamples)]) -> String {
-    let shares =
-        [(1.0, "0 %"), (2.0, "50 %"), (10.0, "90 %"), (100.0, "99 %"), (1e3, "99.9 %"), (1e4, "99.99 %")];
+    let shares = [
+        (1.0, "0 %"),
+        (2.0, "50 %"),
+        (10.0, "90 %"),
+        (100.0, "99 %"),
+        (1e3, "99.9 %"),
+        (1e4, "99.99 %"),
+    ];
     let x = PlotAxis {
         what: "share of the messages that are at most so late",
-        ticks: shares.iter().map(|&(at, label)| (at, label.to_owned())).collect(),
+        ticks: shares
+            .iter()
+            .map(|&(at, label)| (at, label.to_owned()))
+            .collect(),
     };
-    let most = late.iter().map(|(_, late)| late.at(0.9999)).max().unwrap_or(1);
+    let most = late
+        .iter()
+        .map(|(_, late)| late.at(0.9999))
+        .max()
+        .unwrap_or(1);
     let y = decades("microseconds", 100.0, most.max(10_000) as f64);
     let curves: Vec<PlotLine<'_>> = late
         .iter()
@@ -97,7 +143,10 @@ pub fn distribution(late: &[(&str, &LatenessSamples)]) -> String {
                 let one_in = 10_f64.powf(f64::from(n) / 50.0);
                 (one_in, late.at(1.0 - 1.0 / one_in).max(1) as f64)
             });
-            PlotLine { what, points: points.collect() }
+            PlotLine {
+                what,
+                points: points.collect(),
+            }
         })
         .collect();
     lines(&x, &y, &curves)

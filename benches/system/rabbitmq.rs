@@ -47,7 +47,13 @@ async fn mirror_run(rabbitmq: &Rabbitmq, scale: &Scale) -> anyhow::Result<Measur
     let (source, target) = queues(rabbitmq, scale.rabbitmq).await?;
     let count = MessageCount::queue(rabbitmq, &target).await?;
     let clocks = machine::ClockCheck::start();
-    let mut child = mirror::start(&folders::new("mirror"), "rabbitmq", &rabbitmq.url(), &source, &target);
+    let mut child = mirror::start(
+        &folders::new("mirror"),
+        "rabbitmq",
+        &rabbitmq.url(),
+        &source,
+        &target,
+    );
     let of = Processes::new(child.id(), rabbitmq.id(), None).await?;
     let samples = watch(&count, scale.rabbitmq, &of).await?;
     child.assert_running();
@@ -58,22 +64,42 @@ async fn mirror_run(rabbitmq: &Rabbitmq, scale: &Scale) -> anyhow::Result<Measur
     Ok(middle(&samples, scale.rabbitmq))
 }
 
-async fn relay_run(rabbitmq: &Rabbitmq, redis: &Redis, scale: &Scale) -> anyhow::Result<MeasuredRate> {
+async fn relay_run(
+    rabbitmq: &Rabbitmq,
+    redis: &Redis,
+    scale: &Scale,
+) -> anyhow::Result<MeasuredRate> {
     let (source, target) = queues(rabbitmq, scale.rabbitmq).await?;
     let count = MessageCount::queue(rabbitmq, &target).await?;
     let clocks = machine::ClockCheck::start();
     let from = format!(r#"{{ rabbitmq = "main", queue = "{source}" }}"#);
     let to = format!(r#"{{ rabbitmq = "main", exchange = "", routing_key = "{target}" }}"#);
-    let more = format!("max_pending = {}", if scale.quick { scale.rabbitmq } else { PENDING_MESSAGES });
-    let config = config(redis).rabbitmq("main", rabbitmq).route("bench", &from, &to, &more);
+    let more = format!(
+        "max_pending = {}",
+        if scale.quick {
+            scale.rabbitmq
+        } else {
+            PENDING_MESSAGES
+        }
+    );
+    let config = config(redis)
+        .rabbitmq("main", rabbitmq)
+        .route("bench", &from, &to, &more);
     let mut relay = Relay::spawn(&config, &[]);
     let of = Processes::new(relay.id(), rabbitmq.id(), Some(redis)).await?;
-    let cut = WindowCut { messages: scale.rabbitmq, length: Duration::from_secs(60), quick: scale.quick };
+    let cut = WindowCut {
+        messages: scale.rabbitmq,
+        length: Duration::from_secs(60),
+        quick: scale.quick,
+    };
     let window = window(&relay, &count, &of, cut).await;
     relay.kill9().await;
     rabbitmq.delete_queue(&source).await;
     rabbitmq.delete_queue(&target).await;
     clocks.check()?;
     let window = window?;
-    Ok(MeasuredRate::between(&window[0].out, &window[window.len() - 1].out))
+    Ok(MeasuredRate::between(
+        &window[0].out,
+        &window[window.len() - 1].out,
+    ))
 }

@@ -50,17 +50,31 @@ impl Report {
         let series = BTreeMap::new();
         let bars = vec![];
         let plots = vec![];
-        Self { name, scale: scale.clone(), series, tables: String::new(), bars, plots }
+        Self {
+            name,
+            scale: scale.clone(),
+            series,
+            tables: String::new(),
+            bars,
+            plots,
+        }
     }
 
     /// Adds the value of a further round.
     pub fn add(&mut self, row: &str, column: &str, value: f64) {
-        self.series.entry(format!("{row}.{column}")).or_default().push(value);
+        self.series
+            .entry(format!("{row}.{column}"))
+            .or_default()
+            .push(value);
     }
 
     /// Adds the rate and costs of a further round.
     pub fn rate(&mut self, row: &str, rate: &MeasuredRate) {
-        println!("  {row}: {} a second, {:.2} us a message", number(rate.per_second), rate.cpu());
+        println!(
+            "  {row}: {} a second, {:.2} us a message",
+            number(rate.per_second),
+            rate.cpu()
+        );
         for (column, value) in [
             ("rate", rate.per_second),
             ("cpu", rate.cpu()),
@@ -75,13 +89,18 @@ impl Report {
 
     /// The values of all rounds so far.
     pub fn values(&self, row: &str, column: &str) -> &[f64] {
-        self.series.get(&format!("{row}.{column}")).map_or(&[], Vec::as_slice)
+        self.series
+            .get(&format!("{row}.{column}"))
+            .map_or(&[], Vec::as_slice)
     }
 
     /// The rows that have values in a column.
     pub fn rows(&self, column: &str) -> Vec<String> {
         let end = format!(".{column}");
-        self.series.keys().filter_map(|name| Some(name.strip_suffix(&end)?.to_owned())).collect()
+        self.series
+            .keys()
+            .filter_map(|name| Some(name.strip_suffix(&end)?.to_owned()))
+            .collect()
     }
 
     /// The median of all rounds; not a number if there was none.
@@ -100,8 +119,10 @@ impl Report {
         let rule = "---:|".repeat(columns.len());
         let mut text = format!("\n| {corner} | {} |\n|---|{rule}\n", headings.join(" | "));
         for &(row, what) in rows {
-            let cells: Vec<String> =
-                columns.iter().map(|&(column, _)| spread(self.values(row, column))).collect();
+            let cells: Vec<String> = columns
+                .iter()
+                .map(|&(column, _)| spread(self.values(row, column)))
+                .collect();
             writeln!(text, "| {what} | {} |", cells.join(" | ")).expect("a String");
         }
         self.tables.push_str(&text);
@@ -125,11 +146,23 @@ impl Report {
 
     /// Adds a bar: a ratio or another value, and its limit.
     pub fn bar(&mut self, number: u8, what: &str, value: f64, limit: BarLimit) {
-        self.bars.push(BarVerdict { number, what: what.to_owned(), value, limit });
+        self.bars.push(BarVerdict {
+            number,
+            what: what.to_owned(),
+            value,
+            limit,
+        });
     }
 
     /// Adds a bar on the ratio of the medians of two rows.
-    pub fn ratio(&mut self, number: u8, what: &str, column: &str, rows: (&str, &str), limit: BarLimit) {
+    pub fn ratio(
+        &mut self,
+        number: u8,
+        what: &str,
+        column: &str,
+        rows: (&str, &str),
+        limit: BarLimit,
+    ) {
         let value = self.median(rows.0, column) / self.median(rows.1, column);
         self.bar(number, what, value, limit);
     }
@@ -142,14 +175,23 @@ impl Report {
 
     /// The page in Markdown.
     fn text(&self, versions: &str) -> String {
-        let mut text =
-            format!("Machine: {}. Servers and measured processes share it.\n", machine::describe());
+        let mut text = format!(
+            "Machine: {}. Servers and measured processes share it.\n",
+            machine::describe()
+        );
         writeln!(text, "Versions: {versions}.").expect("a String");
         let rounds = self.scale.rounds;
-        writeln!(text, "Command: `scripts/bench {} --rounds {rounds}`, {}.", self.name, commit())
-            .expect("a String");
+        writeln!(
+            text,
+            "Command: `scripts/bench {} --rounds {rounds}`, {}.",
+            self.name,
+            commit()
+        )
+        .expect("a String");
         if self.scale.quick {
-            text.push_str("A quick run: it shows that the bench works, its numbers mean nothing.\n");
+            text.push_str(
+                "A quick run: it shows that the bench works, its numbers mean nothing.\n",
+            );
         }
         text.push_str(&self.tables);
         if !self.bars.is_empty() && !self.scale.quick {
@@ -160,8 +202,14 @@ impl Report {
                     BarLimit::AtMost(most) => format!("<= {most}"),
                 };
                 let met = if bar.is_met() { "met" } else { "**missed**" };
-                writeln!(text, "| {} | {} | {} | {asked} | {met} |", bar.number, bar.what, number(bar.value))
-                    .expect("a String");
+                writeln!(
+                    text,
+                    "| {} | {} | {} | {asked} | {met} |",
+                    bar.number,
+                    bar.what,
+                    number(bar.value)
+                )
+                .expect("a String");
             }
         }
         text
@@ -178,7 +226,11 @@ impl Report {
             return;
         }
         keep(self.name, &text);
-        merge(&docs().join("benchmarks.json"), self.name, self.json(versions));
+        merge(
+            &docs().join("benchmarks.json"),
+            self.name,
+            self.json(versions),
+        );
         for (file, svg) in &self.plots {
             let folder = docs().join("benchmarks");
             std::fs::create_dir_all(&folder).expect("docs/benchmarks");
@@ -194,7 +246,10 @@ impl Report {
                 let least = values.iter().copied().fold(f64::INFINITY, f64::min);
                 let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                 let median = median(values);
-                (name, json!({ "median": median, "least": least, "most": most, "runs": values }))
+                (
+                    name,
+                    json!({ "median": median, "least": least, "most": most, "runs": values }),
+                )
             })
             .collect();
         let bars = self.bars.iter().map(|bar| {
@@ -219,7 +274,10 @@ impl Report {
 pub fn median(values: &[f64]) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
-    values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(f64::NAN)
+    values
+        .get(values.len().saturating_sub(1) / 2)
+        .copied()
+        .unwrap_or(f64::NAN)
 }
 
 /// The median, with the lowest and the highest value of the rounds.
@@ -229,7 +287,12 @@ pub fn spread(values: &[f64]) -> String {
     match values.len() {
         0 => String::new(),
         1 => number(least),
-        _ => format!("{} ({} - {})", number(median(values)), number(least), number(most)),
+        _ => format!(
+            "{} ({} - {})",
+            number(median(values)),
+            number(least),
+            number(most)
+        ),
     }
 }
 
@@ -241,8 +304,12 @@ pub fn number(value: f64) -> String {
     match value.abs() {
         size if size >= 1000.0 => {
             let digits = format!("{:.0}", value.abs());
-            let groups: Vec<&str> =
-                digits.as_bytes().rchunks(3).rev().filter_map(|g| str::from_utf8(g).ok()).collect();
+            let groups: Vec<&str> = digits
+                .as_bytes()
+                .rchunks(3)
+                .rev()
+                .filter_map(|g| str::from_utf8(g).ok())
+                .collect();
             format!("{}{}", if value < 0.0 { "-" } else { "" }, groups.join(","))
         }
         size if size >= 100.0 => format!("{value:.0}"),
@@ -254,14 +321,19 @@ pub fn number(value: f64) -> String {
 /// The commit that is measured, with a mark if the tree differs from it.
 fn commit() -> String {
     let git = |arguments: &[&str]| {
-        let output = Command::new("git").args(arguments).current_dir(env!("CARGO_MANIFEST_DIR")).output();
+        let output = Command::new("git")
+            .args(arguments)
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .output();
         output
             .ok()
             .filter(|out| out.status.success())
             .map(|out| String::from_utf8_lossy(&out.stdout).trim().to_owned())
     };
-    match (git(&["rev-parse", "--short", "HEAD"]), git(&["status", "--porcelain", "--", "src", "Cargo.lock"]))
-    {
+    match (
+        git(&["rev-parse", "--short", "HEAD"]),
+        git(&["status", "--porcelain", "--", "src", "Cargo.lock"]),
+    ) {
         (Some(commit), Some(changes)) if changes.is_empty() => format!("commit {commit}"),
         (Some(commit), _) => format!("commit {commit} with changes"),
         (None, _) => "commit unknown".to_owned(),
@@ -287,7 +359,9 @@ fn keep(name: &str, page: &str) {
     let document = std::fs::read_to_string(&path).expect("docs/benchmarks.md");
     let begin = format!("<!-- {name}: begin -->\n");
     let end = format!("<!-- {name}: end -->");
-    let (before, rest) = document.split_once(&begin).expect("the mark of its beginning");
+    let (before, rest) = document
+        .split_once(&begin)
+        .expect("the mark of its beginning");
     let (_, after) = rest.split_once(&end).expect("the mark of its end");
     std::fs::write(&path, format!("{before}{begin}\n{page}\n{end}{after}")).expect("written");
     println!("kept in {}", path.display());

@@ -84,10 +84,16 @@ impl Scale {
 }
 
 /// Parses the arguments into a scale and the names of benches, or a sentence on what is wrong.
-pub fn parse(arguments: &[String], benches: &[&'static str]) -> Result<(Scale, Vec<&'static str>), String> {
+pub fn parse(
+    arguments: &[String],
+    benches: &[&'static str],
+) -> Result<(Scale, Vec<&'static str>), String> {
     let there_are = || format!("there are: all, relay, {}", benches.join(", "));
-    let mut scale =
-        if arguments.iter().any(|argument| argument == "--quick") { Scale::quick() } else { Scale::full() };
+    let mut scale = if arguments.iter().any(|argument| argument == "--quick") {
+        Scale::quick()
+    } else {
+        Scale::full()
+    };
     let mut names = Vec::new();
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
@@ -97,7 +103,10 @@ pub fn parse(arguments: &[String], benches: &[&'static str]) -> Result<(Scale, V
                 Some(rounds) if rounds > 0 => scale.rounds = rounds,
                 _ => return Err("--rounds takes a number above 0".to_owned()),
             },
-            "--pending" => match arguments.next().and_then(|count| count.replace('_', "").parse().ok()) {
+            "--pending" => match arguments
+                .next()
+                .and_then(|count| count.replace('_', "").parse().ok())
+            {
                 Some(pending) if pending > 0 => scale.backlog = pending,
                 _ => return Err("--pending takes a number above 0".to_owned()),
             },

@@ -36,7 +36,10 @@ impl Servers {
 
     /// Starts an empty Redis for the caller, its counts at zero, without persistence or with AOF everysec.
     pub async fn redis(&self, aof: bool) -> anyhow::Result<Redis> {
-        if let Err(error) = std::process::Command::new("redis-server").arg("--version").output() {
+        if let Err(error) = std::process::Command::new("redis-server")
+            .arg("--version")
+            .output()
+        {
             bail!("no redis-server here ({error}): run scripts/setup");
         }
         let options = ["--appendonly", if aof { "yes" } else { "no" }];
@@ -69,13 +72,26 @@ impl Servers {
     /// Versions of the servers, in one line.
     pub fn versions(&self) -> String {
         let redis = machine::version("redis-server", "--version");
-        let redis = redis.split_whitespace().find_map(|word| word.strip_prefix("v=")).unwrap_or("?");
-        let mut parts = vec![format!("postdate {}", env!("CARGO_PKG_VERSION")), format!("Redis {redis}")];
+        let redis = redis
+            .split_whitespace()
+            .find_map(|word| word.strip_prefix("v="))
+            .unwrap_or("?");
+        let mut parts = vec![
+            format!("postdate {}", env!("CARGO_PKG_VERSION")),
+            format!("Redis {redis}"),
+        ];
         if self.kafka.initialized() {
-            parts.push(format!("Kafka {} ({})", Kafka::version(), machine::version("java", "-version")));
+            parts.push(format!(
+                "Kafka {} ({})",
+                Kafka::version(),
+                machine::version("java", "-version")
+            ));
         }
         if self.rabbitmq.initialized() {
-            parts.push(format!("RabbitMQ {}", Rabbitmq::installed().unwrap_or_default()));
+            parts.push(format!(
+                "RabbitMQ {}",
+                Rabbitmq::installed().unwrap_or_default()
+            ));
         }
         parts.push(machine::version("rustc", "--version"));
         parts.join(", ")
@@ -88,15 +104,32 @@ pub fn config(redis: &Redis) -> Config {
 }
 
 /// A configuration with one route, `bench`, between two topics.
-pub fn kafka_config(redis: &Redis, kafka: &Kafka, source: &str, target: &str, more: &str) -> Config {
-    kafka_route(config(redis).kafka("main", kafka), "bench", source, target, more)
+pub fn kafka_config(
+    redis: &Redis,
+    kafka: &Kafka,
+    source: &str,
+    target: &str,
+    more: &str,
+) -> Config {
+    kafka_route(
+        config(redis).kafka("main", kafka),
+        "bench",
+        source,
+        target,
+        more,
+    )
 }
 
 /// Adds a route between two topics. Delays count from arrival, as a source may have been full for long.
 pub fn kafka_route(config: Config, name: &str, source: &str, target: &str, more: &str) -> Config {
     let from = format!(r#"{{ kafka = "main", topic = "{source}", group = "{name}-{target}" }}"#);
     let to = format!(r#"{{ kafka = "main", topic = "{target}" }}"#);
-    config.route(name, &from, &to, &format!("delay_from = \"arrival\"\n{more}"))
+    config.route(
+        name,
+        &from,
+        &to,
+        &format!("delay_from = \"arrival\"\n{more}"),
+    )
 }
 
 /// The environment variable that makes this program a relay whose store is behind by so many seconds.

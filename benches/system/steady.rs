@@ -37,11 +37,23 @@ pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> any
         report.rate("relay", &rate);
         report.add("relay", "pending", pending);
         drop(redis);
-        report.add("bare", "redis", floor::bare(&servers.redis(false).await?, scale.bare).await?);
+        report.add(
+            "bare",
+            "redis",
+            floor::bare(&servers.redis(false).await?, scale.bare).await?,
+        );
     }
     report.rates(&[("mirror", "mirror"), ("relay", "relay, in and out")]);
-    report.table("in the window", &[("relay", "relay")], &[("pending", "pending messages")]);
-    report.table("Redis alone", &[("bare", "bare commands, whole life")], &[("redis", "CPU us/message")]);
+    report.table(
+        "in the window",
+        &[("relay", "relay")],
+        &[("pending", "pending messages")],
+    );
+    report.table(
+        "Redis alone",
+        &[("bare", "bare commands, whole life")],
+        &[("redis", "CPU us/message")],
+    );
     report.ratio(
         1,
         "messages a second, to the mirror's",
@@ -49,7 +61,13 @@ pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> any
         ("relay", "mirror"),
         BarLimit::AtLeast(0.65),
     );
-    report.ratio(3, "CPU a message, to the mirror's", "cpu", ("relay", "mirror"), BarLimit::AtMost(2.0));
+    report.ratio(
+        3,
+        "CPU a message, to the mirror's",
+        "cpu",
+        ("relay", "mirror"),
+        BarLimit::AtMost(2.0),
+    );
     report.ratio(
         4,
         "Redis CPU a message, to bare commands'",
@@ -71,7 +89,13 @@ pub async fn aof(servers: &Servers, scale: &Scale, report: &mut Report) -> anyho
         }
     }
     report.rates(&[("none", "no persistence"), ("aof", "AOF, everysec")]);
-    report.ratio(13, "messages a second, AOF to none", "rate", ("aof", "none"), BarLimit::AtLeast(0.55));
+    report.ratio(
+        13,
+        "messages a second, AOF to none",
+        "rate",
+        ("aof", "none"),
+        BarLimit::AtLeast(0.55),
+    );
     Ok(())
 }
 
@@ -87,16 +111,32 @@ pub async fn trail(servers: &Servers, scale: &Scale, report: &mut Report) -> any
     }
     report.rates(&[("none", "no trail"), ("trail", "an hour, 100,000 events")]);
     let limit = BarLimit::AtLeast(0.95);
-    report.ratio(18, "messages a second, with the trail to without", "rate", ("trail", "none"), limit);
+    report.ratio(
+        18,
+        "messages a second, with the trail to without",
+        "rate",
+        ("trail", "none"),
+        limit,
+    );
     Ok(())
 }
 
 /// The mirror from a full topic.
-pub async fn mirror_run(kafka: &Kafka, source: &str, messages: u64) -> anyhow::Result<MeasuredRate> {
+pub async fn mirror_run(
+    kafka: &Kafka,
+    source: &str,
+    messages: u64,
+) -> anyhow::Result<MeasuredRate> {
     let target = kafka.unique_topic("target", TOPIC_PARTITIONS).await;
     let count = MessageCount::topic(kafka, &target, TOPIC_PARTITIONS);
     let clocks = machine::ClockCheck::start();
-    let mut child = mirror::start(&folders::new("mirror"), "kafka", &kafka.bootstrap(), source, &target);
+    let mut child = mirror::start(
+        &folders::new("mirror"),
+        "kafka",
+        &kafka.bootstrap(),
+        source,
+        &target,
+    );
     let of = Processes::new(child.id(), kafka.id(), None).await?;
     let samples = watch(&count, messages, &of).await?;
     child.assert_running();
@@ -154,8 +194,12 @@ async fn steady(
 /// Average number of pending messages in the first and in the last fifth of a window.
 fn drift(window: &[BothEnds]) -> (f64, f64) {
     let fifth = window.len().div_ceil(5);
-    let mean = |part: &[BothEnds]| part.iter().map(BothEnds::pending).sum::<f64>() / part.len() as f64;
-    (mean(&window[..fifth]), mean(&window[window.len() - fifth..]))
+    let mean =
+        |part: &[BothEnds]| part.iter().map(BothEnds::pending).sum::<f64>() / part.len() as f64;
+    (
+        mean(&window[..fifth]),
+        mean(&window[window.len() - fifth..]),
+    )
 }
 
 async fn relay_run(
@@ -172,13 +216,20 @@ async fn relay_run(
     let mut relay = Relay::spawn(&kafka_config(redis, kafka, source, &target, &more), &[]);
     relay.ready().await;
     let of = Processes::new(relay.id(), kafka.id(), Some(redis)).await?;
-    let cut = WindowCut { messages: scale.steady, length: scale.window, quick: scale.quick };
+    let cut = WindowCut {
+        messages: scale.steady,
+        length: scale.window,
+        quick: scale.quick,
+    };
     let window = window(&relay, &out, &of, cut).await;
     relay.kill9().await;
     kafka.delete_topic(&target).await;
     clocks.check()?;
     let window = window?;
-    let seconds = window[window.len() - 1].out.at.duration_since(window[0].out.at);
+    let seconds = window[window.len() - 1]
+        .out
+        .at
+        .duration_since(window[0].out.at);
     ensure!(
         scale.quick || seconds >= scale.window.mul_f64(0.95),
         "the source ran dry after {seconds:?} of {:?}: it needs more than {} messages",
@@ -195,26 +246,42 @@ pub async fn window(
     of: &Processes,
     cut: WindowCut,
 ) -> anyhow::Result<Vec<BothEnds>> {
-    let WindowCut { messages, length, quick } = cut;
+    let WindowCut {
+        messages,
+        length,
+        quick,
+    } = cut;
     let begin = Instant::now();
     let mut first_out = None;
     let mut window = Vec::<BothEnds>::new();
     loop {
-        let both = BothEnds { out: sample(out, of).await?, stored: MessageCount::stored(relay).now().await? };
+        let both = BothEnds {
+            out: sample(out, of).await?,
+            stored: MessageCount::stored(relay).now().await?,
+        };
         if both.out.count > 0 && first_out.is_none() {
             first_out = Some(both.out.at);
         }
-        let settled = quick || first_out.is_some_and(|first: Instant| first.elapsed() > SETTLING_TIME);
+        let settled =
+            quick || first_out.is_some_and(|first: Instant| first.elapsed() > SETTLING_TIME);
         let dry = both.stored >= messages && !quick || both.out.count >= messages;
         if settled {
             window.push(both);
         }
-        let long = window.first().is_some_and(|first| first.out.at.elapsed() >= length);
+        let long = window
+            .first()
+            .is_some_and(|first| first.out.at.elapsed() >= length);
         if window.len() > 1 && (dry || long && !quick) {
             return Ok(window);
         }
-        ensure!(!dry || !window.is_empty(), "the source ran dry before anything was steady");
-        ensure!(begin.elapsed() < Duration::from_secs(180), "nothing steady after three minutes");
+        ensure!(
+            !dry || !window.is_empty(),
+            "the source ran dry before anything was steady"
+        );
+        ensure!(
+            begin.elapsed() < Duration::from_secs(180),
+            "nothing steady after three minutes"
+        );
         tokio::time::sleep(CHECK_INTERVAL).await;
     }
 }

@@ -3,8 +3,15 @@
 //! Starts the servers on free ports with their data in a temporary folder, writes a configuration, starts
 //! the relay, sends delayed messages through both brokers and shows each arriving. Everything is a child
 //! of this process and ends with it.
-#![allow(clippy::print_stdout, reason = "it is a demonstration: its output is its purpose")]
-#![allow(clippy::expect_used, clippy::disallowed_methods, reason = "shares the tests' support")]
+#![allow(
+    clippy::print_stdout,
+    reason = "it is a demonstration: its output is its purpose"
+)]
+#![allow(
+    clippy::expect_used,
+    clippy::disallowed_methods,
+    reason = "shares the tests' support"
+)]
 
 #[path = "../../tests/support/mod.rs"]
 mod support;
@@ -63,7 +70,10 @@ async fn demonstrate(once: bool) -> bool {
     let config = configuration(&servers);
     let mut relay = Relay::spawn(&config, &[]);
     println!("The configuration, {}:\n", relay.config_file().display());
-    println!("{}", indented(&std::fs::read_to_string(relay.config_file()).expect("the file just written")));
+    println!(
+        "{}",
+        indented(&std::fs::read_to_string(relay.config_file()).expect("the file just written"))
+    );
     relay.ready().await;
     println!("Postdate is ready: {}/readyz\n", relay.url());
 
@@ -83,25 +93,47 @@ async fn start_servers() -> Servers {
     match &with_kafka {
         Ok(()) => println!("Starting Redis, RabbitMQ and Kafka on free ports (some seconds) ..."),
         Err(why) => {
-            println!("{why}\nGoing on without Kafka.\n\nStarting Redis and RabbitMQ (some seconds) ...");
+            println!(
+                "{why}\nGoing on without Kafka.\n\nStarting Redis and RabbitMQ (some seconds) ..."
+            );
         }
     }
-    let kafka = async { if with_kafka.is_ok() { Some(Kafka::start().await) } else { None } };
+    let kafka = async {
+        if with_kafka.is_ok() {
+            Some(Kafka::start().await)
+        } else {
+            None
+        }
+    };
     let (redis, rabbitmq, kafka) = tokio::join!(Redis::start(), Rabbitmq::start(), kafka);
-    println!("  Redis     {}\n  RabbitMQ  {}", redis.url(), rabbitmq.url());
+    println!(
+        "  Redis     {}\n  RabbitMQ  {}",
+        redis.url(),
+        rabbitmq.url()
+    );
     if let Some(kafka) = &kafka {
         println!("  Kafka     {}", kafka.bootstrap());
     }
     println!();
-    Servers { redis, rabbitmq, kafka }
+    Servers {
+        redis,
+        rabbitmq,
+        kafka,
+    }
 }
 
 /// Topics, queues and the consumers at the far end: Postdate creates none of them.
 async fn prepare(servers: &Servers, run: &Run) {
     let rabbitmq = &servers.rabbitmq;
-    rabbitmq.declare_queue("mail.delayed", QueueKind::Quorum).await;
-    rabbitmq.declare_queue("mail.welcome", QueueKind::Classic).await;
-    rabbitmq.declare_exchange("mail", ExchangeKind::Direct).await;
+    rabbitmq
+        .declare_queue("mail.delayed", QueueKind::Quorum)
+        .await;
+    rabbitmq
+        .declare_queue("mail.welcome", QueueKind::Classic)
+        .await;
+    rabbitmq
+        .declare_exchange("mail", ExchangeKind::Direct)
+        .await;
     rabbitmq.bind("mail.welcome", "mail", "welcome").await;
     run.collect_rabbitmq(rabbitmq, "mail.welcome");
     if let Some(kafka) = &servers.kafka {
@@ -151,7 +183,9 @@ fn what_next(servers: &Servers, relay: &Relay) {
         let postdate = relay::binary();
         let url = relay.url();
         let postdate = postdate.display();
-        println!("  POSTDATE_URL={url} {postdate} send --route {route} --delay {delay} --body hello --wait");
+        println!(
+            "  POSTDATE_URL={url} {postdate} send --route {route} --delay {delay} --body hello --wait"
+        );
     };
     println!("Everything keeps running. In another terminal, try:\n");
     send("mail", "3s");
@@ -159,7 +193,9 @@ fn what_next(servers: &Servers, relay: &Relay) {
         send("orders", "1500ms");
     }
     println!("  curl {0}/metrics\n  curl {0}/readyz", relay.url());
-    println!("\nor publish to them yourself with a header x-delay (milliseconds, or 90s, 2h30m, PT1.5S).");
+    println!(
+        "\nor publish to them yourself with a header x-delay (milliseconds, or 90s, 2h30m, PT1.5S)."
+    );
     println!("Ctrl-C stops Postdate, the brokers, and removes their data.");
 }
 

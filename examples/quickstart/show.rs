@@ -12,15 +12,31 @@ const TOLERANCE_MS: i64 = 2_000;
 
 /// Sends a few delayed messages through each broker. Returns their ids.
 pub(super) async fn send(servers: &Servers, run: &Run) -> BTreeSet<Id> {
-    let plan = [When::Delay(500), When::Delay(1000), When::At(1500), When::Delay(2000), When::At(2500)];
+    let plan = [
+        When::Delay(500),
+        When::Delay(1000),
+        When::At(1500),
+        When::Delay(2000),
+        When::At(2500),
+    ];
     let messages = |target: &str, key: &str| -> Vec<Message> {
-        plan.iter().map(|&when| run.message(target, when).key(key)).collect()
+        plan.iter()
+            .map(|&when| run.message(target, when).key(key))
+            .collect()
     };
     let mail = messages("rabbitmq:mail.welcome", "welcome");
-    let orders = servers.kafka.as_ref().map(|kafka| (kafka, messages("kafka:orders", "customer-7")));
-    let all = mail.iter().chain(orders.iter().flat_map(|(_, orders)| orders));
+    let orders = servers
+        .kafka
+        .as_ref()
+        .map(|kafka| (kafka, messages("kafka:orders", "customer-7")));
+    let all = mail
+        .iter()
+        .chain(orders.iter().flat_map(|(_, orders)| orders));
     let ids: BTreeSet<_> = all.map(|message| message.id().clone()).collect();
-    println!("Sending {} messages, due in 0.5 to 2.5 s, by x-delay and by x-deliver-at:\n", ids.len());
+    println!(
+        "Sending {} messages, due in 0.5 to 2.5 s, by x-delay and by x-deliver-at:\n",
+        ids.len()
+    );
     // The default exchange routes by the name of the queue.
     let to_rabbitmq = run.send_rabbitmq(&servers.rabbitmq, "", Some("mail.delayed"), mail);
     let to_kafka = async {
@@ -46,23 +62,44 @@ pub(super) async fn arrivals(run: &Run, ids: &BTreeSet<Id>) -> bool {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    let in_time = tokio::time::timeout(Duration::from_secs(30), everything).await.is_ok();
+    let in_time = tokio::time::timeout(Duration::from_secs(30), everything)
+        .await
+        .is_ok();
     let faults = run.report().faults(0);
     if !in_time || !faults.is_empty() {
-        println!("\nNot as it should be:\n{}\n{}", faults.join("\n"), run.report());
+        println!(
+            "\nNot as it should be:\n{}\n{}",
+            faults.join("\n"),
+            run.report()
+        );
         return false;
     }
-    let verdict = if on_time { "each on time, none early" } else { "but not all on time" };
+    let verdict = if on_time {
+        "each on time, none early"
+    } else {
+        "but not all on time"
+    };
     println!("\nAll {shown} have arrived, {verdict}.\n");
     on_time
 }
 
 /// Prints one line. Returns true if the message was on time, by the due time that Postdate wrote.
 fn show(delivery: &Delivery) -> bool {
-    let due = delivery.headers.iter().find(|(name, _)| name == "x-delay-due");
-    let due = due.and_then(|(_, value)| std::str::from_utf8(value.as_deref()?).ok()?.parse::<i64>().ok());
+    let due = delivery
+        .headers
+        .iter()
+        .find(|(name, _)| name == "x-delay-due");
+    let due = due.and_then(|(_, value)| {
+        std::str::from_utf8(value.as_deref()?)
+            .ok()?
+            .parse::<i64>()
+            .ok()
+    });
     let (Some(due), Some(stamp)) = (due, Stamp::read(&delivery.body)) else {
-        println!("  something without x-delay-due, or not one of ours, at {}", delivery.target);
+        println!(
+            "  something without x-delay-due, or not one of ours, at {}",
+            delivery.target
+        );
         return false;
     };
     let late = delivery.received_ms - due;

@@ -58,8 +58,18 @@ impl AuditRecord {
     }
 
     fn log(&self) {
-        let Self { who, from, call, subject, result, status } = self;
-        info!(who, from, call, subject, result, status, "a call of the admin API");
+        let Self {
+            who,
+            from,
+            call,
+            subject,
+            result,
+            status,
+        } = self;
+        info!(
+            who,
+            from, call, subject, result, status, "a call of the admin API"
+        );
     }
 }
 
@@ -83,7 +93,10 @@ impl AuditedCall {
             call: clipped(&format!("{} {}", parts.method, parts.uri)),
             ..AuditRecord::default()
         };
-        Some(Self { admin: Arc::clone(admin), record: Some(record) })
+        Some(Self {
+            admin: Arc::clone(admin),
+            record: Some(record),
+        })
     }
 
     /// Completes the record with the call's answer, logs it, and returns it for the store.
@@ -102,9 +115,12 @@ impl AuditedCall {
 impl Drop for AuditedCall {
     fn drop(&mut self) {
         if let Some(mut record) = self.record.take() {
-            "the caller went away before the end; it may have been done".clone_into(&mut record.result);
+            "the caller went away before the end; it may have been done"
+                .clone_into(&mut record.result);
             record.log();
-            self.admin.tasks.spawn("admin:audit", Arc::clone(&self.admin).keep(record));
+            self.admin
+                .tasks
+                .spawn("admin:audit", Arc::clone(&self.admin).keep(record));
         }
     }
 }
@@ -117,7 +133,10 @@ impl Admin {
             Err(problem) => Err(problem),
         };
         if let Err(problem) = kept {
-            warn!(error = problem.detail(), "an audit entry could not be stored; it is in the log only");
+            warn!(
+                error = problem.detail(),
+                "an audit entry could not be stored; it is in the log only"
+            );
         }
     }
 }
@@ -175,19 +194,35 @@ pub(super) async fn list(
 ) -> Result<Json<Page<AuditEntry>>, Problem> {
     let limit = limit(query.limit.as_deref())?;
     let cursor_scope = "audit".to_owned();
-    let before =
-        query.cursor.as_deref().map(|c| read_cursor::<_, (u64, u64)>(c, &cursor_scope)).transpose()?;
+    let before = query
+        .cursor
+        .as_deref()
+        .map(|c| read_cursor::<_, (u64, u64)>(c, &cursor_scope))
+        .transpose()?;
     let before = before.map(|(ms, n)| format!("{ms}-{n}"));
-    let entries = admin.browse(admin.store()?.audit_log(before.as_deref(), limit)).await?;
+    let entries = admin
+        .browse(admin.store()?.audit_log(before.as_deref(), limit))
+        .await?;
     let last = entries.last().filter(|_| entries.len() == limit);
     let more = last.and_then(|(id, _)| entry_position(id));
-    let next = more.map(|after| write_cursor(&cursor_scope, after)).transpose()?;
-    Ok(Json(Page { items: entries.iter().map(audit_entry).collect(), next }))
+    let next = more
+        .map(|after| write_cursor(&cursor_scope, after))
+        .transpose()?;
+    Ok(Json(Page {
+        items: entries.iter().map(audit_entry).collect(),
+        next,
+    }))
 }
 
 /// An entry of the store's stream, as answers show it.
 fn audit_entry((id, fields): &AuditLogEntry) -> AuditEntry {
-    let field = |name| fields.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone()).unwrap_or_default();
+    let field = |name| {
+        fields
+            .iter()
+            .find(|(n, _)| n == name)
+            .map(|(_, v)| v.clone())
+            .unwrap_or_default()
+    };
     let at_ms = entry_position(id).map_or(0, |(ms, _)| ms as i64);
     AuditEntry {
         at_ms,
@@ -209,6 +244,9 @@ fn entry_position(id: &str) -> Option<(u64, u64)> {
 
 /// A text cut to [`MAX_TEXT_BYTES`], at the boundary of a character.
 fn clipped(text: &str) -> String {
-    let end = (0..=MAX_TEXT_BYTES.min(text.len())).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+    let end = (0..=MAX_TEXT_BYTES.min(text.len()))
+        .rev()
+        .find(|&at| text.is_char_boundary(at))
+        .unwrap_or(0);
     text[..end].to_owned()
 }

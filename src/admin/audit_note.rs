@@ -12,6 +12,9 @@ impl AuditNote {
     /// A note with this result. `subject` names what the path does not show already (a filter, ids in a body); it is
     /// empty where there is nothing to add.
     pub(super) fn new(subject: impl Into<String>, result: impl Into<String>) -> Self {
-        Self { subject: subject.into(), result: result.into() }
+        Self {
+            subject: subject.into(),
+            result: result.into(),
+        }
     }
 }

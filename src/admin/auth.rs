@@ -50,7 +50,9 @@ impl AccessTokens {
     pub(super) fn new(config: &Config) -> Self {
         let read = digests(&config.read_tokens.tokens);
         let write = digests(&config.write_tokens.tokens);
-        Self { digests: RwLock::new(TokenDigests { read, write }) }
+        Self {
+            digests: RwLock::new(TokenDigests { read, write }),
+        }
     }
 
     /// Replaces the tokens of a role. Calls that have been judged go on.
@@ -73,21 +75,29 @@ impl AccessTokens {
     /// one, known or not; a call that changes nothing needs a read token, but for bodies. A page of another site may call
     /// nothing, whatever token the browser holds.
     pub(super) fn judge(&self, parts: &Parts) -> Result<Caller, Problem> {
-        let caller = |role, name: String| Caller { role, name: name.into() };
+        let caller = |role, name: String| Caller {
+            role,
+            name: name.into(),
+        };
         if !is_guarded(parts.uri.path()) {
             return Ok(caller(AccessRole::Open, "anybody".to_owned()));
         }
         judge_site(&parts.headers)?;
         if self.is_empty() {
             judge_host(parts)?;
-            return Ok(caller(AccessRole::Write, "anybody at this machine".to_owned()));
+            return Ok(caller(
+                AccessRole::Write,
+                "anybody at this machine".to_owned(),
+            ));
         }
         let needed = needed_role(&parts.method, parts.uri.path());
-        let (role, place) = bearer(&parts.headers).map_or((AccessRole::Open, 0), |token| self.role(token));
+        let (role, place) =
+            bearer(&parts.headers).map_or((AccessRole::Open, 0), |token| self.role(token));
         match role {
-            AccessRole::Open => {
-                Err(Problem::new(StatusCode::UNAUTHORIZED, "a valid bearer token is needed (POSTDATE_TOKEN)"))
-            }
+            AccessRole::Open => Err(Problem::new(
+                StatusCode::UNAUTHORIZED,
+                "a valid bearer token is needed (POSTDATE_TOKEN)",
+            )),
             role if role < needed => Err(Problem::new(
                 StatusCode::FORBIDDEN,
                 "this token may read only; the call needs a write token",
@@ -102,9 +112,12 @@ impl AccessTokens {
     fn role(&self, token: &[u8]) -> (AccessRole, u64) {
         let presented = digest(token);
         let among = |digests: &[[u8; 32]]| {
-            digests.iter().zip(1u64..).fold(0, |found, (digest, place)| {
-                u64::conditional_select(&found, &place, digest.ct_eq(&presented))
-            })
+            digests
+                .iter()
+                .zip(1u64..)
+                .fold(0, |found, (digest, place)| {
+                    u64::conditional_select(&found, &place, digest.ct_eq(&presented))
+                })
         };
         let current = self.digests.read();
         match (among(&current.write), among(&current.read)) {
@@ -124,7 +137,11 @@ pub(super) fn is_guarded(path: &str) -> bool {
 /// The role that a guarded call needs. Calls that need write are audited.
 pub(super) fn needed_role(method: &Method, path: &str) -> AccessRole {
     let only_reads = matches!(*method, Method::GET | Method::HEAD) && !shows_body(path);
-    if only_reads { AccessRole::Read } else { AccessRole::Write }
+    if only_reads {
+        AccessRole::Read
+    } else {
+        AccessRole::Write
+    }
 }
 
 /// Reports whether a path shows the body of a message that waits: it is nobody's business but theirs who may change it.
@@ -142,14 +159,18 @@ fn shows_body(path: &str) -> bool {
 fn judge_site(headers: &HeaderMap) -> Result<(), Problem> {
     let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
     if matches!(site, Some(b"cross-site" | b"same-site")) {
-        let detail = "pages of other sites may not call the API; open the console at this address itself";
+        let detail =
+            "pages of other sites may not call the API; open the console at this address itself";
         return Err(Problem::new(StatusCode::FORBIDDEN, detail));
     }
     Ok(())
 }
 
 fn digests(tokens: &[Secret]) -> Vec<[u8; 32]> {
-    tokens.iter().map(|token| digest(token.expose().as_bytes())).collect()
+    tokens
+        .iter()
+        .map(|token| digest(token.expose().as_bytes()))
+        .collect()
 }
 
 fn digest(bytes: &[u8]) -> [u8; 32] {
@@ -170,18 +191,31 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
 /// Refuses host names other than localhost. Without tokens the listener is on loopback; a web page must not reach it
 /// through the browser of somebody at this machine, by a name that resolves to loopback (DNS rebinding).
 fn judge_host(parts: &Parts) -> Result<(), Problem> {
-    let header = parts.headers.get(header::HOST).map(|h| h.to_str().unwrap_or("?"));
-    let hosts = [header, parts.uri.authority().map(axum::http::uri::Authority::as_str)];
+    let header = parts
+        .headers
+        .get(header::HOST)
+        .map(|h| h.to_str().unwrap_or("?"));
+    let hosts = [
+        header,
+        parts
+            .uri
+            .authority()
+            .map(axum::http::uri::Authority::as_str),
+    ];
     if hosts.into_iter().flatten().all(is_local_name) {
         return Ok(());
     }
-    let detail =
-        "without a token the API answers to localhost and IP addresses only, not to other host names";
+    let detail = "without a token the API answers to localhost and IP addresses only, not to other host names";
     Err(Problem::new(StatusCode::FORBIDDEN, detail))
 }
 
 fn is_local_name(authority: &str) -> bool {
-    let Ok(authority) = authority.parse::<axum::http::uri::Authority>() else { return false };
-    let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+    let Ok(authority) = authority.parse::<axum::http::uri::Authority>() else {
+        return false;
+    };
+    let host = authority
+        .host()
+        .trim_start_matches('[')
+        .trim_end_matches(']');
     host.eq_ignore_ascii_case("localhost") || host.parse::<std::net::IpAddr>().is_ok()
 }

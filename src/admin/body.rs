@@ -48,7 +48,9 @@ pub(super) async fn body(
     Extract(admin): Extract<Arc<Admin>>,
     NamedMessage { route, id }: NamedMessage,
 ) -> Result<(Extension<AuditNote>, Json<MessageBodyView>), Problem> {
-    let body = admin.browse(admin.store()?.find_body(&route.name, &id)).await?;
+    let body = admin
+        .browse(admin.store()?.find_body(&route.name, &id))
+        .await?;
     let body = body.ok_or_else(|| {
         let id_text = id.escape_debug();
         let detail = format!(
@@ -58,6 +60,10 @@ pub(super) async fn body(
         Problem::not_found(detail).id(&id)
     })?;
     let shown = &body[..body.len().min(SHOWN_BYTES)];
-    let view = MessageBodyView { size: body.len(), shown: shown.len(), base64: STANDARD.encode(shown) };
+    let view = MessageBodyView {
+        size: body.len(),
+        shown: shown.len(),
+        base64: STANDARD.encode(shown),
+    };
     Ok((Extension(AuditNote::new("", "shown")), Json(view)))
 }

@@ -48,5 +48,6 @@ pub fn token_fault(token: &str) -> Option<&'static str> {
 /// What is wrong with the length of a token at this address, if anything.
 pub fn token_length_fault(token: &str, listen: SocketAddr) -> Option<String> {
     let is_short = !listen.ip().is_loopback() && token.len() < MIN_TOKEN_CHARS;
-    is_short.then(|| format!("has fewer than {MIN_TOKEN_CHARS} characters; `listen` is not loopback"))
+    is_short
+        .then(|| format!("has fewer than {MIN_TOKEN_CHARS} characters; `listen` is not loopback"))
 }

@@ -75,7 +75,8 @@ impl ConnectionProgress {
     pub(super) fn responds(&self) {
         // An answer before it on the same connection may still be under way.
         if !self.is_responding() {
-            self.responding_us.store(self.clock.mono_us(), Ordering::Relaxed);
+            self.responding_us
+                .store(self.clock.mono_us(), Ordering::Relaxed);
         }
     }
 
@@ -103,7 +104,10 @@ impl ConnectionProgress {
         };
         let responding = self.responding_us.load(Ordering::Relaxed);
         let to_progress = left(IDLE_DEADLINE, self.idle_us().unwrap_or(0))?;
-        let to_end = left(RESPONSE_DEADLINE, self.clock.mono_us().saturating_sub(responding))?;
+        let to_end = left(
+            RESPONSE_DEADLINE,
+            self.clock.mono_us().saturating_sub(responding),
+        )?;
         Some(to_progress.min(to_end))
     }
 
@@ -141,13 +145,20 @@ pub(super) struct OpenConnections {
 
 impl OpenConnections {
     pub(super) fn new(clock: Clock) -> Self {
-        Self { clock, open: Mutex::default() }
+        Self {
+            clock,
+            open: Mutex::default(),
+        }
     }
 
     /// Reports of each connection whether an answer is under way.
     #[cfg(test)]
     pub(super) fn responding(&self) -> Vec<bool> {
-        self.open.lock().iter().map(|progress| progress.is_responding()).collect()
+        self.open
+            .lock()
+            .iter()
+            .map(|progress| progress.is_responding())
+            .collect()
     }
 
     /// Adds a new connection.
@@ -159,21 +170,29 @@ impl OpenConnections {
 
     /// Removes a connection that has ended.
     pub(super) fn closed(&self, progress: &Arc<ConnectionProgress>) {
-        self.open.lock().retain(|other| !Arc::ptr_eq(other, progress));
+        self.open
+            .lock()
+            .retain(|other| !Arc::ptr_eq(other, progress));
     }
 
     /// The number of open connections, and of those of one network. Connections that are being closed do not count.
     pub(super) fn counts(&self, peer: PeerNetwork) -> (usize, usize) {
         let open = self.open.lock();
-        let staying = open.iter().filter(|progress| !progress.close.is_cancelled());
-        staying.fold((0, 0), |(all, own), progress| (all + 1, own + usize::from(progress.peer == peer)))
+        let staying = open
+            .iter()
+            .filter(|progress| !progress.close.is_cancelled());
+        staying.fold((0, 0), |(all, own), progress| {
+            (all + 1, own + usize::from(progress.peer == peer))
+        })
     }
 
     /// Closes the connection whose client has been idle longest, of this network if one is given. A connection whose call
     /// is being handled stays. Returns false if there is none to close.
     pub(super) fn close_idlest(&self, of: Option<PeerNetwork>) -> bool {
         let open = self.open.lock();
-        let idle = open.iter().filter(|progress| !progress.close.is_cancelled());
+        let idle = open
+            .iter()
+            .filter(|progress| !progress.close.is_cancelled());
         let idle = idle.filter(|progress| of.is_none_or(|peer| progress.peer == peer));
         let idle = idle.filter_map(|progress| Some((progress.idle_us()?, progress)));
         let idlest = idle.max_by_key(|(idle_us, _)| *idle_us);
@@ -220,7 +239,11 @@ impl AsyncRead for TrackedStream {
 }
 
 impl AsyncWrite for TrackedStream {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
         if written.is_ready() {
             self.progress.moved();
@@ -276,12 +299,19 @@ mod tests {
         let newer = connections.open(one);
         newer.moved_us.fetch_add(1_000_000, Ordering::Relaxed);
         let closed = || [&served, &idle, &newer].map(|progress| progress.close.is_cancelled());
-        assert!(!connections.close_idlest(Some(network("10.0.0.2"))), "another's");
+        assert!(
+            !connections.close_idlest(Some(network("10.0.0.2"))),
+            "another's"
+        );
         assert!(connections.close_idlest(Some(one)));
         assert_eq!(closed(), [false, true, false]);
         assert_eq!(connections.counts(one), (2, 2));
         assert!(connections.close_idlest(None));
-        assert_eq!(closed(), [false, true, true], "one that is on its way out is not counted again");
+        assert_eq!(
+            closed(),
+            [false, true, true],
+            "one that is on its way out is not counted again"
+        );
         assert!(!connections.close_idlest(None));
         assert_eq!(closed(), [false, true, true]);
         drop(handling);
@@ -309,7 +339,11 @@ mod tests {
         progress.responding_us.store(long_ago, Ordering::Relaxed);
         progress.moved();
         progress.responds();
-        assert_eq!(progress.time_left(), None, "a second answer does not lengthen the time of the first");
+        assert_eq!(
+            progress.time_left(),
+            None,
+            "a second answer does not lengthen the time of the first"
+        );
         progress.flushed();
         assert!(progress.time_left().is_some());
     }

@@ -37,15 +37,32 @@ pub(super) async fn file(method: Method, uri: Uri, headers: HeaderMap) -> Respon
 
 /// The answer with a file; 304 if the browser has it already.
 fn file_answer(path: &str, file: EmbeddedFile, asked: &HeaderMap) -> Response {
-    let tag = format!("\"{}\"", URL_SAFE_NO_PAD.encode(file.metadata.sha256_hash()));
-    let is_known = asked.get(header::IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes());
+    let tag = format!(
+        "\"{}\"",
+        URL_SAFE_NO_PAD.encode(file.metadata.sha256_hash())
+    );
+    let is_known = asked
+        .get(header::IF_NONE_MATCH)
+        .is_some_and(|known| known.as_bytes() == tag.as_bytes());
     let headers: [(HeaderName, HeaderValue); 6] = [
-        (header::CONTENT_TYPE, HeaderValue::from_static(content_type(path))),
+        (
+            header::CONTENT_TYPE,
+            HeaderValue::from_static(content_type(path)),
+        ),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
-        (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(CONTENT_POLICY)),
+        (
+            header::CONTENT_SECURITY_POLICY,
+            HeaderValue::from_static(CONTENT_POLICY),
+        ),
         (header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY")),
-        (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
-        (header::ETAG, HeaderValue::try_from(tag).unwrap_or(HeaderValue::from_static(""))),
+        (
+            header::REFERRER_POLICY,
+            HeaderValue::from_static("no-referrer"),
+        ),
+        (
+            header::ETAG,
+            HeaderValue::try_from(tag).unwrap_or(HeaderValue::from_static("")),
+        ),
     ];
     if is_known {
         return (StatusCode::NOT_MODIFIED, headers).into_response();

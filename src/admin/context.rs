@@ -52,7 +52,11 @@ impl Admin {
         tasks: Tasks,
         shutdown: Shutdown,
     ) -> Arc<Self> {
-        let by_name = state.routes.iter().map(|r| (r.name.clone(), Arc::clone(r))).collect();
+        let by_name = state
+            .routes
+            .iter()
+            .map(|r| (r.name.clone(), Arc::clone(r)))
+            .collect();
         let browsing = Semaphore::new(MAX_BROWSING);
         let rendered = RenderedMetrics::default();
         Arc::new(Self {
@@ -78,10 +82,14 @@ impl Admin {
 
     /// The route that a path or a query names; 404 with the nearest name if there is none.
     pub(super) fn route(&self, name: &str) -> Result<&Arc<Route>, Problem> {
-        RouteName::new(name).and_then(|name| self.by_name.get(&name)).ok_or_else(|| {
-            let nearest = nearest(name, self.by_name.keys().map(RouteName::as_str)).map(str::to_owned);
-            Problem::not_found(format!("there is no route `{}`", name.escape_debug())).nearest(nearest)
-        })
+        RouteName::new(name)
+            .and_then(|name| self.by_name.get(&name))
+            .ok_or_else(|| {
+                let nearest =
+                    nearest(name, self.by_name.keys().map(RouteName::as_str)).map(str::to_owned);
+                Problem::not_found(format!("there is no route `{}`", name.escape_debug()))
+                    .nearest(nearest)
+            })
     }
 
     /// The store, if it can be reached right now; 503 if not. No call waits for a store that is known to be away.
@@ -99,7 +107,8 @@ impl Admin {
     ) -> Result<T, Problem> {
         let answer = tokio::time::timeout(STORE_DEADLINE, call).await;
         let answer = answer.map_err(|_| {
-            let detail = "Redis did not answer in time; what was asked for may have been done: ask again";
+            let detail =
+                "Redis did not answer in time; what was asked for may have been done: ask again";
             Problem::new(StatusCode::GATEWAY_TIMEOUT, detail)
         })?;
         answer.map_err(|error| Problem::unavailable(error.to_string()))
@@ -112,7 +121,8 @@ impl Admin {
         call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, Problem> {
         let permit = tokio::time::timeout(STORE_DEADLINE, self.browsing.acquire()).await;
-        let _permit = permit.map_err(|_| Problem::unavailable("too many are looking at once; try again"))?;
+        let _permit =
+            permit.map_err(|_| Problem::unavailable("too many are looking at once; try again"))?;
         self.ask(call).await
     }
 }

@@ -91,17 +91,34 @@ pub(super) async fn list(
     Extract(admin): Extract<Arc<Admin>>,
     QueryParams(query): QueryParams<DeadListQuery>,
 ) -> Result<Json<Page<DeadLetterView>>, Problem> {
-    let DeadListQuery { route, reason, from, to, body, cursor, limit } = query;
-    let filter = DeadLetterFilter { route, reason, from, to };
+    let DeadListQuery {
+        route,
+        reason,
+        from,
+        to,
+        body,
+        cursor,
+        limit,
+    } = query;
+    let filter = DeadLetterFilter {
+        route,
+        reason,
+        from,
+        to,
+    };
     let wanted = store_filter(&admin, &filter)?;
     let limit = match limit {
         None => DEFAULT_PAGE,
         Some(limit @ 1..=MAX_PAGE) => limit,
         Some(_) => return Err(Problem::bad(format!("`limit` is 1 to {MAX_PAGE}"))),
     };
-    let after = cursor.map(|cursor| read_mark(&cursor, &filter)).transpose()?;
+    let after = cursor
+        .map(|cursor| read_mark(&cursor, &filter))
+        .transpose()?;
     let store = admin.store()?;
-    let mut page = admin.browse(store.dead_page(&wanted, after.as_ref(), limit)).await?;
+    let mut page = admin
+        .browse(store.dead_page(&wanted, after.as_ref(), limit))
+        .await?;
     let ids: Vec<DeadId> = page.marks.iter().map(|mark| mark.id.clone()).collect();
     let bodies = if body {
         admin.browse(store.dead_letters(&ids)).await
@@ -113,11 +130,19 @@ pub(super) async fn list(
         page.marks.truncate(bodies.len());
         page.next = page.marks.last().cloned();
     }
-    let detail = if body { DetailLevel::Body } else { DetailLevel::Outline };
+    let detail = if body {
+        DetailLevel::Body
+    } else {
+        DetailLevel::Outline
+    };
     let items = page.marks.iter().zip(bodies);
-    let items =
-        items.filter_map(|(mark, body)| Some(dead_letter_view(&mark.id, mark.at, &body?, detail))).collect();
-    let next = page.next.map(|mark| write_mark(&mark, &filter)).transpose()?;
+    let items = items
+        .filter_map(|(mark, body)| Some(dead_letter_view(&mark.id, mark.at, &body?, detail)))
+        .collect();
+    let next = page
+        .next
+        .map(|mark| write_mark(&mark, &filter))
+        .transpose()?;
     Ok(Json(Page { items, next }))
 }
 
@@ -166,7 +191,10 @@ pub(super) async fn one(
         [] => return Err(unknown()),
         [one] => one.clone(),
         several => {
-            let detail = format!("several dead letters have this message id: {}", list_of(several));
+            let detail = format!(
+                "several dead letters have this message id: {}",
+                list_of(several)
+            );
             return Err(Problem::new(axum::http::StatusCode::CONFLICT, detail));
         }
     };
@@ -179,17 +207,29 @@ pub(super) async fn one(
         admin.browse(store.dead_outlines(ids)).await
     }?;
     let found = found.into_iter().next().flatten().ok_or_else(unknown)?;
-    let detail = if body { DetailLevel::Body } else { DetailLevel::Headers };
+    let detail = if body {
+        DetailLevel::Body
+    } else {
+        DetailLevel::Headers
+    };
     Ok(Json(dead_letter_view(&dead, at, &found, detail)))
 }
 
 /// The first ten ids in a row, for a sentence.
 pub(super) fn list_of(ids: &[DeadId]) -> String {
-    ids.iter().take(10).map(DeadId::as_str).collect::<Vec<_>>().join(", ")
+    ids.iter()
+        .take(10)
+        .map(DeadId::as_str)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// Finds the dead letters that an id means: the dead letter of this id, or else those of the message of this id.
-pub(super) async fn find_dead(admin: &Admin, id: &str, route: Option<&str>) -> Result<Vec<DeadId>, Problem> {
+pub(super) async fn find_dead(
+    admin: &Admin,
+    id: &str,
+    route: Option<&str>,
+) -> Result<Vec<DeadId>, Problem> {
     if id.is_empty() || id.len() > MAX_ID_BYTES {
         return Err(Problem::bad(format!("an id has 1 to {MAX_ID_BYTES} bytes")));
     }
@@ -202,16 +242,25 @@ pub(super) async fn find_dead(admin: &Admin, id: &str, route: Option<&str>) -> R
         return Ok(vec![dead]);
     }
     let mut found = Vec::new();
-    for route in admin.routes().filter(|route| of_route.is_none_or(|of| of.name == route.name)) {
+    for route in admin
+        .routes()
+        .filter(|route| of_route.is_none_or(|of| of.name == route.name))
+    {
         found.extend(admin.browse(store.dead_of_message(&route.name, id)).await?);
     }
     Ok(found)
 }
 
 /// The store's form of a filter. 400 if a condition cannot be, 404 if there is no such route.
-pub(super) fn store_filter(admin: &Admin, filter: &DeadLetterFilter) -> Result<DeadFilter, Problem> {
-    let route =
-        filter.route.as_deref().map(|route| admin.route(route).map(|r| r.name.clone())).transpose()?;
+pub(super) fn store_filter(
+    admin: &Admin,
+    filter: &DeadLetterFilter,
+) -> Result<DeadFilter, Problem> {
+    let route = filter
+        .route
+        .as_deref()
+        .map(|route| admin.route(route).map(|r| r.name.clone()))
+        .transpose()?;
     let reason = filter.reason.as_deref().map(|word| {
         DeadReason::parse(word).ok_or_else(|| {
             let near = nearest(word, DeadReason::all().map(DeadReason::as_str)).map(str::to_owned);
@@ -219,9 +268,13 @@ pub(super) fn store_filter(admin: &Admin, filter: &DeadLetterFilter) -> Result<D
         })
     });
     let at = |name: &str, text: &Option<String>| {
-        let parsed = text.as_deref().map(|text| text.parse().map(UnixMs).or_else(|_| moment::parse(text)));
+        let parsed = text
+            .as_deref()
+            .map(|text| text.parse().map(UnixMs).or_else(|_| moment::parse(text)));
         parsed.transpose().map_err(|why| {
-            Problem::bad(format!("`{name}` is no moment: {why}; write RFC 3339 with an offset, or Unix ms"))
+            Problem::bad(format!(
+                "`{name}` is no moment: {why}; write RFC 3339 with an offset, or Unix ms"
+            ))
         })
     };
     let from = at("from", &filter.from)?;
@@ -229,7 +282,13 @@ pub(super) fn store_filter(admin: &Admin, filter: &DeadLetterFilter) -> Result<D
     if from.zip(to).is_some_and(|(from, to)| from >= to) {
         return Err(Problem::bad("`from` is not before `to`"));
     }
-    Ok(DeadFilter { route, invalid: None, reason: reason.transpose()?, from, to })
+    Ok(DeadFilter {
+        route,
+        invalid: None,
+        reason: reason.transpose()?,
+        from,
+        to,
+    })
 }
 
 /// Writes the cursor of a page that goes on after this dead letter.
@@ -240,6 +299,7 @@ pub(super) fn write_mark(mark: &DeadMark, filter: &DeadLetterFilter) -> Result<S
 /// Reads a cursor of the same filter back.
 pub(super) fn read_mark(cursor: &str, filter: &DeadLetterFilter) -> Result<DeadMark, Problem> {
     let (at, id): (i64, String) = read_cursor(cursor, filter)?;
-    let id = DeadId::parse(&id).ok_or_else(|| Problem::bad("`cursor` is not one that this list gave"))?;
+    let id = DeadId::parse(&id)
+        .ok_or_else(|| Problem::bad("`cursor` is not one that this list gave"))?;
     Ok(DeadMark { at: UnixMs(at), id })
 }

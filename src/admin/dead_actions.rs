@@ -112,7 +112,10 @@ pub(super) async fn redrive(
     let selected = select(&admin, &request).await?;
     let mut items = selected.ended;
     for (asked, id) in selected.ids {
-        let redriven = admin.state.redrive.redrive(&id, request.target.as_deref(), &who);
+        let redriven = admin
+            .state
+            .redrive
+            .redrive(&id, request.target.as_deref(), &who);
         // A redrive opens the whole message.
         let (result, error) = match admin.browse(redriven).await? {
             RedriveOutcome::Done => (DeadActionEnd::Redriven, None),
@@ -121,7 +124,12 @@ pub(super) async fn redrive(
         };
         items.push(ended(asked, &id, result, error));
     }
-    Ok(answer(&request, items, DeadActionEnd::Redriven, selected.next))
+    Ok(answer(
+        &request,
+        items,
+        DeadActionEnd::Redriven,
+        selected.next,
+    ))
 }
 
 /// Drops dead letters for good
@@ -144,17 +152,28 @@ pub(super) async fn drop_dead(
     JsonBody(request): JsonBody<DeadActionRequest>,
 ) -> Result<(Extension<AuditNote>, Json<DeadLetterResults>), Problem> {
     if request.target.is_some() {
-        return Err(Problem::bad("`target` is for redrive: what is dropped goes nowhere"));
+        return Err(Problem::bad(
+            "`target` is for redrive: what is dropped goes nowhere",
+        ));
     }
     let selected = select(&admin, &request).await?;
     let mut items = selected.ended;
     let ids: Vec<DeadId> = selected.ids.iter().map(|(_, id)| id.clone()).collect();
     let dropped = admin.ask(admin.store()?.drop_dead_by(&ids, &who)).await?;
     for ((asked, id), was_there) in selected.ids.into_iter().zip(dropped) {
-        let result = if was_there { DeadActionEnd::Dropped } else { DeadActionEnd::Unknown };
+        let result = if was_there {
+            DeadActionEnd::Dropped
+        } else {
+            DeadActionEnd::Unknown
+        };
         items.push(ended(asked, &id, result, None));
     }
-    Ok(answer(&request, items, DeadActionEnd::Dropped, selected.next))
+    Ok(answer(
+        &request,
+        items,
+        DeadActionEnd::Dropped,
+        selected.next,
+    ))
 }
 
 /// Dead letters that a request selects, and the items that have ended already: ids that mean none or several.
@@ -168,7 +187,9 @@ async fn select(admin: &Admin, request: &DeadActionRequest) -> Result<SelectedDe
     match (&request.ids, &request.filter) {
         (Some(ids), None) => select_by_ids(admin, request, ids).await,
         (None, Some(filter)) => select_by_filter(admin, request, filter).await,
-        _ => Err(Problem::bad("say which dead letters: either `ids` or `filter` (`{}` means all)")),
+        _ => Err(Problem::bad(
+            "say which dead letters: either `ids` or `filter` (`{}` means all)",
+        )),
     }
 }
 
@@ -181,17 +202,30 @@ async fn select_by_ids(
         return Err(Problem::bad("`cursor` goes with `filter`, not with `ids`"));
     }
     if ids.is_empty() || ids.len() > MAX_ACTION_ITEMS {
-        return Err(Problem::bad(format!("`ids` holds 1 to {MAX_ACTION_ITEMS} ids")));
+        return Err(Problem::bad(format!(
+            "`ids` holds 1 to {MAX_ACTION_ITEMS} ids"
+        )));
     }
-    let mut selected = SelectedDead { ids: Vec::new(), ended: Vec::new(), next: None };
+    let mut selected = SelectedDead {
+        ids: Vec::new(),
+        ended: Vec::new(),
+        next: None,
+    };
     for id in ids {
         let found = find_dead(admin, id, request.route.as_deref()).await?;
         match &found[..] {
             [one] => selected.ids.push((id.clone(), one.clone())),
-            [] => selected.ended.push(not_selected(id, DeadActionEnd::Unknown, None)),
+            [] => selected
+                .ended
+                .push(not_selected(id, DeadActionEnd::Unknown, None)),
             several => {
-                let why = format!("several dead letters have this message id: {}", list_of(several));
-                selected.ended.push(not_selected(id, DeadActionEnd::Ambiguous, Some(why)));
+                let why = format!(
+                    "several dead letters have this message id: {}",
+                    list_of(several)
+                );
+                selected
+                    .ended
+                    .push(not_selected(id, DeadActionEnd::Ambiguous, Some(why)));
             }
         }
     }
@@ -204,25 +238,55 @@ async fn select_by_filter(
     filter: &DeadLetterFilter,
 ) -> Result<SelectedDead, Problem> {
     if request.route.is_some() {
-        return Err(Problem::bad("`route` goes with `ids`; a filter has its own"));
+        return Err(Problem::bad(
+            "`route` goes with `ids`; a filter has its own",
+        ));
     }
     let wanted = store_filter(admin, filter)?;
-    let after = request.cursor.as_deref().map(|cursor| read_mark(cursor, filter)).transpose()?;
-    let page = admin.browse(admin.store()?.dead_page(&wanted, after.as_ref(), MAX_ACTION_ITEMS)).await?;
+    let after = request
+        .cursor
+        .as_deref()
+        .map(|cursor| read_mark(cursor, filter))
+        .transpose()?;
+    let page = admin
+        .browse(
+            admin
+                .store()?
+                .dead_page(&wanted, after.as_ref(), MAX_ACTION_ITEMS),
+        )
+        .await?;
     Ok(SelectedDead {
-        ids: page.marks.into_iter().map(|mark| (mark.id.to_string(), mark.id)).collect(),
+        ids: page
+            .marks
+            .into_iter()
+            .map(|mark| (mark.id.to_string(), mark.id))
+            .collect(),
         ended: Vec::new(),
-        next: page.next.map(|mark| write_mark(&mark, filter)).transpose()?,
+        next: page
+            .next
+            .map(|mark| write_mark(&mark, filter))
+            .transpose()?,
     })
 }
 
 /// The item of an id that means no dead letter, or several.
 fn not_selected(id: &str, result: DeadActionEnd, error: Option<String>) -> DeadActionItem {
-    DeadActionItem { id: id.to_owned(), dead_id: None, route: None, result, error }
+    DeadActionItem {
+        id: id.to_owned(),
+        dead_id: None,
+        route: None,
+        result,
+        error,
+    }
 }
 
 /// The item of a dead letter that was acted on.
-fn ended(id: String, dead: &DeadId, result: DeadActionEnd, error: Option<String>) -> DeadActionItem {
+fn ended(
+    id: String,
+    dead: &DeadId,
+    result: DeadActionEnd,
+    error: Option<String>,
+) -> DeadActionItem {
     DeadActionItem {
         id,
         dead_id: Some(dead.to_string()),

@@ -6,7 +6,9 @@ use bytes::Bytes;
 use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
-use super::message::{FailureView, HeaderView, PositionView, failure_views, header_views, position_view};
+use super::message::{
+    FailureView, HeaderView, PositionView, failure_views, header_views, position_view,
+};
 use super::times::rfc3339;
 use crate::domain::{Entry, Flags, Text, UnixMs};
 use crate::store::{DeadBody, DeadId};
@@ -117,15 +119,20 @@ pub(super) fn dead_letter_view(
     };
     match &body.bundle {
         Err(why) => {
-            let holds =
-                body.unopened.as_ref().map(|unopened| format!("; it holds {} messages", unopened.count()));
+            let holds = body
+                .unopened
+                .as_ref()
+                .map(|unopened| format!("; it holds {} messages", unopened.count()));
             view.error = Some(format!("{why}{}", holds.unwrap_or_default()));
         }
         Ok(bundle) => match bundle.entries.first() {
             None => view.error = Some("its content was not in the store".to_owned()),
             Some(entry) => {
                 view.id = entry.id.as_ref().map(ToString::to_string);
-                view.error = entry.history.last().map(|failure| failure.error.to_string());
+                view.error = entry
+                    .history
+                    .last()
+                    .map(|failure| failure.error.to_string());
                 view.message = Some(message_of(entry, body.size, bundle.target.as_str(), detail));
             }
         },
@@ -136,14 +143,24 @@ pub(super) fn dead_letter_view(
 /// The content of a dead letter's message, at this level of detail.
 fn message_of(entry: &Entry, size: usize, target: &str, detail: DetailLevel) -> DeadLetterMessage {
     let message = &entry.message;
-    let wanted = message.body.as_ref().filter(|_| detail == DetailLevel::Body);
-    let body = wanted.cloned().and_then(Text::from_utf8).filter(is_short_in_json).map(TextBody);
+    let wanted = message
+        .body
+        .as_ref()
+        .filter(|_| detail == DetailLevel::Body);
+    let body = wanted
+        .cloned()
+        .and_then(Text::from_utf8)
+        .filter(is_short_in_json)
+        .map(TextBody);
     DeadLetterMessage {
         due_ms: entry.asked_due().0,
         due: rfc3339(entry.asked_due()),
         attempt: entry.handouts,
         target: target.to_owned(),
-        key: message.key.as_ref().map(|key| String::from_utf8_lossy(key).into_owned()),
+        key: message
+            .key
+            .as_ref()
+            .map(|key| String::from_utf8_lossy(key).into_owned()),
         size,
         left_out: entry.flags.has(Flags::LEFT_OUT),
         position: position_view(entry),

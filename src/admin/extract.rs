@@ -66,7 +66,8 @@ impl FromRequestParts<Arc<Admin>> for NamedMessage {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, admin: &Arc<Admin>) -> Result<Self, Problem> {
-        let PathParams(MessagePath { route, id }) = PathParams::from_request_parts(parts, admin).await?;
+        let PathParams(MessagePath { route, id }) =
+            PathParams::from_request_parts(parts, admin).await?;
         let route = Arc::clone(admin.route(&route)?);
         if id.is_empty() || id.len() > MAX_ID_BYTES {
             return Err(Problem::bad(format!(
@@ -86,7 +87,9 @@ impl FromRequestParts<Arc<Admin>> for IfMatch {
 
     async fn from_request_parts(parts: &mut Parts, _: &Arc<Admin>) -> Result<Self, Problem> {
         let mut tags = parts.headers.get_all(header::IF_MATCH).iter();
-        let Some(tag) = tags.next() else { return Ok(Self(None)) };
+        let Some(tag) = tags.next() else {
+            return Ok(Self(None));
+        };
         if tags.next().is_some() {
             return Err(no_tag());
         }
@@ -95,13 +98,17 @@ impl FromRequestParts<Arc<Admin>> for IfMatch {
             return Ok(Self(None));
         }
         let inner = tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"'));
-        let inner = inner.filter(|inner| !inner.is_empty() && !inner.contains('"')).ok_or_else(no_tag)?;
+        let inner = inner
+            .filter(|inner| !inner.is_empty() && !inner.contains('"'))
+            .ok_or_else(no_tag)?;
         Ok(Self(Some(inner.into())))
     }
 }
 
 fn no_tag() -> Problem {
-    Problem::bad("`If-Match` takes one entity tag, as the message's `ETag` gave it with its quotes, or `*`")
+    Problem::bad(
+        "`If-Match` takes one entity tag, as the message's `ETag` gave it with its quotes, or `*`",
+    )
 }
 
 /// The path's segments by name. A path that cannot be read is a 404: nothing can have that name.
@@ -112,7 +119,9 @@ impl<T: DeserializeOwned + Send> FromRequestParts<Arc<Admin>> for PathParams<T> 
 
     async fn from_request_parts(parts: &mut Parts, admin: &Arc<Admin>) -> Result<Self, Problem> {
         let segments = Path::<T>::from_request_parts(parts, admin).await;
-        segments.map(|Path(segments)| Self(segments)).map_err(|e| Problem::not_found(e.body_text()))
+        segments
+            .map(|Path(segments)| Self(segments))
+            .map_err(|e| Problem::not_found(e.body_text()))
     }
 }
 
@@ -124,7 +133,9 @@ impl<T: DeserializeOwned> FromRequestParts<Arc<Admin>> for QueryParams<T> {
 
     async fn from_request_parts(parts: &mut Parts, admin: &Arc<Admin>) -> Result<Self, Problem> {
         let query = Query::<T>::from_request_parts(parts, admin).await;
-        query.map(|Query(query)| Self(query)).map_err(|e| Problem::bad(e.body_text()))
+        query
+            .map(|Query(query)| Self(query))
+            .map_err(|e| Problem::bad(e.body_text()))
     }
 }
 
@@ -135,7 +146,12 @@ impl<T: DeserializeOwned> FromRequest<Arc<Admin>> for JsonBody<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, _: &Arc<Admin>) -> Result<Self, Problem> {
-        let late = |_| Problem::new(StatusCode::REQUEST_TIMEOUT, "the request's body did not come in time");
+        let late = |_| {
+            Problem::new(
+                StatusCode::REQUEST_TIMEOUT,
+                "the request's body did not come in time",
+            )
+        };
         let body = tokio::time::timeout(BODY_DEADLINE, Json::<T>::from_request(request, &())).await;
         match body.map_err(late)? {
             Ok(Json(body)) => Ok(Self(body)),
@@ -143,9 +159,10 @@ impl<T: DeserializeOwned> FromRequest<Arc<Admin>> for JsonBody<T> {
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
                 "the body must be JSON, and `content-type: application/json` must say so",
             )),
-            Err(e) if e.status() == StatusCode::PAYLOAD_TOO_LARGE => {
-                Err(Problem::new(e.status(), format!("the body is larger than {MAX_BODY_BYTES} bytes")))
-            }
+            Err(e) if e.status() == StatusCode::PAYLOAD_TOO_LARGE => Err(Problem::new(
+                e.status(),
+                format!("the body is larger than {MAX_BODY_BYTES} bytes"),
+            )),
             Err(e) => Err(Problem::bad(e.body_text())),
         }
     }

@@ -21,7 +21,8 @@ use super::pulse::Pulse;
 use super::refusals::Refusals;
 use super::router::router;
 use super::{
-    AdminState, Config, Inject, InjectError, InvalidMessage, Redrive, RedriveOutcome, Skip, SkipResult,
+    AdminState, Config, Inject, InjectError, InvalidMessage, Redrive, RedriveOutcome, Skip,
+    SkipResult,
 };
 use crate::domain::{Clock, Endpoint, KafkaPosition, Message, Route, RouteName, UnixMs, testing};
 use crate::lifecycle::{Readiness, Shutdown, Tasks};
@@ -61,7 +62,11 @@ impl Inject for Nothing {
         Ok(UnixMs(0))
     }
 
-    fn inject<'a>(&'a self, _: &'a Arc<Route>, _: Message) -> BoxFuture<'a, Result<(), InjectError>> {
+    fn inject<'a>(
+        &'a self,
+        _: &'a Arc<Route>,
+        _: Message,
+    ) -> BoxFuture<'a, Result<(), InjectError>> {
         async { Err(InjectError::Unreachable("there is none".to_owned())) }.boxed()
     }
 }
@@ -89,11 +94,17 @@ impl Api {
     /// # Panics
     /// If the system gives no runtime.
     pub fn new() -> Self {
-        let runtime = match tokio::runtime::Builder::new_current_thread().enable_time().build() {
+        let runtime = match tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+        {
             Ok(runtime) => runtime,
             Err(error) => panic!("no runtime: {error}"),
         };
-        Self { runtime, service: TowerToHyperService::new(router(admin())) }
+        Self {
+            runtime,
+            service: TowerToHyperService::new(router(admin())),
+        }
     }
 
     /// Answers a request from this machine. `None` if its method or URI is none.
@@ -112,19 +123,30 @@ impl Api {
             let Ok(response) = self.service.call(request).await;
             let status = response.status().as_u16();
             let content_type = response.headers().get(header::CONTENT_TYPE);
-            let content_type = content_type.map(|kind| String::from_utf8_lossy(kind.as_bytes()).into_owned());
+            let content_type =
+                content_type.map(|kind| String::from_utf8_lossy(kind.as_bytes()).into_owned());
             let content_type = content_type.unwrap_or_default();
             // Events go on while somebody reads them.
             if content_type == EVENT_STREAM {
-                return ApiAnswer { status, content_type, body: Vec::new() };
+                return ApiAnswer {
+                    status,
+                    content_type,
+                    body: Vec::new(),
+                };
             }
             let body = match to_bytes(response.into_body(), MAX_ANSWER_BYTES).await {
                 Ok(body) => body.to_vec(),
                 Err(error) => panic!("{method} {uri}: no whole answer: {error}"),
             };
-            ApiAnswer { status, content_type, body }
+            ApiAnswer {
+                status,
+                content_type,
+                body,
+            }
         };
-        let answer = self.runtime.block_on(async { tokio::time::timeout(ANSWER_DEADLINE, answered).await });
+        let answer = self
+            .runtime
+            .block_on(async { tokio::time::timeout(ANSWER_DEADLINE, answered).await });
         assert!(answer.is_ok(), "{method} {uri}: no answer");
         answer.ok()
     }
@@ -140,7 +162,11 @@ fn admin() -> Arc<Admin> {
     let clock = Clock::start();
     let orders = testing::route();
     let mut mail = Route::clone(&orders);
-    mail.from = Endpoint::Rabbitmq { connection: "main".into(), queue: "mail.delayed".into(), prefetch: 500 };
+    mail.from = Endpoint::Rabbitmq {
+        connection: "main".into(),
+        queue: "mail.delayed".into(),
+        prefetch: 500,
+    };
     mail.name = RouteName::new("mail").unwrap_or_else(|| orders.name.clone());
     let routes = vec![orders, Arc::new(mail)];
     let mut registry = Registry::default();
@@ -162,10 +188,23 @@ fn admin() -> Arc<Admin> {
     };
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));
     let none = super::config::TokenList::default();
-    let config =
-        Config { listen, probe_listen: None, tls: None, read_tokens: none.clone(), write_tokens: none };
+    let config = Config {
+        listen,
+        probe_listen: None,
+        tls: None,
+        read_tokens: none.clone(),
+        write_tokens: none,
+    };
     let tokens = Arc::new(AccessTokens::new(&config));
     let refusals = Refusals::new(metrics, bursts);
     let ended = CancellationToken::new().drop_guard();
-    Admin::new(state, tokens, refusals, Pulse::new(clock), ended, Tasks::default(), Shutdown::default())
+    Admin::new(
+        state,
+        tokens,
+        refusals,
+        Pulse::new(clock),
+        ended,
+        Tasks::default(),
+        Shutdown::default(),
+    )
 }

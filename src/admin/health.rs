@@ -70,9 +70,13 @@ enum PartStateView {
         (status = 503, description = "The relay's runtime has not turned for a minute."),
     )
 )]
-pub(super) async fn live(Extract(admin): Extract<Arc<Admin>>) -> Result<Json<LivenessView>, Problem> {
+pub(super) async fn live(
+    Extract(admin): Extract<Arc<Admin>>,
+) -> Result<Json<LivenessView>, Problem> {
     if !admin.pulse.is_alive() {
-        return Err(Problem::unavailable("the relay has been at a standstill for a minute: restart it"));
+        return Err(Problem::unavailable(
+            "the relay has been at a standstill for a minute: restart it",
+        ));
     }
     Ok(Json(LivenessView { live: true }))
 }
@@ -92,8 +96,19 @@ pub(super) async fn ready(Extract(admin): Extract<Arc<Admin>>) -> impl IntoRespo
     let readiness = &admin.state.readiness;
     let ready = readiness.is_ready();
     let parts = part_views(&admin);
-    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    (status, Json(ReadinessView { ready, draining: readiness.is_draining(), parts }))
+    let status = if ready {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    (
+        status,
+        Json(ReadinessView {
+            ready,
+            draining: readiness.is_draining(),
+            parts,
+        }),
+    )
 }
 
 /// All parts of the process.
@@ -106,8 +121,17 @@ pub(super) fn part_views(admin: &Admin) -> Vec<PartView> {
             ReadinessState::Waiting(why) => (PartStateView::Waiting, Some(why)),
             ReadinessState::Degraded(why) => (PartStateView::Degraded, Some(why)),
         };
-        let since = since.get(&name).filter(|_| why.is_some()).copied().and_then(rfc3339);
-        PartView { name, state, why, since }
+        let since = since
+            .get(&name)
+            .filter(|_| why.is_some())
+            .copied()
+            .and_then(rfc3339);
+        PartView {
+            name,
+            state,
+            why,
+            since,
+        }
     };
     readiness.parts().into_iter().map(part).collect()
 }
@@ -120,10 +144,24 @@ pub(super) fn part_views(admin: &Admin) -> Vec<PartView> {
     get, path = "/metrics", operation_id = "metrics", security(()),
     responses((status = 200, description = "The metrics.", body = String, content_type = "application/openmetrics-text"))
 )]
-pub(super) async fn metrics(Extract(admin): Extract<Arc<Admin>>) -> Result<impl IntoResponse, Problem> {
-    let rendered = admin.rendered.text(&admin.state.registry, admin.state.clock).await;
+pub(super) async fn metrics(
+    Extract(admin): Extract<Arc<Admin>>,
+) -> Result<impl IntoResponse, Problem> {
+    let rendered = admin
+        .rendered
+        .text(&admin.state.registry, admin.state.clock)
+        .await;
     let text = rendered.map_err(|e| {
-        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, format!("metrics cannot be written: {e}"))
+        Problem::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            format!("metrics cannot be written: {e}"),
+        )
     })?;
-    Ok(([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text))
+    Ok((
+        [(
+            header::CONTENT_TYPE,
+            "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        )],
+        text,
+    ))
 }

@@ -175,7 +175,11 @@ impl LiveOverview {
             let detail = format!("the overview cannot be written: {error}");
             Problem::new(axum::http::StatusCode::INTERNAL_SERVER_ERROR, detail)
         })?;
-        let shared = SharedOverview { at_us: now_us, moment, text: text.into() };
+        let shared = SharedOverview {
+            at_us: now_us,
+            moment,
+            text: text.into(),
+        };
         *last = Some(shared.clone());
         Ok(shared)
     }
@@ -184,14 +188,21 @@ impl LiveOverview {
 async fn overview_moment(admin: &Admin, clock: Clock) -> OverviewMoment {
     // All at once: a Redis that hangs is waited for once. Without an answer the page shows what the process itself knows;
     // the parts say that Redis is away.
-    let ((), histogram, replicas) =
-        tokio::join!(refresh_counts(admin), histogram_view(admin, None), replica_views(admin));
+    let ((), histogram, replicas) = tokio::join!(
+        refresh_counts(admin),
+        histogram_view(admin, None),
+        replica_views(admin)
+    );
     let histogram = histogram.ok();
     let now = clock.wall();
     let metrics = &admin.state.metrics;
     let step = metrics.flow.latest(now);
-    let flow_of =
-        |name: &str| step.as_ref().and_then(|step| step.routes.get(name)).copied().unwrap_or_default();
+    let flow_of = |name: &str| {
+        step.as_ref()
+            .and_then(|step| step.routes.get(name))
+            .copied()
+            .unwrap_or_default()
+    };
     let routes = route_views(admin).into_iter();
     let used_bytes = metrics.store_memory.get();
     let limit_bytes = Some(metrics.store_memory_limit.get()).filter(|limit| *limit > 0);
@@ -203,10 +214,18 @@ async fn overview_moment(admin: &Admin, clock: Clock) -> OverviewMoment {
         ready: admin.state.readiness.is_ready(),
         draining: admin.state.readiness.is_draining(),
         parts: part_views(admin),
-        routes: routes.map(|route| LiveRoute { flow: flow_of(route.name()).into(), route }).collect(),
+        routes: routes
+            .map(|route| LiveRoute {
+                flow: flow_of(route.name()).into(),
+                route,
+            })
+            .collect(),
         replicas,
         histogram,
-        redis: (used_bytes > 0).then_some(RedisMemoryView { used_bytes, limit_bytes }),
+        redis: (used_bytes > 0).then_some(RedisMemoryView {
+            used_bytes,
+            limit_bytes,
+        }),
     }
 }
 
@@ -237,11 +256,16 @@ impl FlowSeries {
     get, path = "/api/v1/overview", operation_id = "getOverview",
     responses((status = 200, description = "The overview.", body = OverviewView))
 )]
-pub(super) async fn overview(Extract(admin): Extract<Arc<Admin>>) -> Result<Json<OverviewView>, Problem> {
+pub(super) async fn overview(
+    Extract(admin): Extract<Arc<Admin>>,
+) -> Result<Json<OverviewView>, Problem> {
     let shared = admin.live.latest(&admin).await?;
     let names = admin.routes().map(|route| route.name.to_string());
     let series = FlowSeries::of(&admin.state.metrics.flow.steps(), names);
-    Ok(Json(OverviewView { moment: shared.moment, series }))
+    Ok(Json(OverviewView {
+        moment: shared.moment,
+        series,
+    }))
 }
 
 /// Everything, once a second
@@ -270,7 +294,11 @@ pub(super) async fn stream(
         let shared = admin.live.latest(&admin).await.ok()?;
         let event = Event::default().event("overview").data(&*shared.text);
         // The last event of a replica that drains says so.
-        let sent = if drains || admin.shutdown.is_draining() { MAX_EVENTS } else { sent + 1 };
+        let sent = if drains || admin.shutdown.is_draining() {
+            MAX_EVENTS
+        } else {
+            sent + 1
+        };
         Some((Ok(event), (admin, sent)))
     }))
 }
@@ -283,10 +311,21 @@ mod tests {
 
     #[test]
     fn a_series_has_a_value_for_each_step_and_none_where_nothing_was_delivered() {
-        let flow = RouteFlow { rate_in: 2.0, rate_out: 1.0, p50: Some(400), p99: Some(2_500) };
+        let flow = RouteFlow {
+            rate_in: 2.0,
+            rate_out: 1.0,
+            p50: Some(400),
+            p99: Some(2_500),
+        };
         let steps = [
-            FlowStep { at: UnixMs(2_000), routes: RouteFlows::from([("a".to_owned(), flow)]) },
-            FlowStep { at: UnixMs(4_000), routes: RouteFlows::new() },
+            FlowStep {
+                at: UnixMs(2_000),
+                routes: RouteFlows::from([("a".to_owned(), flow)]),
+            },
+            FlowStep {
+                at: UnixMs(4_000),
+                routes: RouteFlows::new(),
+            },
         ];
         let series = FlowSeries::of(&steps, ["a".to_owned(), "b".to_owned()].into_iter());
         assert_eq!((series.step_ms, series.end_ms), (2000, Some(4_000)));

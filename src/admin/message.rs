@@ -145,12 +145,22 @@ pub(super) async fn dead_message(
 ) -> Result<Option<MessageView>, Problem> {
     let store = admin.store()?;
     let ids = admin.browse(store.dead_of_message(route, id)).await?;
-    let Some(dead) = ids.last() else { return Ok(None) };
-    let body = admin.browse(store.dead_outlines(std::slice::from_ref(dead))).await?.pop().flatten();
+    let Some(dead) = ids.last() else {
+        return Ok(None);
+    };
+    let body = admin
+        .browse(store.dead_outlines(std::slice::from_ref(dead)))
+        .await?
+        .pop()
+        .flatten();
     let Some(body) = body else { return Ok(None) };
     let size = body.size;
-    let Ok(bundle) = body.bundle else { return Ok(None) };
-    let Some(entry) = bundle.entries.first().cloned() else { return Ok(None) };
+    let Ok(bundle) = body.bundle else {
+        return Ok(None);
+    };
+    let Some(entry) = bundle.entries.first().cloned() else {
+        return Ok(None);
+    };
     let found = StoredMessage {
         route: route.as_str().to_owned(),
         id: id.into(),
@@ -161,12 +171,19 @@ pub(super) async fn dead_message(
         entry,
     };
     let shown = single_message_view(admin, &found);
-    Ok(Some(MessageView { state: ShownState::Dead, dead_id: Some(dead.to_string()), ..shown }))
+    Ok(Some(MessageView {
+        state: ShownState::Dead,
+        dead_id: Some(dead.to_string()),
+        ..shown
+    }))
 }
 
 /// The same for a message that was asked for by itself.
 pub(super) fn single_message_view(admin: &Admin, found: &StoredMessage) -> MessageView {
-    MessageView { history: Some(failure_views(&found.entry)), ..message_view(admin, found) }
+    MessageView {
+        history: Some(failure_views(&found.entry)),
+        ..message_view(admin, found)
+    }
 }
 
 impl MessageView {
@@ -189,7 +206,10 @@ pub(super) fn failure_views(entry: &Entry) -> Vec<FailureView> {
 
 /// Where a message was read.
 pub(super) fn position_view(entry: &Entry) -> Option<PositionView> {
-    entry.position.map(|at| PositionView { partition: at.partition, offset: at.offset })
+    entry.position.map(|at| PositionView {
+        partition: at.partition,
+        offset: at.offset,
+    })
 }
 
 /// A message that the store found, as answers show it.
@@ -200,10 +220,13 @@ pub(super) fn message_view(admin: &Admin, found: &StoredMessage) -> MessageView 
         Ok(route) if found.target == TargetRef::Own => route.to.name(),
         _ => found.target.as_str().to_owned(),
     };
-    let key = message.key.as_ref().map(|key| match std::str::from_utf8(key) {
-        Ok(text) => (text.to_owned(), false),
-        Err(_) => (STANDARD.encode(key), true),
-    });
+    let key = message
+        .key
+        .as_ref()
+        .map(|key| match std::str::from_utf8(key) {
+            Ok(text) => (text.to_owned(), false),
+            Err(_) => (STANDARD.encode(key), true),
+        });
     MessageView {
         id: found.id.to_string(),
         route: found.route.clone(),
@@ -241,7 +264,10 @@ pub(super) fn header_views(message: &Message) -> Vec<HeaderView> {
     message
         .headers
         .iter()
-        .map(|h| HeaderView { name: h.name.to_string(), value: value_view(&h.value) })
+        .map(|h| HeaderView {
+            name: h.name.to_string(),
+            value: value_view(&h.value),
+        })
         .collect()
 }
 
@@ -249,10 +275,12 @@ pub(super) fn header_views(message: &Message) -> Vec<HeaderView> {
 fn value_view(header: &HeaderValue) -> Value {
     match header {
         HeaderValue::Null => Value::Null,
-        HeaderValue::Bytes(bytes) | HeaderValue::LongString(bytes) => match std::str::from_utf8(bytes) {
-            Ok(text) => text.into(),
-            Err(_) => json!({ "base64": STANDARD.encode(bytes) }),
-        },
+        HeaderValue::Bytes(bytes) | HeaderValue::LongString(bytes) => {
+            match std::str::from_utf8(bytes) {
+                Ok(text) => text.into(),
+                Err(_) => json!({ "base64": STANDARD.encode(bytes) }),
+            }
+        }
         HeaderValue::Bool(b) => (*b).into(),
         HeaderValue::I8(n) => (*n).into(),
         HeaderValue::U8(n) => (*n).into(),
@@ -265,9 +293,10 @@ fn value_view(header: &HeaderValue) -> Value {
         HeaderValue::F64(n) => (*n).into(),
         HeaderValue::Decimal { scale, value } => json!({ "scale": scale, "value": value }),
         HeaderValue::Timestamp(seconds) => (*seconds).into(),
-        HeaderValue::Table(fields) => {
-            fields.iter().map(|field| (field.name.to_string(), value_view(&field.value))).collect()
-        }
+        HeaderValue::Table(fields) => fields
+            .iter()
+            .map(|field| (field.name.to_string(), value_view(&field.value)))
+            .collect(),
         HeaderValue::Array(items) => items.iter().map(value_view).collect(),
     }
 }

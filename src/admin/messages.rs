@@ -16,7 +16,9 @@ use super::message::{MessageView, dead_message, message_view, single_message_vie
 use super::page::{Page, limit, read_cursor, write_cursor};
 use super::problem::Problem;
 use super::times::{LAST_MOMENT, Timestamp, moment};
-use super::trail::{MessageAnswer, MessageTrail, event_views, reach, read_trail, record_cancel, record_move};
+use super::trail::{
+    MessageAnswer, MessageTrail, event_views, reach, read_trail, record_cancel, record_move,
+};
 use crate::domain::duration::{parse_header, render};
 use crate::domain::{InvalidReason, Partition, Route, RouteName, UnixMs, nearest};
 use crate::store::{BrowseKey, BrowseQuery, IntendedMessage, StoredState, WriteOp, WriteResult};
@@ -57,7 +59,11 @@ pub(super) async fn list(
     Extract(admin): Extract<Arc<Admin>>,
     QueryParams(query): QueryParams<MessageQuery>,
 ) -> Result<Json<Page<MessageView>>, Problem> {
-    let route = query.route.as_deref().map(|name| admin.route(name).map(|r| r.name.clone())).transpose()?;
+    let route = query
+        .route
+        .as_deref()
+        .map(|name| admin.route(name).map(|r| r.name.clone()))
+        .transpose()?;
     let bound = |name, text: Option<&str>, or| text.map_or(Ok(or), |text| moment(name, text));
     let from = bound("from", query.from.as_deref(), UnixMs(0))?;
     let to = bound("to", query.to.as_deref(), LAST_MOMENT)?;
@@ -66,18 +72,37 @@ pub(super) async fn list(
     }
     let cursor_scope = (query.route.clone(), from.0, to.0);
     let limit = limit(query.limit.as_deref())?;
-    let after = query.cursor.as_deref().map(|cursor| read_cursor(cursor, &cursor_scope)).transpose()?;
+    let after = query
+        .cursor
+        .as_deref()
+        .map(|cursor| read_cursor(cursor, &cursor_scope))
+        .transpose()?;
     let after = after.map(|(due, p, bundle, index)| BrowseKey {
         due: UnixMs(due),
         partition: Partition(p),
         bundle,
         index,
     });
-    let store_query = BrowseQuery { route, from, to, after, limit };
+    let store_query = BrowseQuery {
+        route,
+        from,
+        to,
+        after,
+        limit,
+    };
     let browsed = admin.browse(admin.store()?.browse(&store_query)).await?;
-    let next = browsed.next.map(|k| write_cursor(&cursor_scope, (k.due.0, k.partition.0, k.bundle, k.index)));
-    let items = browsed.found.iter().map(|found| message_view(&admin, found)).collect();
-    Ok(Json(Page { items, next: next.transpose()? }))
+    let next = browsed
+        .next
+        .map(|k| write_cursor(&cursor_scope, (k.due.0, k.partition.0, k.bundle, k.index)));
+    let items = browsed
+        .found
+        .iter()
+        .map(|found| message_view(&admin, found))
+        .collect();
+    Ok(Json(Page {
+        items,
+        next: next.transpose()?,
+    }))
 }
 
 /// One message
@@ -112,9 +137,15 @@ pub(super) async fn one(
     if let Some(kept) = kept {
         let tag = found.map(|found| [(header::ETAG, format!("\"{}\"", found.version))]);
         let trail = reading.as_ref().map(event_views).unwrap_or_default();
-        return Ok((tag, Json(MessageAnswer::Kept(Box::new(kept.with_trail(trail))))));
+        return Ok((
+            tag,
+            Json(MessageAnswer::Kept(Box::new(kept.with_trail(trail)))),
+        ));
     }
-    match reading.as_ref().and_then(|reading| MessageTrail::of(&route, &id, reading)) {
+    match reading
+        .as_ref()
+        .and_then(|reading| MessageTrail::of(&route, &id, reading))
+    {
         Some(gone) => Ok((None, Json(MessageAnswer::Gone(gone)))),
         None => Err(unknown(&admin, &route, &id, Some(&reach(reading.as_ref()))).await),
     }
@@ -241,7 +272,8 @@ pub(super) async fn reschedule(
     let due = match (body.due_ms, body.delay) {
         (Some(due), None) if due >= 0 => UnixMs(due),
         (None, Some(delay)) => {
-            let delay = parse_header(&delay.text()).map_err(|e| Problem::bad(format!("`delay`: {e}")))?;
+            let delay =
+                parse_header(&delay.text()).map_err(|e| Problem::bad(format!("`delay`: {e}")))?;
             UnixMs(now.0.saturating_add(delay))
         }
         (Some(_), None) => return Err(Problem::bad("`due_ms` is before 1970")),
@@ -265,7 +297,11 @@ pub(super) async fn reschedule(
     let result = match command(&admin, &route.name, &id, op).await? {
         WriteResult::Unknown if conditional => {
             let found = admin.browse(admin.store()?.find(&route.name, &id)).await?;
-            if found.is_some() { "changed" } else { "unknown" }
+            if found.is_some() {
+                "changed"
+            } else {
+                "unknown"
+            }
         }
         WriteResult::Rescheduled => "rescheduled",
         WriteResult::TooLate => "too_late",
@@ -276,19 +312,37 @@ pub(super) async fn reschedule(
     match result {
         "rescheduled" => {
             record_move(&admin, &route, &id, moved_at, due, &who)?;
-            Ok(commanded(&route, id, CommandResult::Rescheduled, &format!("rescheduled to {}", due.0)))
+            Ok(commanded(
+                &route,
+                id,
+                CommandResult::Rescheduled,
+                &format!("rescheduled to {}", due.0),
+            ))
         }
         "unknown" => Err(unknown(&admin, &route, &id, None).await),
         "changed" => Err(changed(&id)),
-        _ => Err(conflict(&id, result, "is being published right now, or was")),
+        _ => Err(conflict(
+            &id,
+            result,
+            "is being published right now, or was",
+        )),
     }
 }
 
 /// Has the store carry out a command on the message of this id.
-async fn command(admin: &Admin, route: &RouteName, id: &str, op: WriteOp) -> Result<WriteResult, Problem> {
+async fn command(
+    admin: &Admin,
+    route: &RouteName,
+    id: &str,
+    op: WriteOp,
+) -> Result<WriteResult, Problem> {
     let store = admin.store()?;
     let home = store.home_of(route, id);
-    let done = async { store.command(store.locate(route, id, home).await?, op).await };
+    let done = async {
+        store
+            .command(store.locate(route, id, home).await?, op)
+            .await
+    };
     admin.ask(done).await.map_err(|problem| problem.id(id))
 }
 
@@ -309,7 +363,11 @@ fn commanded(
     result: CommandResult,
     note: &str,
 ) -> (Extension<AuditNote>, Json<CommandAnswer>) {
-    let body = CommandAnswer { id, route: route.name.to_string(), result };
+    let body = CommandAnswer {
+        id,
+        route: route.name.to_string(),
+        result,
+    };
     (Extension(AuditNote::new("", note)), Json(body))
 }
 
@@ -325,14 +383,29 @@ async fn unknown(admin: &Admin, route: &Route, id: &str, more: Option<&str>) -> 
         detail.push_str(more);
     }
     // The nearest id is a hint only: an error while it is looked for is no error of the call.
-    let nearest = nearest_waiting_id(admin, route, id).await.unwrap_or_default();
-    Problem::not_found(detail).id(id).result("unknown").nearest(nearest)
+    let nearest = nearest_waiting_id(admin, route, id)
+        .await
+        .unwrap_or_default();
+    Problem::not_found(detail)
+        .id(id)
+        .result("unknown")
+        .nearest(nearest)
 }
 
 /// The id most like this one among the first hundred that wait.
-async fn nearest_waiting_id(admin: &Admin, route: &Route, id: &str) -> Result<Option<String>, Problem> {
+async fn nearest_waiting_id(
+    admin: &Admin,
+    route: &Route,
+    id: &str,
+) -> Result<Option<String>, Problem> {
     let name = Some(route.name.clone());
-    let query = BrowseQuery { route: name, from: UnixMs(0), to: LAST_MOMENT, after: None, limit: 100 };
+    let query = BrowseQuery {
+        route: name,
+        from: UnixMs(0),
+        to: LAST_MOMENT,
+        after: None,
+        limit: 100,
+    };
     let browsed = admin.browse(admin.store()?.browse(&query)).await?;
     Ok(nearest(id, browsed.found.iter().map(|found| found.id.as_str())).map(str::to_owned))
 }
@@ -343,10 +416,17 @@ fn changed(id: &str) -> Problem {
         "the message `{id_text}` is not the one that `If-Match` speaks of: it was moved, replaced or tried since; \
          look at it again; nothing was changed"
     );
-    Problem::new(StatusCode::PRECONDITION_FAILED, detail).id(id).result("changed")
+    Problem::new(StatusCode::PRECONDITION_FAILED, detail)
+        .id(id)
+        .result("changed")
 }
 
 fn conflict(id: &str, result: &'static str, how: &str) -> Problem {
-    let detail = format!("the message `{}` {how}; nothing was changed", id.escape_debug());
-    Problem::new(StatusCode::CONFLICT, detail).id(id).result(result)
+    let detail = format!(
+        "the message `{}` {how}; nothing was changed",
+        id.escape_debug()
+    );
+    Problem::new(StatusCode::CONFLICT, detail)
+        .id(id)
+        .result(result)
 }

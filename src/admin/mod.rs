@@ -169,7 +169,9 @@ pub enum ListenError {
         why: std::io::Error,
     },
     /// The address is not loopback and no token is configured: anybody on the network could send messages.
-    #[error("admin.listen is {0}, not loopback, and no token is configured: set admin.write_tokens_file")]
+    #[error(
+        "admin.listen is {0}, not loopback, and no token is configured: set admin.write_tokens_file"
+    )]
     Unprotected(SocketAddr),
     /// The certificate and its key cannot be used.
     #[error("admin.tls: {0}")]

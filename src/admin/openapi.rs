@@ -8,7 +8,8 @@ use utoipa::{Modify, OpenApi};
 use super::auth::{AccessRole, needed_role};
 use super::problem::{PROBLEM_JSON, Problem};
 
-const UNAUTHORIZED: &str = "No valid bearer token. Judged before anything else, on unknown paths too.";
+const UNAUTHORIZED: &str =
+    "No valid bearer token. Judged before anything else, on unknown paths too.";
 const FORBIDDEN_READ: &str =
     "No token is configured, and the request came by a host name other than localhost.";
 const FORBIDDEN_WRITE: &str = "The token may only read; or, where no token is configured, the request came \
@@ -53,7 +54,11 @@ pub(super) fn complete(document: &Document) -> serde_json::Result<String> {
     let mut document = serde_json::to_value(document)?;
     let paths = document["paths"].as_object_mut().into_iter().flatten();
     let calls = paths.flat_map(|(path, calls)| {
-        calls.as_object_mut().into_iter().flatten().map(move |(method, call)| (path, method, call))
+        calls
+            .as_object_mut()
+            .into_iter()
+            .flatten()
+            .map(move |(method, call)| (path, method, call))
     });
     for (path, method, call) in calls {
         let open = call["security"] == json!([{}]) || call["security"] == json!([]);
@@ -67,7 +72,11 @@ pub(super) fn complete(document: &Document) -> serde_json::Result<String> {
         if open {
             call["security"] = json!([]);
         } else {
-            let forbidden = if role == "read" { FORBIDDEN_READ } else { FORBIDDEN_WRITE };
+            let forbidden = if role == "read" {
+                FORBIDDEN_READ
+            } else {
+                FORBIDDEN_WRITE
+            };
             call["responses"]["401"] = json!({ "description": UNAUTHORIZED });
             call["responses"]["429"] = json!({ "description": TOO_MANY });
             call["responses"]["403"] = json!({ "description": forbidden });

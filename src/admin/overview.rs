@@ -71,7 +71,12 @@ pub(super) async fn histogram(
     Extract(admin): Extract<Arc<Admin>>,
     QueryParams(query): QueryParams<HistogramQuery>,
 ) -> Result<Json<HistogramView>, Problem> {
-    let route = query.route.as_deref().map(|name| admin.route(name)).transpose()?.map(|r| &r.name);
+    let route = query
+        .route
+        .as_deref()
+        .map(|name| admin.route(name))
+        .transpose()?
+        .map(|r| &r.name);
     histogram_view(&admin, route).await.map(Json)
 }
 
@@ -91,7 +96,9 @@ pub(super) async fn histogram_view(
         minute: histogram.minute,
         hour: histogram.hour,
         day: histogram.day,
-        month: std::iter::once(first_day).chain(later.later_days.iter().copied()).collect(),
+        month: std::iter::once(first_day)
+            .chain(later.later_days.iter().copied())
+            .collect(),
         month_exact: histogram.exact && later.exact,
     })
 }
@@ -110,7 +117,11 @@ struct KnownMonth {
 
 impl DueMonths {
     /// The later days of a route, or of all, [`MONTH_AGE`] old at most.
-    async fn later_days(&self, admin: &Admin, route: Option<&RouteName>) -> Result<Arc<DueMonth>, Problem> {
+    async fn later_days(
+        &self,
+        admin: &Admin,
+        route: Option<&RouteName>,
+    ) -> Result<Arc<DueMonth>, Problem> {
         let now_us = admin.state.clock.mono_us();
         let key = route.cloned();
         if let Some(known) = self.0.lock().get(&key)
@@ -119,7 +130,13 @@ impl DueMonths {
             return Ok(Arc::clone(&known.month));
         }
         let month = Arc::new(admin.browse(admin.store()?.month(route)).await?);
-        self.0.lock().insert(key, KnownMonth { read_us: now_us, month: Arc::clone(&month) });
+        self.0.lock().insert(
+            key,
+            KnownMonth {
+                read_us: now_us,
+                month: Arc::clone(&month),
+            },
+        );
         Ok(month)
     }
 }
@@ -173,7 +190,9 @@ pub(super) async fn partitions(
     let views = admin.browse(store.partition_views()).await?;
     let members = admin.browse(store.replicas()).await?;
     let view = |v: crate::store::PartitionView| {
-        let owner = members.iter().find(|m| m.is_alive() && m.status.partitions.contains(&v.partition));
+        let owner = members
+            .iter()
+            .find(|m| m.is_alive() && m.status.partitions.contains(&v.partition));
         PartitionStatus {
             number: v.partition.0,
             messages: v.messages,
@@ -186,7 +205,10 @@ pub(super) async fn partitions(
             head: v.head.and_then(rfc3339),
         }
     };
-    Ok(Json(Page { items: views.into_iter().map(view).collect(), next: None }))
+    Ok(Json(Page {
+        items: views.into_iter().map(view).collect(),
+        next: None,
+    }))
 }
 
 /// A replica: one process of Postdate.
@@ -246,7 +268,10 @@ impl ReplicaStatusView {
     responses((status = 200, description = "The replicas, all of them.", body = Page<ReplicaStatusView>))
 )]
 pub(super) async fn replicas(Extract(admin): Extract<Arc<Admin>>) -> Json<Page<ReplicaStatusView>> {
-    Json(Page { items: replica_views(&admin).await, next: None })
+    Json(Page {
+        items: replica_views(&admin).await,
+        next: None,
+    })
 }
 
 /// The replicas, by name.
@@ -268,7 +293,12 @@ pub(super) async fn replica_views(admin: &Admin) -> Vec<ReplicaStatusView> {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             ..ReplicaStatus::default()
         };
-        let alone = RegisteredReplica { nonce: String::new(), heartbeat: 0, silent_ms: 0, status };
+        let alone = RegisteredReplica {
+            nonce: String::new(),
+            heartbeat: 0,
+            silent_ms: 0,
+            status,
+        };
         items.push(ReplicaStatusView {
             silent_ms: None,
             clock_skew_ms: None,

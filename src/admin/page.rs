@@ -35,9 +35,15 @@ struct PageCursor<Q, T> {
 }
 
 /// Writes a cursor, which is opaque to callers. `query` is everything that selects the list, but not the limit.
-pub(super) fn write_cursor(query: impl Serialize, after: impl Serialize) -> Result<String, Problem> {
+pub(super) fn write_cursor(
+    query: impl Serialize,
+    after: impl Serialize,
+) -> Result<String, Problem> {
     let text = serde_json::to_vec(&PageCursor { query, after }).map_err(|e| {
-        Problem::new(axum::http::StatusCode::INTERNAL_SERVER_ERROR, format!("no cursor can be written: {e}"))
+        Problem::new(
+            axum::http::StatusCode::INTERNAL_SERVER_ERROR,
+            format!("no cursor can be written: {e}"),
+        )
     })?;
     Ok(URL_SAFE_NO_PAD.encode(text))
 }
@@ -51,7 +57,9 @@ where
     let bytes = URL_SAFE_NO_PAD.decode(text).ok();
     let cursor = bytes.and_then(|bytes| serde_json::from_slice::<PageCursor<Q, T>>(&bytes).ok());
     let cursor = cursor.ok_or_else(|| {
-        Problem::bad("`cursor` is not one that this list gave: leave it out to begin at the first page")
+        Problem::bad(
+            "`cursor` is not one that this list gave: leave it out to begin at the first page",
+        )
     })?;
     if cursor.query != *query {
         return Err(Problem::bad(
@@ -69,12 +77,25 @@ mod tests {
     fn a_cursor_goes_on_in_its_own_query_only() {
         let query = ("orders".to_owned(), Some(7_i64));
         let cursor = write_cursor(&query, (1_i64, "id")).expect("written");
-        assert!(cursor.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_'), "{cursor}");
-        assert_eq!(read_cursor::<_, (i64, String)>(&cursor, &query).expect("read"), (1, "id".to_owned()));
-        for (text, other) in
-            [(cursor.as_str(), ("mail".to_owned(), Some(7))), (&cursor[1..], query), ("", Default::default())]
-        {
-            assert!(read_cursor::<_, (i64, String)>(text, &other).is_err(), "{text}");
+        assert!(
+            cursor
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_'),
+            "{cursor}"
+        );
+        assert_eq!(
+            read_cursor::<_, (i64, String)>(&cursor, &query).expect("read"),
+            (1, "id".to_owned())
+        );
+        for (text, other) in [
+            (cursor.as_str(), ("mail".to_owned(), Some(7))),
+            (&cursor[1..], query),
+            ("", Default::default()),
+        ] {
+            assert!(
+                read_cursor::<_, (i64, String)>(text, &other).is_err(),
+                "{text}"
+            );
         }
     }
 }

@@ -37,9 +37,18 @@ pub(super) struct PauseRequest {
 impl PauseRequest {
     fn parts(&self) -> PauseState {
         match self.only {
-            None => PauseState { ingress: true, publishing: true },
-            Some(RoutePart::Ingress) => PauseState { ingress: true, publishing: false },
-            Some(RoutePart::Publishing) => PauseState { ingress: false, publishing: true },
+            None => PauseState {
+                ingress: true,
+                publishing: true,
+            },
+            Some(RoutePart::Ingress) => PauseState {
+                ingress: true,
+                publishing: false,
+            },
+            Some(RoutePart::Publishing) => PauseState {
+                ingress: false,
+                publishing: true,
+            },
         }
     }
 }
@@ -114,14 +123,31 @@ async fn set(
     let store = admin.store()?;
     let parts = request.parts();
     let change = async {
-        if pause { store.pause(route, parts).await } else { store.resume(route, parts).await }?;
+        if pause {
+            store.pause(route, parts).await
+        } else {
+            store.resume(route, parts).await
+        }?;
         store.paused(route).await
     };
     let paused = admin.ask(change).await?;
     let word = |paused| if paused { "paused" } else { "running" };
-    let result = format!("ingress {}, publishing {}", word(paused.ingress), word(paused.publishing));
-    let parts = [(paused.ingress, RoutePart::Ingress), (paused.publishing, RoutePart::Publishing)];
-    let parts = parts.into_iter().filter_map(|(paused, part)| paused.then_some(part)).collect();
-    let view = PausedView { route: route.to_string(), paused: parts };
+    let result = format!(
+        "ingress {}, publishing {}",
+        word(paused.ingress),
+        word(paused.publishing)
+    );
+    let parts = [
+        (paused.ingress, RoutePart::Ingress),
+        (paused.publishing, RoutePart::Publishing),
+    ];
+    let parts = parts
+        .into_iter()
+        .filter_map(|(paused, part)| paused.then_some(part))
+        .collect();
+    let view = PausedView {
+        route: route.to_string(),
+        paused: parts,
+    };
     Ok((Extension(AuditNote::new("", result)), Json(view)))
 }

@@ -107,7 +107,11 @@ impl Problem {
     #[must_use]
     pub(super) fn nearest(mut self, nearest: Option<String>) -> Self {
         if let Some(nearest) = nearest {
-            let detail = format!("{}; did you mean `{}`?", self.detail, nearest.escape_debug());
+            let detail = format!(
+                "{}; did you mean `{}`?",
+                self.detail,
+                nearest.escape_debug()
+            );
             self.detail = detail.into_boxed_str();
             self.nearest = Some(nearest.into_boxed_str());
         }
@@ -124,7 +128,10 @@ impl IntoResponse for Problem {
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
         if status == StatusCode::UNAUTHORIZED {
-            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"postdate\""));
+            headers.insert(
+                header::WWW_AUTHENTICATE,
+                HeaderValue::from_static("Bearer realm=\"postdate\""),
+            );
         }
         response
     }

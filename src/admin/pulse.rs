@@ -23,7 +23,10 @@ pub(super) struct Pulse {
 impl Pulse {
     /// A pulse that has just beaten.
     pub(super) fn new(clock: Clock) -> Self {
-        Self { clock, beat_us: Arc::new(clock.mono_us().into()) }
+        Self {
+            clock,
+            beat_us: Arc::new(clock.mono_us().into()),
+        }
     }
 
     /// Reports whether the relay's runtime has turned lately.
@@ -36,7 +39,9 @@ impl Pulse {
 /// Beats as long as the runtime that it is spawned on turns, until `shutdown` is forced or drains.
 pub(super) async fn beat(pulse: Pulse, shutdown: Shutdown) {
     loop {
-        pulse.beat_us.store(pulse.clock.mono_us(), Ordering::Relaxed);
+        pulse
+            .beat_us
+            .store(pulse.clock.mono_us(), Ordering::Relaxed);
         tokio::select! {
             () = shutdown.draining() => return,
             () = tick(BEAT_INTERVAL) => {}
@@ -54,10 +59,15 @@ mod tests {
         let pulse = Pulse::new(clock);
         assert!(pulse.is_alive());
         let after = |silent: Duration| {
-            pulse.beat_us.store(clock.mono_us() - silent.as_micros() as i64, Ordering::Relaxed);
+            pulse.beat_us.store(
+                clock.mono_us() - silent.as_micros() as i64,
+                Ordering::Relaxed,
+            );
             pulse.is_alive()
         };
-        assert!(after(STANDSTILL_LIMIT.saturating_sub(Duration::from_secs(1))));
+        assert!(after(
+            STANDSTILL_LIMIT.saturating_sub(Duration::from_secs(1))
+        ));
         assert!(!after(STANDSTILL_LIMIT));
     }
 }

@@ -112,7 +112,11 @@ pub(super) async fn purge(
         return Err(Problem::bad("`from` is later than `to`: exchange them"));
     }
     let scope = (route.name.to_string(), request.state, from.0, to.0);
-    let after = request.cursor.as_deref().map(|cursor| read_cursor(cursor, &scope)).transpose()?;
+    let after = request
+        .cursor
+        .as_deref()
+        .map(|cursor| read_cursor(cursor, &scope))
+        .transpose()?;
     let after = after.map(|(due, p, bundle, index)| BrowseKey {
         due: UnixMs(due),
         partition: Partition(p),
@@ -125,21 +129,40 @@ pub(super) async fn purge(
         until_ingress_stands(&admin, &route).await?;
     }
     let name = Some(route.name.clone());
-    let query = BrowseQuery { route: name, from, to, after, limit: MAX_PURGE_ITEMS };
+    let query = BrowseQuery {
+        route: name,
+        from,
+        to,
+        after,
+        limit: MAX_PURGE_ITEMS,
+    };
     let page = admin.browse(store.browse(&query)).await?;
-    let next = page.next.map(|k| write_cursor(&scope, (k.due.0, k.partition.0, k.bundle, k.index)));
+    let next = page
+        .next
+        .map(|k| write_cursor(&scope, (k.due.0, k.partition.0, k.bundle, k.index)));
     let mut answer = PurgeAnswer {
         route: route.name.to_string(),
         dry_run: request.dry_run,
         messages: 0,
         bytes: 0,
-        in_flight: if is_first { admin.browse(store.in_flight(&route.name)).await? } else { 0 },
+        in_flight: if is_first {
+            admin.browse(store.in_flight(&route.name)).await?
+        } else {
+            0
+        },
         changed: 0,
         next: next.transpose()?,
     };
-    for found in page.found.iter().filter(|found| is_in(found, request.state)) {
-        let result =
-            if request.dry_run { WriteResult::Cancelled } else { cancel(&admin, &route, found).await? };
+    for found in page
+        .found
+        .iter()
+        .filter(|found| is_in(found, request.state))
+    {
+        let result = if request.dry_run {
+            WriteResult::Cancelled
+        } else {
+            cancel(&admin, &route, found).await?
+        };
         match result {
             WriteResult::Cancelled => {
                 answer.messages += 1;
@@ -152,8 +175,17 @@ pub(super) async fn purge(
             _ => answer.changed += 1,
         }
     }
-    let verb = if request.dry_run { "would be cancelled" } else { "cancelled" };
-    let PurgeAnswer { messages, in_flight, changed, .. } = answer;
+    let verb = if request.dry_run {
+        "would be cancelled"
+    } else {
+        "cancelled"
+    };
+    let PurgeAnswer {
+        messages,
+        in_flight,
+        changed,
+        ..
+    } = answer;
     let result = format!("{messages} {verb}, {in_flight} in flight, {changed} changed");
     let note = AuditNote::new(subject(&request), result);
     Ok((Extension(note), Json(answer)))
@@ -163,7 +195,12 @@ pub(super) async fn purge(
 /// then would be stored behind the purge.
 async fn until_ingress_stands(admin: &Admin, route: &Route) -> Result<(), Problem> {
     let store = admin.store()?;
-    let Some(since) = admin.browse(store.ingress_paused_since(&route.name)).await? else { return Ok(()) };
+    let Some(since) = admin
+        .browse(store.ingress_paused_since(&route.name))
+        .await?
+    else {
+        return Ok(());
+    };
     let stands_in_ms = PAUSE_TAKES_MS - store.clock().now().since(since);
     if (1..=PAUSE_TAKES_MS).contains(&stands_in_ms) {
         // Replicas do not say that they have stopped, so nothing tells of it but time.
@@ -173,12 +210,20 @@ async fn until_ingress_stands(admin: &Admin, route: &Route) -> Result<(), Proble
 }
 
 fn is_in(found: &StoredMessage, state: Option<PurgeState>) -> bool {
-    let own = if found.entry.failures > 0 { PurgeState::Retrying } else { PurgeState::Waiting };
+    let own = if found.entry.failures > 0 {
+        PurgeState::Retrying
+    } else {
+        PurgeState::Waiting
+    };
     state.is_none_or(|state| state == own)
 }
 
 /// Cancels this very message: another one that took its name meanwhile stays.
-async fn cancel(admin: &Admin, route: &Route, found: &StoredMessage) -> Result<WriteResult, Problem> {
+async fn cancel(
+    admin: &Admin,
+    route: &Route,
+    found: &StoredMessage,
+) -> Result<WriteResult, Problem> {
     let store = admin.store()?;
     let id = found.id.as_str();
     let op = WriteOp::Cancel {
@@ -187,7 +232,11 @@ async fn cancel(admin: &Admin, route: &Route, found: &StoredMessage) -> Result<W
         of: Some(IntendedMessage::Seen(found.version.clone())),
     };
     let home = store.home_of(&route.name, id);
-    let done = async { store.command(store.locate(&route.name, id, home).await?, op).await };
+    let done = async {
+        store
+            .command(store.locate(&route.name, id, home).await?, op)
+            .await
+    };
     let result = admin.ask(done).await?;
     if let Some(metrics) = admin.state.metrics.route(&route.name) {
         let word = match result {
@@ -208,5 +257,10 @@ fn subject(request: &PurgeRequest) -> String {
     });
     let from = request.from.as_ref().map(|from| format!("from={from}"));
     let to = request.to.as_ref().map(|to| format!("to={to}"));
-    state.into_iter().chain(from).chain(to).collect::<Vec<_>>().join(" ")
+    state
+        .into_iter()
+        .chain(from)
+        .chain(to)
+        .collect::<Vec<_>>()
+        .join(" ")
 }

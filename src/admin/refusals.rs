@@ -47,7 +47,8 @@ impl Refusals {
     /// Notes one refusal of this peer.
     pub(super) fn note(&self, reason: RefusalReason, peer: SocketAddr) {
         self.metrics.admin_refused(reason.as_str());
-        self.bursts.note_caller("admin refused a caller", reason.as_str(), peer.ip());
+        self.bursts
+            .note_caller("admin refused a caller", reason.as_str(), peer.ip());
     }
 }
 

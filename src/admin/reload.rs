@@ -49,11 +49,20 @@ impl WatchedFiles {
         let watched = |list: &TokenList, role| {
             let file = list.file.clone()?;
             let last = read_text(&file);
-            Some(WatchedTokens { file, role, listen: config.listen, access: access.clone(), last })
+            Some(WatchedTokens {
+                file,
+                role,
+                listen: config.listen,
+                access: access.clone(),
+                last,
+            })
         };
         let read = watched(&config.read_tokens, AccessRole::Read);
         let write = watched(&config.write_tokens, AccessRole::Write);
-        Self { certificate, tokens: read.into_iter().chain(write).collect() }
+        Self {
+            certificate,
+            tokens: read.into_iter().chain(write).collect(),
+        }
     }
 
     /// Reports whether there is no file to look at.
@@ -98,7 +107,14 @@ impl WatchedCertificate {
     pub(super) fn load(files: &IdentityFiles) -> Result<(Self, Arc<ShownCertificate>), String> {
         let pem = files.read()?;
         let shown = ShownCertificate::new(files.parse(&pem)?);
-        Ok((Self { files: files.clone(), shown: shown.clone(), last: Ok(pem) }, shown))
+        Ok((
+            Self {
+                files: files.clone(),
+                shown: shown.clone(),
+                last: Ok(pem),
+            },
+            shown,
+        ))
     }
 
     fn look(&mut self) {
@@ -116,7 +132,10 @@ impl WatchedCertificate {
                 self.shown.replace(pair);
                 info!(certificate = %self.files.certificate.display(), "admin shows a new certificate");
             }
-            Err(error) => warn!(error, "a new admin certificate cannot be used; the one before stays"),
+            Err(error) => warn!(
+                error,
+                "a new admin certificate cannot be used; the one before stays"
+            ),
         }
     }
 }
@@ -128,7 +147,10 @@ impl WatchedTokens {
             return;
         }
         let file = self.file.display();
-        let parsed = read.as_deref().map_err(Clone::clone).and_then(|text| tokens_of(text, self.listen));
+        let parsed = read
+            .as_deref()
+            .map_err(Clone::clone)
+            .and_then(|text| tokens_of(text, self.listen));
         match parsed {
             Ok(tokens) => {
                 self.access.replace(self.role, &tokens);
@@ -148,13 +170,19 @@ fn read_text(file: &Path) -> Result<String, String> {
 fn tokens_of(text: &str, listen: SocketAddr) -> Result<Vec<Secret>, String> {
     let mut tokens = Vec::new();
     for (index, token) in text.lines().enumerate() {
-        let fault = token_fault(token).map(str::to_owned).or_else(|| token_length_fault(token, listen));
+        let fault = token_fault(token)
+            .map(str::to_owned)
+            .or_else(|| token_length_fault(token, listen));
         if let Some(fault) = fault {
             return Err(format!("token {} {fault}", index + 1));
         }
         tokens.push(Secret::new(token));
     }
-    if tokens.is_empty() { Err("is empty".to_owned()) } else { Ok(tokens) }
+    if tokens.is_empty() {
+        Err("is empty".to_owned())
+    } else {
+        Ok(tokens)
+    }
 }
 
 #[cfg(test)]
@@ -171,11 +199,18 @@ mod tests {
         for (text, listen, said) in [
             ("", loopback, "is empty"),
             ("one\n\ntwo", loopback, "token 2 is empty"),
-            ("pass word", loopback, "token 1 is empty or has other than visible ASCII"),
+            (
+                "pass word",
+                loopback,
+                "token 1 is empty or has other than visible ASCII",
+            ),
             ("hunter2", elsewhere, "token 1 has fewer than 16 characters"),
         ] {
             let refused = count(text, listen).expect_err(text);
-            assert!(refused.contains(said) && !refused.contains("hunter2"), "{refused}");
+            assert!(
+                refused.contains(said) && !refused.contains("hunter2"),
+                "{refused}"
+            );
         }
     }
 }

@@ -11,7 +11,11 @@ use crate::domain::Clock;
 
 /// Shortest time between two renderings. Integration tests poll the metrics for what they wait for: in a build for tests
 /// it is shorter.
-const RENDER_INTERVAL: Duration = Duration::from_millis(if cfg!(feature = "test-util") { 50 } else { 1000 });
+const RENDER_INTERVAL: Duration = Duration::from_millis(if cfg!(feature = "test-util") {
+    50
+} else {
+    1000
+});
 
 /// The last rendering.
 #[derive(Default)]
@@ -26,7 +30,11 @@ struct Rendering {
 impl RenderedMetrics {
     /// The text, never older than this call: a call that comes too soon after a rendering waits for the next one, at most
     /// [`RENDER_INTERVAL`], and shares it with the others that wait.
-    pub(super) async fn text(&self, registry: &Registry, clock: Clock) -> Result<Bytes, std::fmt::Error> {
+    pub(super) async fn text(
+        &self,
+        registry: &Registry,
+        clock: Clock,
+    ) -> Result<Bytes, std::fmt::Error> {
         let asked_us = clock.mono_us();
         let mut last = self.0.lock().await;
         if let Some(Rendering { at_us, text }) = &*last {
@@ -40,7 +48,10 @@ impl RenderedMetrics {
         let mut text = String::new();
         encode(&mut text, registry)?;
         let text = Bytes::from(text);
-        *last = Some(Rendering { at_us, text: text.clone() });
+        *last = Some(Rendering {
+            at_us,
+            text: text.clone(),
+        });
         Ok(text)
     }
 }
@@ -65,9 +76,19 @@ mod tests {
         let began = clock.mono_us();
         let texts = join_all((0..100).map(|_| ask())).await;
         let waited = Duration::from_micros((clock.mono_us() - began).unsigned_abs());
-        assert!(std::str::from_utf8(&first).expect("text").contains("things_total 0"), "{first:?}");
+        assert!(
+            std::str::from_utf8(&first)
+                .expect("text")
+                .contains("things_total 0"),
+            "{first:?}"
+        );
         for text in &texts {
-            assert!(std::str::from_utf8(text).expect("text").contains("things_total 1"), "{text:?}");
+            assert!(
+                std::str::from_utf8(text)
+                    .expect("text")
+                    .contains("things_total 1"),
+                "{text:?}"
+            );
             assert_eq!(text.as_ptr(), texts[0].as_ptr(), "rendered again");
         }
         assert!(waited > RENDER_INTERVAL / 2, "{waited:?}");

@@ -47,20 +47,42 @@ pub(super) async fn list(
     Extract(admin): Extract<Arc<Admin>>,
     QueryParams(query): QueryParams<RetryQuery>,
 ) -> Result<Json<Page<MessageView>>, Problem> {
-    let route = query.route.as_deref().map(|name| admin.route(name).map(|r| r.name.clone())).transpose()?;
+    let route = query
+        .route
+        .as_deref()
+        .map(|name| admin.route(name).map(|r| r.name.clone()))
+        .transpose()?;
     let limit = limit(query.limit.as_deref())?;
     let cursor_scope = ("retries".to_owned(), query.route.clone());
-    let after = query.cursor.as_deref().map(|cursor| read_cursor(cursor, &cursor_scope)).transpose()?;
+    let after = query
+        .cursor
+        .as_deref()
+        .map(|cursor| read_cursor(cursor, &cursor_scope))
+        .transpose()?;
     let after = after.map(|(p, asked, bundle, index)| RetryMark {
         partition: Partition(p),
         asked: UnixMs(asked),
         bundle,
         index,
     });
-    let page = admin.browse(admin.store()?.retries(route.as_ref(), after.as_ref(), limit)).await?;
-    let next = page.next.map(|m| write_cursor(&cursor_scope, (m.partition.0, m.asked.0, m.bundle, m.index)));
+    let page = admin
+        .browse(
+            admin
+                .store()?
+                .retries(route.as_ref(), after.as_ref(), limit),
+        )
+        .await?;
+    let next = page
+        .next
+        .map(|m| write_cursor(&cursor_scope, (m.partition.0, m.asked.0, m.bundle, m.index)));
     let mut found = page.found;
     found.sort_by_key(|message| message.entry.due);
-    let items = found.iter().map(|found| message_view(&admin, found)).collect();
-    Ok(Json(Page { items, next: next.transpose()? }))
+    let items = found
+        .iter()
+        .map(|found| message_view(&admin, found))
+        .collect();
+    Ok(Json(Page {
+        items,
+        next: next.transpose()?,
+    }))
 }

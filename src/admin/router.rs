@@ -24,8 +24,8 @@ use super::openapi::{self, ApiDescription};
 use super::problem::Problem;
 use super::refusals::{ProbesOnly, RefusalReason};
 use super::{
-    audit, body, console, dead, dead_actions, health, live, messages, overview, pause, purge, retries,
-    routes, send, session, skip,
+    audit, body, console, dead, dead_actions, health, live, messages, overview, pause, purge,
+    retries, routes, send, session, skip,
 };
 
 /// All calls. The router and the description are made of these and nothing else. The table in `mod.rs` lists the same
@@ -45,7 +45,11 @@ fn calls() -> OpenApiRouter<Arc<Admin>> {
         .routes(routes!(retries::list))
         .routes(routes!(body::body))
         .routes(routes!(messages::list))
-        .routes(routes!(messages::one, messages::cancel, messages::reschedule))
+        .routes(routes!(
+            messages::one,
+            messages::cancel,
+            messages::reschedule
+        ))
         .routes(routes!(overview::histogram))
         .routes(routes!(overview::partitions))
         .routes(routes!(overview::replicas))
@@ -66,7 +70,10 @@ pub(super) fn router(admin: Arc<Admin>) -> Router {
     router
         .fallback(console::file)
         .method_not_allowed_fallback(|method: Method| async move {
-            Problem::new(StatusCode::METHOD_NOT_ALLOWED, format!("{method} is not for this path"))
+            Problem::new(
+                StatusCode::METHOD_NOT_ALLOWED,
+                format!("{method} is not for this path"),
+            )
         })
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .layer(from_fn_with_state(Arc::clone(&admin), guard_call))
@@ -78,7 +85,9 @@ pub(super) fn probe_router(admin: Arc<Admin>) -> Router {
     Router::new()
         .route("/livez", get(health::live))
         .route("/readyz", get(health::ready))
-        .fallback(|| async { Problem::not_found("there are /livez and /readyz at this address, no more") })
+        .fallback(|| async {
+            Problem::not_found("there are /livez and /readyz at this address, no more")
+        })
         .layer(from_fn_with_state(Arc::clone(&admin), guard_call))
         .with_state(admin)
 }
@@ -97,7 +106,9 @@ async fn guard_call(Extract(admin): Extract<Arc<Admin>>, request: Request, next:
         Ok(caller) => {
             let audited = AuditedCall::begin(&admin, &parts, &caller.name);
             parts.extensions.insert(caller);
-            let answer = AssertUnwindSafe(next.run(Request::from_parts(parts, body))).catch_unwind().await;
+            let answer = AssertUnwindSafe(next.run(Request::from_parts(parts, body)))
+                .catch_unwind()
+                .await;
             let response = answer.unwrap_or_else(|_| {
                 error!("a call of the admin API panicked");
                 let detail = "an internal error; the log says more";
@@ -112,16 +123,25 @@ async fn guard_call(Extract(admin): Extract<Arc<Admin>>, request: Request, next:
         }
     };
     let headers = response.headers_mut();
-    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers
+        .entry(header::CACHE_CONTROL)
+        .or_insert(HeaderValue::from_static("no-store"));
+    headers.insert(
+        header::X_CONTENT_TYPE_OPTIONS,
+        HeaderValue::from_static("nosniff"),
+    );
     response
 }
 
 /// Refuses a call on a connection that may ask for probes and metrics only.
 fn judge_connection(parts: &Parts) -> Result<(), Problem> {
-    let probes_only = parts.extensions.get::<ProbesOnly>().is_some_and(|only| only.0);
+    let probes_only = parts
+        .extensions
+        .get::<ProbesOnly>()
+        .is_some_and(|only| only.0);
     if probes_only && is_guarded(parts.uri.path()) {
-        let detail = "this address has too many connections with calls under way; end some and try again";
+        let detail =
+            "this address has too many connections with calls under way; end some and try again";
         return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, detail));
     }
     Ok(())
@@ -155,7 +175,10 @@ pub(super) static OPENAPI_DOCUMENT: LazyLock<Result<String, String>> =
 )]
 async fn description() -> Result<impl IntoResponse, Problem> {
     let text = OPENAPI_DOCUMENT.as_ref().map_err(|why| {
-        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, format!("the description cannot be written: {why}"))
+        Problem::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            format!("the description cannot be written: {why}"),
+        )
     })?;
     Ok(([(header::CONTENT_TYPE, "application/json")], text.as_str()))
 }

@@ -66,12 +66,18 @@ pub(super) struct RouteView {
 )]
 pub(super) async fn list(Extract(admin): Extract<Arc<Admin>>) -> Json<Page<RouteView>> {
     refresh_counts(&admin).await;
-    Json(Page { items: route_views(&admin), next: None })
+    Json(Page {
+        items: route_views(&admin),
+        next: None,
+    })
 }
 
 /// All routes, by name, with the counts of the last refresh.
 pub(super) fn route_views(admin: &Admin) -> Vec<RouteView> {
-    admin.routes().map(|route| route_view(admin, route)).collect()
+    admin
+        .routes()
+        .map(|route| route_view(admin, route))
+        .collect()
 }
 
 impl RouteView {
@@ -101,8 +107,15 @@ pub(super) async fn one(
 /// answer, the last counts are shown: `/readyz` reports that it is away.
 pub(super) async fn refresh_counts(admin: &Admin) {
     let Ok(store) = admin.store() else { return };
-    let names: Vec<RouteName> = admin.state.metrics.routes().map(|(name, _)| name.clone()).collect();
-    let Ok(Ok(counts)) = tokio::time::timeout(COUNT_DEADLINE, store.counts(&names)).await else { return };
+    let names: Vec<RouteName> = admin
+        .state
+        .metrics
+        .routes()
+        .map(|(name, _)| name.clone())
+        .collect();
+    let Ok(Ok(counts)) = tokio::time::timeout(COUNT_DEADLINE, store.counts(&names)).await else {
+        return;
+    };
     for (name, counts) in counts {
         if let Some(metrics) = admin.state.metrics.route(&name) {
             metrics.show_counts(counts.messages, counts.dead);
@@ -122,7 +135,9 @@ fn route_view(admin: &Admin, route: &Route) -> RouteView {
         pending: metrics.map_or(0, |m| m.pending.get()),
         in_flight: metrics.map_or(0, |m| m.in_flight.get()),
         dead: metrics.map_or(0, |m| m.dead.get()),
-        paused: metrics.map(|m| m.paused().into_iter().map(str::to_owned).collect()).unwrap_or_default(),
+        paused: metrics
+            .map(|m| m.paused().into_iter().map(str::to_owned).collect())
+            .unwrap_or_default(),
         publishing_paused: metrics.is_some_and(|m| m.publishing_paused.get() != 0),
         oldest_overdue_s: metrics.map_or(0.0, |m| m.oldest_overdue.get()),
         troubles: troubles(admin, route),
@@ -130,8 +145,14 @@ fn route_view(admin: &Admin, route: &Route) -> RouteView {
 }
 
 fn troubles(admin: &Admin, route: &Route) -> Vec<String> {
-    let targets = route.targets().map(|target| format!("target:{}", route::describe(target)));
-    let own = [format!("route:{}", route.name), format!("source:{}", route.name), "store:room".to_owned()];
+    let targets = route
+        .targets()
+        .map(|target| format!("target:{}", route::describe(target)));
+    let own = [
+        format!("route:{}", route.name),
+        format!("source:{}", route.name),
+        "store:room".to_owned(),
+    ];
     let names: Vec<String> = own.into_iter().chain(targets).collect();
     let trouble = |(name, state): (String, ReadinessState)| match state {
         ReadinessState::Up => None,
@@ -139,15 +160,29 @@ fn troubles(admin: &Admin, route: &Route) -> Vec<String> {
             names.contains(&name).then(|| format!("{name}: {why}"))
         }
     };
-    admin.state.readiness.parts().into_iter().filter_map(trouble).collect()
+    admin
+        .state
+        .readiness
+        .parts()
+        .into_iter()
+        .filter_map(trouble)
+        .collect()
 }
 
 fn from(endpoint: &Endpoint) -> Value {
     match endpoint {
-        Endpoint::Kafka { connection, topic, group } => {
+        Endpoint::Kafka {
+            connection,
+            topic,
+            group,
+        } => {
             json!({ "kafka": connection, "topic": topic, "group": group })
         }
-        Endpoint::Rabbitmq { connection, queue, prefetch } => {
+        Endpoint::Rabbitmq {
+            connection,
+            queue,
+            prefetch,
+        } => {
             json!({ "rabbitmq": connection, "queue": queue, "prefetch": prefetch })
         }
     }
@@ -156,7 +191,11 @@ fn from(endpoint: &Endpoint) -> Value {
 fn to(target: &Target) -> Value {
     match target {
         Target::Kafka { connection, topic } => json!({ "kafka": connection, "topic": topic }),
-        Target::Rabbitmq { connection, exchange, routing_key } => {
+        Target::Rabbitmq {
+            connection,
+            exchange,
+            routing_key,
+        } => {
             let routing_key = match routing_key {
                 RoutingKey::Preserve => "preserve",
                 RoutingKey::Key => "key",
@@ -218,13 +257,27 @@ fn policy(policy: &RoutePolicy) -> Value {
 /// Milliseconds as the configuration writes them: `1h30m`, `250ms`.
 fn duration(ms: i64) -> String {
     let mut rest = ms;
-    let parts =
-        [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)].map(|(unit, length)| {
-            let count = rest / length;
-            rest %= length;
-            if count == 0 { String::new() } else { format!("{count}{unit}") }
-        });
-    if ms == 0 { "0s".to_owned() } else { parts.concat() }
+    let parts = [
+        ("d", 86_400_000),
+        ("h", 3_600_000),
+        ("m", 60_000),
+        ("s", 1000),
+        ("ms", 1),
+    ]
+    .map(|(unit, length)| {
+        let count = rest / length;
+        rest %= length;
+        if count == 0 {
+            String::new()
+        } else {
+            format!("{count}{unit}")
+        }
+    });
+    if ms == 0 {
+        "0s".to_owned()
+    } else {
+        parts.concat()
+    }
 }
 
 /// Bytes as the configuration writes them, in the largest unit that fits exactly.
@@ -245,9 +298,27 @@ mod tests {
 
     #[test]
     fn durations_and_sizes_are_written_as_in_the_configuration() {
-        let durations = [0, 1, 250, 1000, 90_000, 5_400_000, 2_592_000_000, 86_400_001].map(duration);
-        assert_eq!(durations, ["0s", "1ms", "250ms", "1s", "1m30s", "1h30m", "30d", "1d1ms"]);
+        let durations = [
+            0,
+            1,
+            250,
+            1000,
+            90_000,
+            5_400_000,
+            2_592_000_000,
+            86_400_001,
+        ]
+        .map(duration);
+        assert_eq!(
+            durations,
+            ["0s", "1ms", "250ms", "1s", "1m30s", "1h30m", "30d", "1d1ms"]
+        );
         let sizes = [0, 1, 1000, 1024, 65_536, 1 << 20, 3 << 30, (1 << 20) + 1].map(size);
-        assert_eq!(sizes, ["0B", "1B", "1000B", "1KiB", "64KiB", "1MiB", "3GiB", "1048577B"]);
+        assert_eq!(
+            sizes,
+            [
+                "0B", "1B", "1000B", "1KiB", "64KiB", "1MiB", "3GiB", "1048577B"
+            ]
+        );
     }
 }

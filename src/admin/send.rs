@@ -152,23 +152,42 @@ pub(super) async fn send(
     JsonBody(mut request): JsonBody<SendRequest>,
 ) -> Result<Response, Problem> {
     if admin.state.readiness.is_draining() {
-        return Err(Problem::unavailable("this replica is draining; nothing was sent"));
+        return Err(Problem::unavailable(
+            "this replica is draining; nothing was sent",
+        ));
     }
     let wait = request.wait;
-    let id = request.id.take().unwrap_or_else(|| fresh_id(admin.state.clock));
+    let id = request
+        .id
+        .take()
+        .unwrap_or_else(|| fresh_id(admin.state.clock));
     let message = message(&route, request, &id)?;
-    let due = admin.state.inject.judge(&route, &message).map_err(|unfit| {
-        let detail = format!("the route would not take this message: {}", unfit.error);
-        Problem::bad(detail).reason(unfit.reason.as_str())
-    })?;
+    let due = admin
+        .state
+        .inject
+        .judge(&route, &message)
+        .map_err(|unfit| {
+            let detail = format!("the route would not take this message: {}", unfit.error);
+            Problem::bad(detail).reason(unfit.reason.as_str())
+        })?;
     if !wait {
         inject(&admin, &route, message, &id).await?;
-        let sent = AcceptedMessage { id: id.clone(), route: route.name.to_string() };
-        return Ok((StatusCode::ACCEPTED, Extension(AuditNote::new(id, "sent")), Json(sent)).into_response());
+        let sent = AcceptedMessage {
+            id: id.clone(),
+            route: route.name.to_string(),
+        };
+        return Ok((
+            StatusCode::ACCEPTED,
+            Extension(AuditNote::new(id, "sent")),
+            Json(sent),
+        )
+            .into_response());
     }
     let left_ms = due.since(admin.state.clock.wall()).max(0);
     if left_ms > MAX_WAIT_MS {
-        return Err(Problem::bad("`wait` is for messages that are due within an hour; nothing was sent"));
+        return Err(Problem::bad(
+            "`wait` is for messages that are due within an hour; nothing was sent",
+        ));
     }
     let follower = admin.state.watch.follow(&route.name, &id).ok_or_else(|| {
         Problem::unavailable("too many messages are being waited for; send it without `wait`")
@@ -179,7 +198,11 @@ pub(super) async fn send(
     let patience = Duration::from_millis((left_ms + FOLLOW_MARGIN_MS) as u64);
     let outcome = follow(&admin, &route, follower, patience, &id).await?;
     let ended = ended(&route, id.clone(), &outcome);
-    Ok((Extension(AuditNote::new(id, "sent and followed")), Json(ended)).into_response())
+    Ok((
+        Extension(AuditNote::new(id, "sent and followed")),
+        Json(ended),
+    )
+        .into_response())
 }
 
 /// An id that no producer uses: time and 64 random bits.
@@ -194,25 +217,45 @@ fn message(route: &Route, request: SendRequest, id: &str) -> Result<Message, Pro
         (Endpoint::Kafka { .. }, key) => (Origin::Kafka, key.map(Bytes::from), None),
         (Endpoint::Rabbitmq { .. }, None) => {
             // The message is persistent, as every message that Postdate publishes.
-            let properties = Properties { delivery_mode: Some(2), ..Properties::default() };
-            (Origin::Rabbitmq, Some(Bytes::new()), Some(Box::new(properties)))
+            let properties = Properties {
+                delivery_mode: Some(2),
+                ..Properties::default()
+            };
+            (
+                Origin::Rabbitmq,
+                Some(Bytes::new()),
+                Some(Box::new(properties)),
+            )
         }
         (Endpoint::Rabbitmq { .. }, Some(_)) => {
-            return bad("`key` is for routes from Kafka: a queue is reached by its name as routing key");
+            return bad(
+                "`key` is for routes from Kafka: a queue is reached by its name as routing key",
+            );
         }
     };
     if id.starts_with(['~', '"']) {
-        return bad("an id cannot begin with `~`, which is for Postdate's own ids, or with a quote");
+        return bad(
+            "an id cannot begin with `~`, which is for Postdate's own ids, or with a quote",
+        );
     }
     let names = &route.policy.headers;
     let moment = match (request.delay, request.at) {
         (Some(_), Some(_)) => return bad("`delay` and `at` cannot stand together"),
         (None, Some(at)) => (names.deliver_at.as_str(), at.text()),
-        (delay, None) => (names.delay.as_str(), delay.map_or_else(|| "0".to_owned(), Timestamp::text)),
+        (delay, None) => (
+            names.delay.as_str(),
+            delay.map_or_else(|| "0".to_owned(), Timestamp::text),
+        ),
     };
     let own = [&names.delay, &names.deliver_at, &names.id, &names.op];
-    if let Some(name) = request.headers.keys().find(|name| own.iter().any(|o| o.eq_ignore_ascii_case(name))) {
-        return bad(&format!("the header `{name}` is not for `headers`: use `delay`, `at` and `id`"));
+    if let Some(name) = request
+        .headers
+        .keys()
+        .find(|name| own.iter().any(|o| o.eq_ignore_ascii_case(name)))
+    {
+        return bad(&format!(
+            "the header `{name}` is not for `headers`: use `delay`, `at` and `id`"
+        ));
     }
     let body = match (request.body, request.body_base64) {
         (Some(_), Some(_)) => return bad("`body` and `body_base64` cannot stand together"),
@@ -223,9 +266,21 @@ fn message(route: &Route, request: SendRequest, id: &str) -> Result<Message, Pro
         },
     };
     let given = request.headers.into_iter();
-    let set = [(moment.0.to_owned(), moment.1), (names.id.clone(), id.to_owned())];
-    let headers = given.chain(set).map(|(name, value)| Header::new(name, text(origin, value))).collect();
-    Ok(Message { origin, key, body: Some(body), headers, properties })
+    let set = [
+        (moment.0.to_owned(), moment.1),
+        (names.id.clone(), id.to_owned()),
+    ];
+    let headers = given
+        .chain(set)
+        .map(|(name, value)| Header::new(name, text(origin, value)))
+        .collect();
+    Ok(Message {
+        origin,
+        key,
+        body: Some(body),
+        headers,
+        properties,
+    })
 }
 
 fn text(origin: Origin, value: String) -> HeaderValue {
@@ -235,9 +290,20 @@ fn text(origin: Origin, value: String) -> HeaderValue {
     }
 }
 
-async fn inject(admin: &Admin, route: &Arc<Route>, message: Message, id: &str) -> Result<(), Problem> {
-    let injected = tokio::time::timeout(INJECT_DEADLINE, admin.state.inject.inject(route, message)).await;
-    let late = || Err(InjectError::Unconfirmed(format!("no answer in {} s", INJECT_DEADLINE.as_secs())));
+async fn inject(
+    admin: &Admin,
+    route: &Arc<Route>,
+    message: Message,
+    id: &str,
+) -> Result<(), Problem> {
+    let injected =
+        tokio::time::timeout(INJECT_DEADLINE, admin.state.inject.inject(route, message)).await;
+    let late = || {
+        Err(InjectError::Unconfirmed(format!(
+            "no answer in {} s",
+            INJECT_DEADLINE.as_secs()
+        )))
+    };
     injected.unwrap_or_else(|_| late()).map_err(|error| {
         let status = match error {
             InjectError::Unreachable(_) => StatusCode::SERVICE_UNAVAILABLE,
@@ -280,7 +346,10 @@ pub(super) fn obstacles(admin: &Admin, route: &Route) -> String {
         }
         let ingress = metrics.paused();
         if !ingress.is_empty() {
-            found.push(format!("ingress of the route waits ({})", ingress.join(", ")));
+            found.push(format!(
+                "ingress of the route waits ({})",
+                ingress.join(", ")
+            ));
         }
     }
     for (part, state) in admin.state.readiness.parts() {
@@ -294,7 +363,12 @@ pub(super) fn obstacles(admin: &Admin, route: &Route) -> String {
 fn ended(route: &Route, id: String, outcome: &MessageEnd) -> SendAnswer {
     let route = route.name.to_string();
     match outcome.clone() {
-        MessageEnd::Published { published_at, due, lateness_ms, attempt } => SendAnswer {
+        MessageEnd::Published {
+            published_at,
+            due,
+            lateness_ms,
+            attempt,
+        } => SendAnswer {
             id,
             route,
             result: SendOutcome::Published,

@@ -69,11 +69,14 @@ pub async fn start(
     let runtime = OwnRuntime::new().map_err(ListenError::Thread)?;
     let own_tasks = tasks.on(&runtime.handle);
     let pulse = Pulse::new(state.clock);
-    let bound = BoundServer::bind(config, state, &own_tasks, shutdown.clone(), pulse.clone()).await?;
+    let bound =
+        BoundServer::bind(config, state, &own_tasks, shutdown.clone(), pulse.clone()).await?;
     let addresses = bound.addresses;
     let thread = own_tasks.clone();
     let serving = move || runtime.run(bound.serve(own_tasks));
-    thread.thread("admin", serving).map_err(ListenError::Thread)?;
+    thread
+        .thread("admin", serving)
+        .map_err(ListenError::Thread)?;
     tasks.spawn("admin:pulse", beat(pulse, shutdown));
     Ok(addresses)
 }
@@ -87,8 +90,13 @@ struct OwnRuntime {
 
 impl OwnRuntime {
     fn new() -> std::io::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(Self { handle: runtime.handle().clone(), runtime: Some(runtime) })
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        Ok(Self {
+            handle: runtime.handle().clone(),
+            runtime: Some(runtime),
+        })
     }
 
     /// Runs a future to its end on this thread.
@@ -139,17 +147,30 @@ impl BoundServer {
             Some(address) => Some(bind("admin.probe_listen", address).await?),
             None => None,
         };
-        let addresses =
-            ListenAddresses { admin: main.1, probes: probes.as_ref().map(|(_, address)| *address) };
+        let addresses = ListenAddresses {
+            admin: main.1,
+            probes: probes.as_ref().map(|(_, address)| *address),
+        };
         let ended = CancellationToken::new();
         let gone = ended.clone().drop_guard();
-        let admin = Admin::new(state, tokens, refusals.clone(), pulse, gone, tasks.clone(), shutdown.clone());
+        let admin = Admin::new(
+            state,
+            tokens,
+            refusals.clone(),
+            pulse,
+            gone,
+            tasks.clone(),
+            shutdown.clone(),
+        );
         let listener = |listener, app, tls, places, of_one_network| BoundListener {
             listener,
             app,
             tls,
             connections: Arc::new(OpenConnections::new(clock)),
-            bounds: ConnectionBounds { places, of_one_network },
+            bounds: ConnectionBounds {
+                places,
+                of_one_network,
+            },
             refusals: refusals.clone(),
         };
         let mut listeners = Vec::new();
@@ -159,15 +180,31 @@ impl BoundServer {
             info!(%address, "admin listens for probes");
         }
         let is_tls = acceptor.is_some();
-        listeners.push(listener(main.0, router(admin), acceptor, MAX_CONNECTIONS, MAX_OF_ONE_NETWORK));
+        listeners.push(listener(
+            main.0,
+            router(admin),
+            acceptor,
+            MAX_CONNECTIONS,
+            MAX_OF_ONE_NETWORK,
+        ));
         info!(address = %addresses.admin, tls = is_tls, "admin listens");
-        Ok(Self { addresses, listeners, files, shutdown, ended })
+        Ok(Self {
+            addresses,
+            listeners,
+            files,
+            shutdown,
+            ended,
+        })
     }
 
     /// The connections of the main address.
     #[cfg(test)]
     pub(super) fn connections(&self) -> Arc<OpenConnections> {
-        self.listeners.last().expect("the main one").connections.clone()
+        self.listeners
+            .last()
+            .expect("the main one")
+            .connections
+            .clone()
     }
 
     /// Serves until `shutdown` drains and every connection has ended. `tasks` are those of this runtime.
@@ -176,17 +213,26 @@ impl BoundServer {
             tasks.spawn("admin:files", self.files.watch(self.shutdown.clone()));
         }
         for listener in self.listeners {
-            tasks.spawn("admin:accept", listener.accept(tasks.clone(), self.shutdown.clone()));
+            tasks.spawn(
+                "admin:accept",
+                listener.accept(tasks.clone(), self.shutdown.clone()),
+            );
         }
         self.ended.cancelled().await;
     }
 }
 
 /// The certificate of the main address, and its acceptor; nothing if it speaks no TLS.
-fn load_tls(config: &Config) -> Result<(Option<WatchedCertificate>, Option<TlsAcceptor>), ListenError> {
-    let Some(files) = &config.tls else { return Ok((None, None)) };
+fn load_tls(
+    config: &Config,
+) -> Result<(Option<WatchedCertificate>, Option<TlsAcceptor>), ListenError> {
+    let Some(files) = &config.tls else {
+        return Ok((None, None));
+    };
     let (certificate, shown) = WatchedCertificate::load(files).map_err(ListenError::Certificate)?;
-    let acceptor = shown.acceptor().map_err(|error| ListenError::Certificate(error.to_string()))?;
+    let acceptor = shown
+        .acceptor()
+        .map_err(|error| ListenError::Certificate(error.to_string()))?;
     Ok((Some(certificate), Some(acceptor)))
 }
 
@@ -222,7 +268,14 @@ struct BoundListener {
 
 impl BoundListener {
     async fn accept(self, tasks: Tasks, shutdown: Shutdown) {
-        let Self { listener, app, tls, connections, bounds, refusals } = self;
+        let Self {
+            listener,
+            app,
+            tls,
+            connections,
+            bounds,
+            refusals,
+        } = self;
         let listener = match TcpListener::from_std(listener) {
             Ok(listener) => listener,
             Err(error) => {
@@ -246,8 +299,20 @@ impl BoundListener {
                     };
                     let progress = connections.open(network);
                     let tls = tls.clone().map(|acceptor| (acceptor, refusals.clone()));
-                    let connection = AcceptedConnection { stream, peer, tls, probes_only, progress, place };
-                    let task = serve(connection, app.clone(), connections.clone(), shutdown.clone());
+                    let connection = AcceptedConnection {
+                        stream,
+                        peer,
+                        tls,
+                        probes_only,
+                        progress,
+                        place,
+                    };
+                    let task = serve(
+                        connection,
+                        app.clone(),
+                        connections.clone(),
+                        shutdown.clone(),
+                    );
                     tasks.spawn("admin:connection", task);
                 }
                 Err(error) => {
@@ -320,7 +385,14 @@ async fn serve(
     connections: Arc<OpenConnections>,
     shutdown: Shutdown,
 ) {
-    let AcceptedConnection { stream, peer, tls, probes_only, progress, place } = connection;
+    let AcceptedConnection {
+        stream,
+        peer,
+        tls,
+        probes_only,
+        progress,
+        place,
+    } = connection;
     let request_progress = progress.clone();
     let app = app
         .layer(axum::Extension(PeerAddress(peer)))

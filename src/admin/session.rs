@@ -45,7 +45,11 @@ pub(super) async fn session(
     Extract(admin): Extract<Arc<Admin>>,
     Extension(caller): Extension<Caller>,
 ) -> Json<SessionView> {
-    let role = if caller.role == AccessRole::Write { SessionRole::Write } else { SessionRole::Read };
+    let role = if caller.role == AccessRole::Write {
+        SessionRole::Write
+    } else {
+        SessionRole::Read
+    };
     Json(SessionView {
         role,
         who: caller.name.to_string(),

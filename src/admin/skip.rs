@@ -18,7 +18,11 @@ use crate::domain::{Endpoint, KafkaPosition, RouteName};
 /// Passes over offsets at which partitions stand.
 pub trait Skip: Send + Sync {
     /// Has a partition of the route's topic pass over one offset, if it stands there. The wait is bounded.
-    fn skip<'a>(&'a self, route: &'a RouteName, position: KafkaPosition) -> BoxFuture<'a, SkipResult>;
+    fn skip<'a>(
+        &'a self,
+        route: &'a RouteName,
+        position: KafkaPosition,
+    ) -> BoxFuture<'a, SkipResult>;
 }
 
 /// Result of a skip.
@@ -93,22 +97,36 @@ pub(super) async fn skip(
 ) -> Result<(Extension<AuditNote>, Json<SkippedView>), Problem> {
     let SkipRequest { partition, offset } = request;
     let Endpoint::Kafka { topic, .. } = &route.from else {
-        return Err(Problem::not_found(format!("route {} reads a queue, which has no offsets", route.name)));
+        return Err(Problem::not_found(format!(
+            "route {} reads a queue, which has no offsets",
+            route.name
+        )));
     };
     if partition < 0 || !(0..i64::MAX).contains(&offset) {
         return Err(Problem::bad("partition and offset begin at 0"));
     }
     let place = format!("partition {partition} of topic {topic}");
-    match admin.state.skip.skip(&route.name, KafkaPosition { partition, offset }).await {
+    match admin
+        .state
+        .skip
+        .skip(&route.name, KafkaPosition { partition, offset })
+        .await
+    {
         SkipResult::Skipped => {
             let note = AuditNote::new(format!("{place}, offset {offset}"), "skipped");
             let route = route.name.to_string();
-            let view = SkippedView { route, topic: topic.clone(), partition, offset, next: offset + 1 };
+            let view = SkippedView {
+                route,
+                topic: topic.clone(),
+                partition,
+                offset,
+                next: offset + 1,
+            };
             Ok((Extension(note), Json(view)))
         }
-        SkipResult::StandsElsewhere(at) => {
-            Err(conflict(format!("{place} stands at offset {at}, not at {offset}; nothing was skipped")))
-        }
+        SkipResult::StandsElsewhere(at) => Err(conflict(format!(
+            "{place} stands at offset {at}, not at {offset}; nothing was skipped"
+        ))),
         SkipResult::DoesNotStand(next) => Err(conflict(format!(
             "{place} does not stand: its next record is expected at offset {next}; nothing was skipped"
         ))),
@@ -121,7 +139,9 @@ pub(super) async fn skip(
         ))),
         SkipResult::NoAnswer => Err(Problem::new(
             StatusCode::GATEWAY_TIMEOUT,
-            format!("the consumer of {place} did not answer in time; look where it stands, and ask again"),
+            format!(
+                "the consumer of {place} did not answer in time; look where it stands, and ask again"
+            ),
         )),
     }
 }

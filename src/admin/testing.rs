@@ -21,9 +21,12 @@ use super::pulse::Pulse;
 use super::refusals::Refusals;
 use super::server::{BoundServer, ListenAddresses};
 use super::{
-    AdminState, Config, Inject, InjectError, InvalidMessage, Redrive, RedriveOutcome, Skip, SkipResult,
+    AdminState, Config, Inject, InjectError, InvalidMessage, Redrive, RedriveOutcome, Skip,
+    SkipResult,
 };
-use crate::domain::route::{DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, RetryPolicy};
+use crate::domain::route::{
+    DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, RetryPolicy,
+};
 use crate::domain::{
     Clock, Endpoint, Header, HeaderValue, InvalidReason, KafkaPosition, Message, Route, RouteName,
     RoutePolicy, RoutingKey, Secret, Target, UnixMs,
@@ -87,20 +90,28 @@ impl Skip for StandingAtSeven {
 
 /// The value of a header that holds text; `None` if there is no such header.
 pub(crate) fn text(headers: &[Header], name: &str) -> Option<String> {
-    headers.iter().find(|h| h.name.as_str() == name).map(|h| match &h.value {
-        HeaderValue::Bytes(b) | HeaderValue::LongString(b) => String::from_utf8(b.to_vec()).expect("UTF-8"),
-        other => panic!("not a text: {other:?}"),
-    })
+    headers
+        .iter()
+        .find(|h| h.name.as_str() == name)
+        .map(|h| match &h.value {
+            HeaderValue::Bytes(b) | HeaderValue::LongString(b) => {
+                String::from_utf8(b.to_vec()).expect("UTF-8")
+            }
+            other => panic!("not a text: {other:?}"),
+        })
 }
 
 impl Inject for RecordingIngress {
     fn judge(&self, route: &Route, message: &Message) -> Result<UnixMs, InvalidMessage> {
         let names = &route.policy.headers;
-        let delay =
-            text(&message.headers, &names.delay).map(|t| t.parse().map(|ms| self.clock.wall().plus(ms)));
+        let delay = text(&message.headers, &names.delay)
+            .map(|t| t.parse().map(|ms| self.clock.wall().plus(ms)));
         let at = text(&message.headers, &names.deliver_at).map(|t| t.parse().map(UnixMs));
         let due = delay.or(at).expect("a delay header, always");
-        due.map_err(|_| InvalidMessage { reason: InvalidReason::BadDelay, error: "not a delay".to_owned() })
+        due.map_err(|_| InvalidMessage {
+            reason: InvalidReason::BadDelay,
+            error: "not a delay".to_owned(),
+        })
     }
 
     fn inject<'a>(
@@ -144,7 +155,11 @@ pub(crate) fn route(name: &str, from: Endpoint) -> Arc<Route> {
         rate: None,
         jitter_ms: 0,
         ordered: false,
-        retry: RetryPolicy { attempts: 16, initial_ms: 1000, max_ms: 300_000 },
+        retry: RetryPolicy {
+            attempts: 16,
+            initial_ms: 1000,
+            max_ms: 300_000,
+        },
         dead_letters: crate::domain::DeadLetterLimits::default(),
         trail: crate::domain::TrailLimits::default(),
     };
@@ -157,26 +172,47 @@ pub(crate) fn route(name: &str, from: Endpoint) -> Arc<Route> {
     });
     let name = RouteName::new(name).expect("a name");
     let to = match &from {
-        Endpoint::Kafka { .. } => Target::Kafka { connection: "main".to_owned(), topic: "orders".to_owned() },
+        Endpoint::Kafka { .. } => Target::Kafka {
+            connection: "main".to_owned(),
+            topic: "orders".to_owned(),
+        },
         Endpoint::Rabbitmq { .. } => Target::Rabbitmq {
             connection: "main".to_owned(),
             exchange: "mail".to_owned(),
             routing_key: RoutingKey::Preserve,
         },
     };
-    Arc::new(Route { name, from, to: Arc::new(to), allow_targets: Vec::new(), dead_letter_to, policy })
+    Arc::new(Route {
+        name,
+        from,
+        to: Arc::new(to),
+        allow_targets: Vec::new(),
+        dead_letter_to,
+        policy,
+    })
 }
 
 /// A Kafka route `orders`, a RabbitMQ route `mail`, and one with names of its own for the headers.
 pub(crate) fn routes() -> Vec<Arc<Route>> {
     let text = str::to_owned;
-    let kafka =
-        Endpoint::Kafka { connection: text("main"), topic: text("orders.delayed"), group: text("postdate") };
-    let queue = Endpoint::Rabbitmq { connection: text("main"), queue: text("mail.delayed"), prefetch: 500 };
+    let kafka = Endpoint::Kafka {
+        connection: text("main"),
+        topic: text("orders.delayed"),
+        group: text("postdate"),
+    };
+    let queue = Endpoint::Rabbitmq {
+        connection: text("main"),
+        queue: text("mail.delayed"),
+        prefetch: 500,
+    };
     let mut renamed = Route::clone(&route("renamed", kafka.clone()));
     renamed.policy.headers.delay = text("after");
     renamed.policy.headers.id = text("name");
-    vec![route("orders", kafka), route("mail", queue), Arc::new(renamed)]
+    vec![
+        route("orders", kafka),
+        route("mail", queue),
+        Arc::new(renamed),
+    ]
 }
 
 /// A state around a recording ingress.
@@ -210,9 +246,21 @@ pub(crate) fn state() -> (AdminState, Arc<RecordingIngress>) {
 }
 
 pub(crate) fn config(read: &[&str], write: &[&str]) -> Config {
-    let secrets = |texts: &[&str]| texts.iter().map(|t| Secret::new(*t)).collect::<Vec<_>>().into();
+    let secrets = |texts: &[&str]| {
+        texts
+            .iter()
+            .map(|t| Secret::new(*t))
+            .collect::<Vec<_>>()
+            .into()
+    };
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-    Config { listen, probe_listen: None, tls: None, read_tokens: secrets(read), write_tokens: secrets(write) }
+    Config {
+        listen,
+        probe_listen: None,
+        tls: None,
+        read_tokens: secrets(read),
+        write_tokens: secrets(write),
+    }
 }
 
 /// The context of a server without tokens and connections.
@@ -221,7 +269,15 @@ pub(super) fn open_admin(state: AdminState) -> Arc<Admin> {
     let refusals = Refusals::new(state.metrics.clone(), state.bursts.clone());
     let pulse = Pulse::new(state.clock);
     let gone = CancellationToken::new().drop_guard();
-    Admin::new(state, tokens, refusals, pulse, gone, Tasks::default(), Shutdown::default())
+    Admin::new(
+        state,
+        tokens,
+        refusals,
+        pulse,
+        gone,
+        Tasks::default(),
+        Shutdown::default(),
+    )
 }
 
 /// A running server.
@@ -252,7 +308,10 @@ impl HttpAnswer {
 
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let lines = self.head.lines().filter_map(|l| l.split_once(": "));
-        lines.filter(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value).next()
+        lines
+            .filter(|(n, _)| n.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value)
+            .next()
     }
 }
 
@@ -271,12 +330,24 @@ impl TestServer {
         let watch = Arc::clone(&state.watch);
         let metrics = Arc::clone(&state.metrics);
         let pulse = Pulse::new(state.clock);
-        let bound = BoundServer::bind(&config, state, &tasks, shutdown.clone(), pulse).await.expect("bound");
+        let bound = BoundServer::bind(&config, state, &tasks, shutdown.clone(), pulse)
+            .await
+            .expect("bound");
         let address = bound.addresses.admin;
         let addresses = bound.addresses;
         let connections = bound.connections();
         tasks.spawn("admin", bound.serve(tasks.clone()));
-        Self { address, recorder, tasks, shutdown, readiness, watch, metrics, addresses, connections }
+        Self {
+            address,
+            recorder,
+            tasks,
+            shutdown,
+            readiness,
+            watch,
+            metrics,
+            addresses,
+            connections,
+        }
     }
 
     /// Sends bytes on a connection of their own and reads all that comes back.
@@ -285,20 +356,43 @@ impl TestServer {
             let mut stream = TcpStream::connect(self.address).await.expect("connected");
             stream.write_all(request.as_bytes()).await.expect("written");
             let mut answer = String::new();
-            stream.read_to_string(&mut answer).await.expect("an answer in UTF-8");
+            stream
+                .read_to_string(&mut answer)
+                .await
+                .expect("an answer in UTF-8");
             answer
         };
-        let answer =
-            tokio::time::timeout(Duration::from_secs(30), exchange).await.expect("an answer in time");
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {answer:?}"));
-        let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).expect("a status");
-        HttpAnswer { status, head: head.to_owned(), body: body.to_owned() }
+        let answer = tokio::time::timeout(Duration::from_secs(30), exchange)
+            .await
+            .expect("an answer in time");
+        let (head, body) = answer
+            .split_once("\r\n\r\n")
+            .unwrap_or_else(|| panic!("no answer: {answer:?}"));
+        let status = head
+            .split(' ')
+            .nth(1)
+            .and_then(|s| s.parse().ok())
+            .expect("a status");
+        HttpAnswer {
+            status,
+            head: head.to_owned(),
+            body: body.to_owned(),
+        }
     }
 
     /// One request, with a token if one is given.
-    pub(crate) async fn call(&self, method: &str, path: &str, token: Option<&str>, body: &str) -> HttpAnswer {
+    pub(crate) async fn call(
+        &self,
+        method: &str,
+        path: &str,
+        token: Option<&str>,
+        body: &str,
+    ) -> HttpAnswer {
         let token = token.map(|token| format!("Bearer {token}"));
-        let headers: Vec<_> = token.iter().map(|token| ("authorization", token.as_str())).collect();
+        let headers: Vec<_> = token
+            .iter()
+            .map(|token| ("authorization", token.as_str()))
+            .collect();
         self.call_with(method, path, &headers, body).await
     }
 
@@ -310,8 +404,10 @@ impl TestServer {
         headers: &[(&str, &str)],
         body: &str,
     ) -> HttpAnswer {
-        let headers: String =
-            headers.iter().flat_map(|(name, value)| [*name, ": ", *value, "\r\n"]).collect();
+        let headers: String = headers
+            .iter()
+            .flat_map(|(name, value)| [*name, ": ", *value, "\r\n"])
+            .collect();
         let host = self.address;
         let length = body.len();
         self.raw(format!(
@@ -323,8 +419,13 @@ impl TestServer {
 
     /// `POST /api/v1/routes/{route}/messages` with the write token.
     pub(crate) async fn send(&self, route: &str, body: serde_json::Value) -> HttpAnswer {
-        self.call("POST", &format!("/api/v1/routes/{route}/messages"), Some(WRITE_TOKEN), &body.to_string())
-            .await
+        self.call(
+            "POST",
+            &format!("/api/v1/routes/{route}/messages"),
+            Some(WRITE_TOKEN),
+            &body.to_string(),
+        )
+        .await
     }
 
     /// Ends the server; all its tasks must end.

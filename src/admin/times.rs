@@ -10,7 +10,10 @@ use crate::domain::{UnixMs, moment};
 
 /// Value of a delay header: a text, or a whole number of milliseconds.
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "a delay or a moment is a text or a whole number of milliseconds")]
+#[serde(
+    untagged,
+    expecting = "a delay or a moment is a text or a whole number of milliseconds"
+)]
 pub(super) enum Timestamp {
     /// Milliseconds.
     Ms(u64),
@@ -22,7 +25,11 @@ impl PartialSchema for Timestamp {
     fn schema() -> RefOr<Schema> {
         let kinds = SchemaType::Array(vec![Type::String, Type::Integer]);
         let meaning = "As a delay header holds it: a text, or a whole number of milliseconds.";
-        ObjectBuilder::new().schema_type(kinds).minimum(Some(0)).description(Some(meaning)).into()
+        ObjectBuilder::new()
+            .schema_type(kinds)
+            .minimum(Some(0))
+            .description(Some(meaning))
+            .into()
     }
 }
 
@@ -44,17 +51,24 @@ pub(super) const LAST_MOMENT: UnixMs = UnixMs(253_402_300_799_999);
 /// Reads a moment of a query: Unix ms, or RFC 3339 with an offset. `name` is the parameter's name, for the error.
 pub(super) fn moment(name: &str, text: &str) -> Result<UnixMs, Problem> {
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
-        let ms = text.parse().ok().map(UnixMs).filter(|ms| *ms <= LAST_MOMENT);
+        let ms = text
+            .parse()
+            .ok()
+            .map(UnixMs)
+            .filter(|ms| *ms <= LAST_MOMENT);
         return ms.ok_or_else(|| Problem::bad(format!("`{name}` is beyond the year 9999")));
     }
     moment::parse(text).map_err(|e| {
-        let detail =
-            format!("`{name}` is no moment: {e}; or Unix milliseconds (a `+` is written %2B in a URL)");
+        let detail = format!(
+            "`{name}` is no moment: {e}; or Unix milliseconds (a `+` is written %2B in a URL)"
+        );
         Problem::bad(detail)
     })
 }
 
 /// Writes a moment as RFC 3339 in UTC; `None` beyond the year 9999.
 pub(super) fn rfc3339(moment: UnixMs) -> Option<String> {
-    jiff::Timestamp::from_millisecond(moment.0).ok().map(|t| t.to_string())
+    jiff::Timestamp::from_millisecond(moment.0)
+        .ok()
+        .map(|t| t.to_string())
 }

@@ -44,7 +44,9 @@ impl ShownCertificate {
     /// An acceptor of connections that shows this certificate.
     pub(super) fn acceptor(self: &Arc<Self>) -> Result<TlsAcceptor, rustls::Error> {
         let builder = ServerConfig::builder_with_provider(Arc::new(default_provider()));
-        let builder = builder.with_safe_default_protocol_versions()?.with_no_client_auth();
+        let builder = builder
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth();
         let mut config = builder.with_cert_resolver(self.clone());
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(TlsAcceptor::from(Arc::new(config)))
@@ -86,7 +88,9 @@ pub(super) async fn begin(acceptor: &TlsAcceptor, stream: TrackedStream) -> TlsB
 
 /// Tells a client without TLS, in HTTP, that TLS is spoken here. Waits [`REFUSAL_DEADLINE`] at most for it to read that.
 pub(super) async fn refuse_plain(mut stream: TrackedStream) -> io::Result<()> {
-    timeout(REFUSAL_DEADLINE, answer_plain(&mut stream)).await.unwrap_or(Ok(()))
+    timeout(REFUSAL_DEADLINE, answer_plain(&mut stream))
+        .await
+        .unwrap_or(Ok(()))
 }
 
 /// Answers 400, and reads what the client has sent: a connection that is closed over unread bytes is reset, and the
@@ -99,5 +103,7 @@ async fn answer_plain(stream: &mut TrackedStream) -> io::Result<()> {
     );
     stream.write_all(answer.as_bytes()).await?;
     stream.shutdown().await?;
-    tokio::io::copy(&mut stream.take(MAX_REFUSED_BYTES), &mut tokio::io::sink()).await.map(drop)
+    tokio::io::copy(&mut stream.take(MAX_REFUSED_BYTES), &mut tokio::io::sink())
+        .await
+        .map(drop)
 }

@@ -126,8 +126,9 @@ impl MessageTrail {
     /// The answer for a message that is gone. `None`: the trail does not have it.
     pub(super) fn of(route: &Route, id: &str, reading: &TrailReading) -> Option<Self> {
         let words = || reading.events.iter().rev().map(|event| event.word);
-        let state =
-            words().find(|word| word.is_end() || *word == TrailWord::Redriven).or_else(|| words().next())?;
+        let state = words()
+            .find(|word| word.is_end() || *word == TrailWord::Redriven)
+            .or_else(|| words().next())?;
         Some(Self {
             id: id.to_owned(),
             route: route.name.to_string(),
@@ -153,14 +154,21 @@ fn event_view(event: &TrailEvent) -> TrailEventView {
         attempt: event.attempt,
         target: target.map(|target| target.name.to_string()),
         connection: target.map(|target| {
-            format!("{}.{}", if target.is_kafka { "kafka" } else { "rabbitmq" }, target.connection)
+            format!(
+                "{}.{}",
+                if target.is_kafka { "kafka" } else { "rabbitmq" },
+                target.connection
+            )
         }),
         due_ms: event.due.map(|due| due.0),
         due: event.due.and_then(rfc3339),
         by: text(&event.by),
         reason: text(&event.reason),
         dead_id: text(&event.dead_id),
-        position: event.position.map(|at| PositionView { partition: at.partition, offset: at.offset }),
+        position: event.position.map(|at| PositionView {
+            partition: at.partition,
+            offset: at.offset,
+        }),
     }
 }
 
@@ -174,7 +182,12 @@ pub(super) async fn read_trail(
 }
 
 /// Records that a caller cancelled a message.
-pub(super) fn record_cancel(admin: &Admin, route: &Route, id: &str, who: &str) -> Result<(), Problem> {
+pub(super) fn record_cancel(
+    admin: &Admin,
+    route: &Route,
+    id: &str,
+    who: &str,
+) -> Result<(), Problem> {
     let store = admin.store()?;
     if let Some(trail) = store.trail(&route.name) {
         trail.cancelled(id, store.clock().now(), TrailCause::Caller(who));
@@ -233,8 +246,14 @@ mod tests {
     }
 
     fn state(words: &[TrailWord]) -> Option<&'static str> {
-        let events = (0..).zip(words).map(|(at, word)| event(at, *word)).collect();
-        let reading = TrailReading { events, since: None };
+        let events = (0..)
+            .zip(words)
+            .map(|(at, word)| event(at, *word))
+            .collect();
+        let reading = TrailReading {
+            events,
+            since: None,
+        };
         let answer = MessageTrail::of(&testing::route(), "a", &reading)?;
         let all = TrailWord::ALL.map(TrailWord::as_str);
         let shown = serde_json::to_value(&answer).expect("JSON");
@@ -248,24 +267,50 @@ mod tests {
         for word in TrailWord::ALL {
             assert_eq!(state(&[word]), Some(word.as_str()));
         }
-        assert_eq!(state(&[TrailWord::Delivered, TrailWord::Deduplicated]), Some("delivered"));
-        assert_eq!(state(&[TrailWord::Dead, TrailWord::Dropped]), Some("dropped"));
-        assert_eq!(state(&[TrailWord::Dead, TrailWord::Redriven, TrailWord::Moved]), Some("redriven"));
-        assert_eq!(state(&[TrailWord::Moved, TrailWord::Replaced]), Some("replaced"));
+        assert_eq!(
+            state(&[TrailWord::Delivered, TrailWord::Deduplicated]),
+            Some("delivered")
+        );
+        assert_eq!(
+            state(&[TrailWord::Dead, TrailWord::Dropped]),
+            Some("dropped")
+        );
+        assert_eq!(
+            state(&[TrailWord::Dead, TrailWord::Redriven, TrailWord::Moved]),
+            Some("redriven")
+        );
+        assert_eq!(
+            state(&[TrailWord::Moved, TrailWord::Replaced]),
+            Some("replaced")
+        );
     }
 
     #[test]
     fn an_event_shows_what_it_has_and_nothing_else() {
-        let target = TrailTarget { is_kafka: true, connection: "main".into(), name: "orders".into() };
+        let target = TrailTarget {
+            is_kafka: true,
+            connection: "main".into(),
+            name: "orders".into(),
+        };
         let delivered = TrailEvent {
             late_ms: Some(2),
             attempt: Some(1),
             target: Some(target),
             ..event(1_700_000_000_123, TrailWord::Delivered)
         };
-        let position = Some(KafkaPosition { partition: 3, offset: 1881 });
-        let cancelled = TrailEvent { by: Some("header".into()), position, ..event(5, TrailWord::Cancelled) };
-        let reading = TrailReading { events: vec![delivered, cancelled], since: None };
+        let position = Some(KafkaPosition {
+            partition: 3,
+            offset: 1881,
+        });
+        let cancelled = TrailEvent {
+            by: Some("header".into()),
+            position,
+            ..event(5, TrailWord::Cancelled)
+        };
+        let reading = TrailReading {
+            events: vec![delivered, cancelled],
+            since: None,
+        };
         let shown = serde_json::to_value(event_views(&reading)).expect("JSON");
         let expected = json!([
             {

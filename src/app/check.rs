@@ -34,15 +34,27 @@ pub struct CheckFinding {
 
 impl CheckFinding {
     fn good(text: String) -> Self {
-        Self { good: true, warns: false, text }
+        Self {
+            good: true,
+            warns: false,
+            text,
+        }
     }
 
     fn warning(text: String) -> Self {
-        Self { good: true, warns: true, text }
+        Self {
+            good: true,
+            warns: true,
+            text,
+        }
     }
 
     fn bad(text: String) -> Self {
-        Self { good: false, warns: false, text }
+        Self {
+            good: false,
+            warns: false,
+            text,
+        }
     }
 }
 
@@ -50,7 +62,9 @@ impl CheckFinding {
 pub fn lowered_prefetches(routes: &[Arc<Route>]) -> Vec<String> {
     let parts = ReadAllocation::of(routes);
     let lowered = |route: &Arc<Route>| {
-        let Endpoint::Rabbitmq { prefetch, .. } = route.from else { return None };
+        let Endpoint::Rabbitmq { prefetch, .. } = route.from else {
+            return None;
+        };
         let fitting = parts.prefetch(prefetch, route.policy.max_size);
         (fitting < prefetch).then(|| {
             format!(
@@ -67,7 +81,14 @@ pub fn lowered_prefetches(routes: &[Arc<Route>]) -> Vec<String> {
 /// A sentence for each route whose messages may name any queue of a virtual host.
 pub fn keys_that_name_queues(routes: &[Arc<Route>]) -> Vec<String> {
     let names_any = |to: &Arc<Target>| {
-        let Target::Rabbitmq { exchange, routing_key, .. } = &**to else { return false };
+        let Target::Rabbitmq {
+            exchange,
+            routing_key,
+            ..
+        } = &**to
+        else {
+            return false;
+        };
         exchange.is_empty() && matches!(routing_key, RoutingKey::Key | RoutingKey::Preserve)
     };
     let open = routes.iter().filter(|route| route.targets().any(names_any));
@@ -88,26 +109,52 @@ pub fn check_connections(config: &Config) -> anyhow::Result<Vec<CheckFinding>> {
 }
 
 async fn all(config: &Config) -> Vec<CheckFinding> {
-    let kafka = config.kafka.values().map(|connection| kafka::check(connection, &config.routes));
-    let rabbitmq = config.rabbitmq.values().map(|connection| rabbitmq::check(connection, &config.routes));
+    let kafka = config
+        .kafka
+        .values()
+        .map(|connection| kafka::check(connection, &config.routes));
+    let rabbitmq = config
+        .rabbitmq
+        .values()
+        .map(|connection| rabbitmq::check(connection, &config.routes));
     let loops = clusters::loops(config);
     let bindings = bindings::loops(config);
-    let (redis, kafka, rabbitmq, loops, bindings) =
-        tokio::join!(redis(&config.redis), join_all(kafka), join_all(rabbitmq), loops, bindings);
+    let (redis, kafka, rabbitmq, loops, bindings) = tokio::join!(
+        redis(&config.redis),
+        join_all(kafka),
+        join_all(rabbitmq),
+        loops,
+        bindings
+    );
     let brokers = kafka.into_iter().chain(rabbitmq).flatten();
-    std::iter::once(redis).chain(brokers).chain(loops).chain(bindings).collect()
+    std::iter::once(redis)
+        .chain(brokers)
+        .chain(loops)
+        .chain(bindings)
+        .collect()
 }
 
 /// The bad findings about the brokers that one route uses, and about its topics, queues and exchanges there.
 pub(crate) async fn of_route(config: &Config, route: &Arc<Route>) -> Vec<CheckFinding> {
     let routes = std::slice::from_ref(route);
     let used = super::used_connections(routes);
-    let kafka = config.kafka.values().filter(|c| used.contains(c.name.as_str()));
-    let rabbitmq = config.rabbitmq.values().filter(|c| used.contains(c.name.as_str()));
+    let kafka = config
+        .kafka
+        .values()
+        .filter(|c| used.contains(c.name.as_str()));
+    let rabbitmq = config
+        .rabbitmq
+        .values()
+        .filter(|c| used.contains(c.name.as_str()));
     let kafka = kafka.map(|connection| kafka::check(connection, routes));
     let rabbitmq = rabbitmq.map(|connection| rabbitmq::check(connection, routes));
     let (kafka, rabbitmq) = tokio::join!(join_all(kafka), join_all(rabbitmq));
-    kafka.into_iter().chain(rabbitmq).flatten().filter(|finding| !finding.good).collect()
+    kafka
+        .into_iter()
+        .chain(rabbitmq)
+        .flatten()
+        .filter(|finding| !finding.good)
+        .collect()
 }
 
 async fn redis(config: &store::Config) -> CheckFinding {
@@ -118,7 +165,9 @@ async fn redis(config: &store::Config) -> CheckFinding {
         Ok(Err(PreflightFailure::Refused(why))) => {
             CheckFinding::bad(format!("redis: {place} may not be used: {why}"))
         }
-        Ok(Err(PreflightFailure::Tls(why))) => CheckFinding::bad(format!("redis: cannot be used: {why}")),
+        Ok(Err(PreflightFailure::Tls(why))) => {
+            CheckFinding::bad(format!("redis: cannot be used: {why}"))
+        }
         Ok(Err(PreflightFailure::Away(why))) => CheckFinding::bad(format!(
             "redis: cannot be used: {why}; is it running, and is `{key}` right, user and password included?"
         )),
@@ -140,7 +189,11 @@ fn target(route: &Route) -> String {
 }
 
 fn list(names: &BTreeSet<String>) -> String {
-    names.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+    names
+        .iter()
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 #[cfg(test)]
@@ -152,8 +205,15 @@ mod tests {
     fn a_key_on_the_default_exchange_is_warned_of() {
         let route = |exchange: &str, routing_key| {
             let (connection, exchange) = ("main".to_owned(), exchange.to_owned());
-            let to = Target::Rabbitmq { connection, exchange, routing_key };
-            vec![Arc::new(Route { to: Arc::new(to), ..Route::clone(&testing::route()) })]
+            let to = Target::Rabbitmq {
+                connection,
+                exchange,
+                routing_key,
+            };
+            vec![Arc::new(Route {
+                to: Arc::new(to),
+                ..Route::clone(&testing::route())
+            })]
         };
         for (exchange, key, warns) in [
             ("", RoutingKey::Key, true),
@@ -162,7 +222,11 @@ mod tests {
             ("mail", RoutingKey::Key, false),
         ] {
             let told = keys_that_name_queues(&route(exchange, key.clone()));
-            assert_eq!(told.len(), usize::from(warns), "{exchange:?} {key:?}: {told:?}");
+            assert_eq!(
+                told.len(),
+                usize::from(warns),
+                "{exchange:?} {key:?}: {told:?}"
+            );
         }
     }
 }

@@ -12,11 +12,15 @@ pub(super) fn plant() {
     if let Some(key) = mutants::redis_clock() {
         store::follow_clock(&key);
     }
-    let Some(file) = mutants::wall_clock() else { return };
+    let Some(file) = mutants::wall_clock() else {
+        return;
+    };
     // The thread is no task: it ends with the process, and nobody waits for it.
     std::thread::spawn(move || {
         loop {
-            let shift = std::fs::read_to_string(&file).ok().and_then(|text| text.trim().parse().ok());
+            let shift = std::fs::read_to_string(&file)
+                .ok()
+                .and_then(|text| text.trim().parse().ok());
             domain::clock::shift_wall(shift.unwrap_or(0));
             std::thread::sleep(READ_INTERVAL);
         }

@@ -101,7 +101,12 @@ pub(super) async fn drain(
 }
 
 /// Drains one stage until its deadline and forces it then. Answers the tasks that were late.
-async fn end_stage(stages: &StageShutdowns, tasks: &Tasks, stage: Stage, deadline: Instant) -> Vec<String> {
+async fn end_stage(
+    stages: &StageShutdowns,
+    tasks: &Tasks,
+    stage: Stage,
+    deadline: Instant,
+) -> Vec<String> {
     let shutdown = stages.shutdown(stage);
     shutdown.begin();
     let unfinished = ended_until(tasks, stage, deadline).await;
@@ -143,9 +148,17 @@ mod tests {
     /// Every combination of stages that have a task which does not end in time.
     #[tokio::test(start_paused = true)]
     async fn each_stage_has_time_of_its_own_and_only_ingress_may_give_up() {
-        const ALL: [Stage; 4] = [Stage::Ingress, Stage::Publishing, Stage::Egress, Stage::Admin];
+        const ALL: [Stage; 4] = [
+            Stage::Ingress,
+            Stage::Publishing,
+            Stage::Egress,
+            Stage::Admin,
+        ];
         for case in 0..16_u32 {
-            let slow: Vec<Stage> = (0..4).filter(|n| case & (1 << n) != 0).map(|n| ALL[n]).collect();
+            let slow: Vec<Stage> = (0..4)
+                .filter(|n| case & (1 << n) != 0)
+                .map(|n| ALL[n])
+                .collect();
             let stages = StageShutdowns::new();
             let tasks = Tasks::default();
             let readiness = Readiness::default();
@@ -159,8 +172,15 @@ mod tests {
             assert_eq!(drained.err().unwrap_or_default(), late, "{case:04b}");
             let waited = began.elapsed();
             let share = TIMEOUT * slow.last().map_or(0, |stage| last_share(*stage)) / TIME_SHARES;
-            assert!(waited >= share && waited <= share + FORCED_END, "{case:04b}: {waited:?}");
-            assert!(stages.process.is_forced() && stages.ingress.is_forced() && stages.admin.is_forced());
+            assert!(
+                waited >= share && waited <= share + FORCED_END,
+                "{case:04b}: {waited:?}"
+            );
+            assert!(
+                stages.process.is_forced()
+                    && stages.ingress.is_forced()
+                    && stages.admin.is_forced()
+            );
         }
     }
 

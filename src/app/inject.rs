@@ -32,9 +32,10 @@ impl Inject for IngressInject {
                 Ok(due.plus(route.policy.jitter_ms))
             }
             Admitted::PassThrough { .. } | Admitted::Cancel { .. } => Ok(now),
-            Admitted::Invalid { reason, error, .. } => {
-                Err(InvalidMessage { reason, error: error.to_string() })
-            }
+            Admitted::Invalid { reason, error, .. } => Err(InvalidMessage {
+                reason,
+                error: error.to_string(),
+            }),
         }
     }
 
@@ -49,17 +50,32 @@ impl Inject for IngressInject {
         let verdicts: Arc<VerdictInbox> = Arc::default();
         let lane = self.lanes.lane(&target);
         let not_after_us = self.clock.mono_us() + SUBMIT_DEADLINE_US;
-        lane.submit(Publication::alone(entry, target, 0, &verdicts, not_after_us));
+        lane.submit(Publication::alone(
+            entry,
+            target,
+            0,
+            &verdicts,
+            not_after_us,
+        ));
         Box::pin(async move {
-            match verdicts.take().await.into_iter().next().map(|(_, verdict)| verdict) {
+            match verdicts
+                .take()
+                .await
+                .into_iter()
+                .next()
+                .map(|(_, verdict)| verdict)
+            {
                 Some(Verdict::Confirmed) => Ok(()),
-                Some(Verdict::Refused { reason, error }) => {
-                    Err(InjectError::Refused(format!("{}: {error}", reason.as_str())))
+                Some(Verdict::Refused { reason, error }) => Err(InjectError::Refused(format!(
+                    "{}: {error}",
+                    reason.as_str()
+                ))),
+                Some(Verdict::Unknown { error }) => {
+                    Err(InjectError::Unconfirmed(error.to_string()))
                 }
-                Some(Verdict::Unknown { error }) => Err(InjectError::Unconfirmed(error.to_string())),
-                Some(Verdict::NotTried) | None => {
-                    Err(InjectError::Unreachable("it did not answer in time".to_owned()))
-                }
+                Some(Verdict::NotTried) | None => Err(InjectError::Unreachable(
+                    "it did not answer in time".to_owned(),
+                )),
             }
         })
     }

@@ -25,7 +25,12 @@ use crate::store::Store;
 use crate::telemetry::{Metrics, TargetChange};
 
 /// Announces the parts and keeps them up to date until the lanes end.
-pub(super) fn start(app: &App, lanes: Arc<dyn Lanes>, slot: &Arc<OnceLock<Store>>, shutdown: Shutdown) {
+pub(super) fn start(
+    app: &App,
+    lanes: Arc<dyn Lanes>,
+    slot: &Arc<OnceLock<Store>>,
+    shutdown: Shutdown,
+) {
     let routes = &app.config.routes;
     let readiness = &app.readiness;
     let side = |name: String| readiness.side_part(name);
@@ -35,7 +40,10 @@ pub(super) fn start(app: &App, lanes: Arc<dyn Lanes>, slot: &Arc<OnceLock<Store>
         .map(|target| (route::describe(target), target.clone()))
         .collect();
     let parts = ReadinessParts {
-        targets: targets.into_iter().map(|(name, target)| (side(format!("target:{name}")), target)).collect(),
+        targets: targets
+            .into_iter()
+            .map(|(name, target)| (side(format!("target:{name}")), target))
+            .collect(),
         routes: routes
             .iter()
             .map(|route| RouteParts {
@@ -56,7 +64,8 @@ pub(super) fn start(app: &App, lanes: Arc<dyn Lanes>, slot: &Arc<OnceLock<Store>
         clock: app.clock,
     };
     let late = LatenessPoll::new(slot.clone(), app.metrics.clone());
-    app.tasks.spawn("parts:late", at_each_tick(late, shutdown.clone()));
+    app.tasks
+        .spawn("parts:late", at_each_tick(late, shutdown.clone()));
     app.tasks.spawn("parts", at_each_tick(parts, shutdown));
 }
 
@@ -128,9 +137,15 @@ impl ReadinessParts {
                 .lane(target)
                 .trouble()
                 .or_else(|| self.metrics.target_failures.why(target, now_us));
-            show(part, why.or_else(|| named(&trouble, &target_connection(target))));
+            show(
+                part,
+                why.or_else(|| named(&trouble, &target_connection(target))),
+            );
         }
-        show(&self.store_part, self.store_room.look(self.slot.get(), &self.metrics));
+        show(
+            &self.store_part,
+            self.store_room.look(self.slot.get(), &self.metrics),
+        );
         self.update_routes(&trouble);
         for (name, state) in self.readiness.parts() {
             self.metrics.part_up(name, state == ReadinessState::Up);
@@ -143,11 +158,18 @@ impl ReadinessParts {
         let now = self.slot.get().map(|store| store.clock().now());
         let mono_us = self.clock.mono_us();
         for route_parts in &mut self.routes {
-            let Some(metrics) = self.metrics.route(&route_parts.route.name) else { continue };
-            let standstill = route_parts.standstill.update(&metrics.oldest_unresolved(), mono_us);
+            let Some(metrics) = self.metrics.route(&route_parts.route.name) else {
+                continue;
+            };
+            let standstill = route_parts
+                .standstill
+                .update(&metrics.oldest_unresolved(), mono_us);
             let waits = metrics.source_waits().or(standstill);
             let name = &route_parts.route.name;
-            match (&waits, std::mem::replace(&mut route_parts.source_waits, waits.is_some())) {
+            match (
+                &waits,
+                std::mem::replace(&mut route_parts.source_waits, waits.is_some()),
+            ) {
                 (Some(why), false) => warn!(route = %name, why, "the source waits"),
                 (None, true) => info!(route = %name, "the source is read again"),
                 _ => {}
@@ -164,7 +186,8 @@ impl ReadinessParts {
             let catches_up = route_parts.lateness.catches_up(now_s, late_s, count);
             let place = metrics.overdue.place();
             let catching_up = catches_up.then_some(count);
-            let causes = || lateness::causes(&route_parts.route, paused, catching_up, place, trouble);
+            let causes =
+                || lateness::causes(&route_parts.route, paused, catching_up, place, trouble);
             if let Some(change) = change {
                 change.log(name, late_s, &causes());
             }
@@ -183,7 +206,11 @@ fn trouble(readiness: &Readiness) -> BTreeMap<String, String> {
         ReadinessState::Up => None,
         ReadinessState::Waiting(why) | ReadinessState::Degraded(why) => Some(why),
     };
-    readiness.parts().into_iter().filter_map(|(name, state)| Some((name, why(state)?))).collect()
+    readiness
+        .parts()
+        .into_iter()
+        .filter_map(|(name, state)| Some((name, why(state)?)))
+        .collect()
 }
 
 /// A part's trouble with the part's name before it; `None` if the part is up.
@@ -194,7 +221,9 @@ fn named(trouble: &BTreeMap<String, String>, part: &str) -> Option<String> {
 /// The name of the part of a source's connection.
 fn source_connection(source: &Endpoint) -> String {
     match source {
-        Endpoint::Kafka { connection, group, .. } => format!("kafka:{connection}:{group}"),
+        Endpoint::Kafka {
+            connection, group, ..
+        } => format!("kafka:{connection}:{group}"),
         Endpoint::Rabbitmq { connection, .. } => format!("rabbitmq:{connection}"),
     }
 }
@@ -220,7 +249,10 @@ fn log_target(target: &Text, change: &TargetChange) {
         TargetChange::Fails { reason, error } => {
             warn!(target_name = %target, reason, %error, "publishing to a target fails");
         }
-        TargetChange::Works { failures, lasted_us } => {
+        TargetChange::Works {
+            failures,
+            lasted_us,
+        } => {
             let lasted_s = lasted_us / 1_000_000;
             info!(target_name = %target, failures, lasted_s, "publishing to a target works again");
         }

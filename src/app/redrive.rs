@@ -26,10 +26,19 @@ impl StoreRedrive {
     ) -> Result<RedriveOutcome, StoreError> {
         let away = || StoreError::Unavailable("it has not been reached yet".to_owned());
         let store = self.store.get().ok_or_else(away)?;
-        let Some(body) = store.dead_letters(std::slice::from_ref(id)).await?.pop().flatten() else {
+        let Some(body) = store
+            .dead_letters(std::slice::from_ref(id))
+            .await?
+            .pop()
+            .flatten()
+        else {
             return Ok(RedriveOutcome::Unknown);
         };
-        let Some(route) = self.routes.iter().find(|route| route.name.as_str() == id.route()) else {
+        let Some(route) = self
+            .routes
+            .iter()
+            .find(|route| route.name.as_str() == id.route())
+        else {
             let why = "its route is not in this configuration (any more)";
             return Ok(RedriveOutcome::Refused(why.to_owned()));
         };
@@ -41,7 +50,11 @@ impl StoreRedrive {
             Err(why) => Ok(RedriveOutcome::Refused(why)),
             Ok(bundle) => {
                 let done = store.redrive_by(id, &bundle, by).await?;
-                Ok(if done { RedriveOutcome::Done } else { RedriveOutcome::Unknown })
+                Ok(if done {
+                    RedriveOutcome::Done
+                } else {
+                    RedriveOutcome::Unknown
+                })
             }
         }
     }

@@ -13,7 +13,9 @@ pub(crate) fn run_to_end<T>(
     install_tls_provider()?;
     #[cfg(feature = "mutants")]
     super::clocks::plant();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
     let result = runtime.block_on(command);
     // A client library may still be inside a blocking call: its thread ends with the process.
     runtime.shutdown_background();
@@ -23,7 +25,10 @@ pub(crate) fn run_to_end<T>(
 /// Logging of a command that a person waits for: text, filtered by the configuration, or else by `filter`.
 pub(crate) fn log_as_text(config: &Config, filter: Option<&str>) -> telemetry::Config {
     let filter = config.log.filter.clone().or(filter.map(str::to_owned));
-    telemetry::Config { format: telemetry::LogFormat::Text, filter }
+    telemetry::Config {
+        format: telemetry::LogFormat::Text,
+        filter,
+    }
 }
 
 /// Installs the TLS provider. The client libraries choose none, and would panic at the first handshake.

@@ -11,7 +11,11 @@ use crate::ingress::kafka::skip::{SkipDesk, SkipOutcome};
 pub(super) struct IngressSkip(pub(super) SkipDesk);
 
 impl Skip for IngressSkip {
-    fn skip<'a>(&'a self, route: &'a RouteName, position: KafkaPosition) -> BoxFuture<'a, SkipResult> {
+    fn skip<'a>(
+        &'a self,
+        route: &'a RouteName,
+        position: KafkaPosition,
+    ) -> BoxFuture<'a, SkipResult> {
         async move {
             match self.0.skip(route, position).await {
                 SkipOutcome::Skipped => SkipResult::Skipped,

@@ -76,13 +76,20 @@ impl StoreRoom {
         let found = [
             (StoreTrouble::Unanswered, is_unanswered),
             (StoreTrouble::RefusesWrites, refuses_writes),
-            (StoreTrouble::NearlyFull, look.memory.share() >= ALL_WAIT_SHARE),
+            (
+                StoreTrouble::NearlyFull,
+                look.memory.share() >= ALL_WAIT_SHARE,
+            ),
         ];
         let changes = found.into_iter().filter_map(|(trouble, lasts)| {
             if lasts {
-                self.troubles.insert(trouble).then_some(RoomChange::Begins(trouble))
+                self.troubles
+                    .insert(trouble)
+                    .then_some(RoomChange::Begins(trouble))
             } else {
-                self.troubles.remove(&trouble).then_some(RoomChange::Ends(trouble))
+                self.troubles
+                    .remove(&trouble)
+                    .then_some(RoomChange::Ends(trouble))
             }
         });
         changes.collect()
@@ -91,16 +98,30 @@ impl StoreRoom {
 
 impl StoreLook {
     fn why(&self) -> Option<String> {
-        let unanswered = self.count_failure.as_ref().map(|why| format!("the store does not answer: {why}"));
-        let refused = || self.write_failure.as_ref().map(|why| format!("the store takes nothing in: {why}"));
-        let not_durable =
-            || self.not_durable.as_ref().map(|why| format!("writes and claims are not confirmed: {why}"));
+        let unanswered = self
+            .count_failure
+            .as_ref()
+            .map(|why| format!("the store does not answer: {why}"));
+        let refused = || {
+            self.write_failure
+                .as_ref()
+                .map(|why| format!("the store takes nothing in: {why}"))
+        };
+        let not_durable = || {
+            self.not_durable
+                .as_ref()
+                .map(|why| format!("writes and claims are not confirmed: {why}"))
+        };
         let share = self.memory.share();
         let percent = (share * 100.0) as u64;
         let nearly_full = || {
-            (share >= ALL_WAIT_SHARE).then(|| format!("redis uses {percent} % of maxmemory, ingress waits"))
+            (share >= ALL_WAIT_SHARE)
+                .then(|| format!("redis uses {percent} % of maxmemory, ingress waits"))
         };
-        unanswered.or_else(refused).or_else(not_durable).or_else(nearly_full)
+        unanswered
+            .or_else(refused)
+            .or_else(not_durable)
+            .or_else(nearly_full)
     }
 }
 
@@ -110,11 +131,19 @@ impl RoomChange {
         let RedisMemory { used, limit } = look.memory;
         match self {
             Self::Begins(StoreTrouble::Unanswered) => {
-                warn!(error = look.count_failure, "the store does not answer; ingress waits for it");
+                warn!(
+                    error = look.count_failure,
+                    "the store does not answer; ingress waits for it"
+                );
             }
-            Self::Ends(StoreTrouble::Unanswered) => info!("the store answers again; ingress goes on"),
+            Self::Ends(StoreTrouble::Unanswered) => {
+                info!("the store answers again; ingress goes on")
+            }
             Self::Begins(StoreTrouble::RefusesWrites) => {
-                warn!(error = look.write_failure, "the store takes nothing in; ingress waits");
+                warn!(
+                    error = look.write_failure,
+                    "the store takes nothing in; ingress waits"
+                );
             }
             Self::Ends(StoreTrouble::RefusesWrites) => info!("the store takes messages in again"),
             Self::Begins(StoreTrouble::NearlyFull) => {
@@ -137,7 +166,10 @@ mod tests {
                 count_failure: why(1, "no answer in time"),
                 write_failure: why(2, "broken pipe"),
                 not_durable: why(4, "too few replicas"),
-                memory: RedisMemory { used: if bits & 8 == 0 { 10 } else { 90 }, limit: 100 },
+                memory: RedisMemory {
+                    used: if bits & 8 == 0 { 10 } else { 90 },
+                    limit: 100,
+                },
             }
         })
     }
@@ -173,15 +205,28 @@ mod tests {
             write_failure: Some("no answer in time".to_owned()),
             ..StoreLook::default()
         };
-        let refuses = StoreLook { write_failure: Some("MISCONF".to_owned()), ..StoreLook::default() };
+        let refuses = StoreLook {
+            write_failure: Some("MISCONF".to_owned()),
+            ..StoreLook::default()
+        };
         let mut room = StoreRoom::default();
-        assert_eq!(room.update(&away), [RoomChange::Begins(StoreTrouble::Unanswered)]);
-        let now_refuses =
-            [RoomChange::Ends(StoreTrouble::Unanswered), RoomChange::Begins(StoreTrouble::RefusesWrites)];
+        assert_eq!(
+            room.update(&away),
+            [RoomChange::Begins(StoreTrouble::Unanswered)]
+        );
+        let now_refuses = [
+            RoomChange::Ends(StoreTrouble::Unanswered),
+            RoomChange::Begins(StoreTrouble::RefusesWrites),
+        ];
         assert_eq!(room.update(&refuses), now_refuses);
-        assert_eq!(room.update(&away), [RoomChange::Begins(StoreTrouble::Unanswered)]);
-        let both_end =
-            [RoomChange::Ends(StoreTrouble::Unanswered), RoomChange::Ends(StoreTrouble::RefusesWrites)];
+        assert_eq!(
+            room.update(&away),
+            [RoomChange::Begins(StoreTrouble::Unanswered)]
+        );
+        let both_end = [
+            RoomChange::Ends(StoreTrouble::Unanswered),
+            RoomChange::Ends(StoreTrouble::RefusesWrites),
+        ];
         assert_eq!(room.update(&StoreLook::default()), both_end);
         assert_eq!(room.update(&StoreLook::default()), []);
     }

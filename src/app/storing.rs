@@ -60,11 +60,16 @@ impl StoringRooms {
         let preflight = store::preflight(&config.redis, may_describe);
         match tokio::time::timeout(STORE_DEADLINE, preflight).await {
             Ok(Ok(())) => {}
-            Ok(Err(PreflightFailure::Refused(why))) => return Err(why).context("the store may not be used"),
+            Ok(Err(PreflightFailure::Refused(why))) => {
+                return Err(why).context("the store may not be used");
+            }
             Ok(Err(PreflightFailure::Away(why) | PreflightFailure::Tls(why))) => {
                 bail!("the store cannot be used: {why}")
             }
-            Err(_) => bail!("the store did not answer within {} s", STORE_DEADLINE.as_secs()),
+            Err(_) => bail!(
+                "the store did not answer within {} s",
+                STORE_DEADLINE.as_secs()
+            ),
         }
         let metrics = Metrics::new(&mut Registry::default(), [route.name.clone()]);
         let store = Store::start(&store::StoreDependencies {
@@ -75,12 +80,28 @@ impl StoringRooms {
             tasks: &tasks,
             shutdown: &shutdown,
             remembers: [(route.name.clone(), route.policy.dedupe_ms)].into(),
-            trails: reads_trail.then(|| (route.name.clone(), route.policy.trail)).into_iter().collect(),
-            ordered: route.policy.ordered.then(|| route.name.clone()).into_iter().collect(),
+            trails: reads_trail
+                .then(|| (route.name.clone(), route.policy.trail))
+                .into_iter()
+                .collect(),
+            ordered: route
+                .policy
+                .ordered
+                .then(|| route.name.clone())
+                .into_iter()
+                .collect(),
             shards: 1,
         })?;
         let traces = StoringTraces::start(config, clock, &metrics)?;
-        Ok(Self { route: route.clone(), store, clock, metrics, tasks, shutdown, traces })
+        Ok(Self {
+            route: route.clone(),
+            store,
+            clock,
+            metrics,
+            tasks,
+            shutdown,
+            traces,
+        })
     }
 
     /// Exports the last spans, for a bounded time.
@@ -97,18 +118,22 @@ impl StoringRooms {
         let shutdown = &self.shutdown;
         let readiness = Readiness::default();
         let quota = store::DeadLetterQuota::new(routes);
-        let gates = ingress::admission_control::start(ingress::admission_control::AdmissionDependencies {
-            routes,
-            store: &self.store,
-            quota: &quota,
-            metrics: &self.metrics,
-            // A relay may store messages beside this command.
-            replicas: Box::new(|| 2),
-            max_skew: config.cluster.max_clock_skew,
-            tasks: &self.tasks,
-            shutdown,
-        });
-        self.tasks.spawn("store:room", log_store_room(self.store.clone(), self.metrics.clone()));
+        let gates =
+            ingress::admission_control::start(ingress::admission_control::AdmissionDependencies {
+                routes,
+                store: &self.store,
+                quota: &quota,
+                metrics: &self.metrics,
+                // A relay may store messages beside this command.
+                replicas: Box::new(|| 2),
+                max_skew: config.cluster.max_clock_skew,
+                tasks: &self.tasks,
+                shutdown,
+            });
+        self.tasks.spawn(
+            "store:room",
+            log_store_room(self.store.clone(), self.metrics.clone()),
+        );
         let kafka = KafkaLanes::start(
             [],
             self.clock,
@@ -147,14 +172,28 @@ impl StoringTraces {
         let tasks = Tasks::default();
         let shutdown = Shutdown::default();
         let Some(collector) = config.traces.collector.clone() else {
-            return Ok(Self { tracer: Tracer::default(), tasks, shutdown });
+            return Ok(Self {
+                tracer: Tracer::default(),
+                tasks,
+                shutdown,
+            });
         };
         // A relay on this machine may have the replica's own name.
         let instance = format!("{}-replay", config.cluster.name);
-        let made = Tracer::new(collector, &instance, clock, &metrics.spans_lost, config.shutdown_timeout);
+        let made = Tracer::new(
+            collector,
+            &instance,
+            clock,
+            &metrics.spans_lost,
+            config.shutdown_timeout,
+        );
         let (tracer, exporter) = made.map_err(anyhow::Error::msg).context("traces.tls")?;
         let ends = shutdown.clone();
         tasks.spawn("traces", async move { exporter.run(ends.draining()).await });
-        Ok(Self { tracer, tasks, shutdown })
+        Ok(Self {
+            tracer,
+            tasks,
+            shutdown,
+        })
     }
 }

@@ -26,7 +26,10 @@ struct ClockOffset {
 
 impl StepDetector {
     pub(super) fn new(clock: Clock) -> Self {
-        Self { clock, last: Mutex::new(read(clock)) }
+        Self {
+            clock,
+            last: Mutex::new(read(clock)),
+        }
     }
 
     /// The microseconds by which the clock was surely stepped since the last call; 0 if it was not.
@@ -38,13 +41,19 @@ impl StepDetector {
 }
 
 fn read(clock: Clock) -> ClockOffset {
-    let mut best = ClockOffset { low_us: i64::MIN / 2, high_us: i64::MAX / 2 };
+    let mut best = ClockOffset {
+        low_us: i64::MIN / 2,
+        high_us: i64::MAX / 2,
+    };
     for _ in 0..MAX_READINGS {
         let before = clock.mono_us();
         let wall = clock.wall_us();
         let after = clock.mono_us();
         if after - before < best.high_us - best.low_us {
-            best = ClockOffset { low_us: wall - after, high_us: wall - before };
+            best = ClockOffset {
+                low_us: wall - after,
+                high_us: wall - before,
+            };
         }
         if after - before <= CLOSE_READING_US {
             break;
@@ -78,7 +87,11 @@ mod tests {
             (at(0, 10), at(-6_000, -5_990), -5_990),
             // A reading that took long says little.
             (at(0, 10), at(-9_000, 9_000), 0),
-            (at(0, 10), at(-3_600_000_000, -3_599_990_000), -3_599_990_000),
+            (
+                at(0, 10),
+                at(-3_600_000_000, -3_599_990_000),
+                -3_599_990_000,
+            ),
         ];
         for (last, now, expected) in cases {
             assert_eq!(step(last, now), expected);

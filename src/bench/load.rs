@@ -10,7 +10,8 @@ use parking_lot::Mutex;
 use super::tally::{MARK_HEADER, MessageMark};
 use super::types::{BenchRequest, RECORD_KEY};
 use crate::domain::{
-    Clock, Entry, Header, HeaderValue, Message, Origin, Properties, RoutingKey, Target, Text, UnixMs, Verdict,
+    Clock, Entry, Header, HeaderValue, Message, Origin, Properties, RoutingKey, Target, Text,
+    UnixMs, Verdict,
 };
 use crate::egress::{Lane, Publication, VerdictInbox};
 
@@ -110,10 +111,16 @@ impl BenchSender {
         verdicts: &Arc<VerdictInbox>,
         sent: &Arc<SendCounts>,
     ) -> Self {
-        let routes_by_key =
-            matches!(&*request.route.to, Target::Rabbitmq { routing_key: RoutingKey::Key, .. });
-        let noise: Vec<u8> =
-            std::iter::repeat_with(|| fastrand::u8(..)).take(request.size + NOISE_BYTES).collect();
+        let routes_by_key = matches!(
+            &*request.route.to,
+            Target::Rabbitmq {
+                routing_key: RoutingKey::Key,
+                ..
+            }
+        );
+        let noise: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..))
+            .take(request.size + NOISE_BYTES)
+            .collect();
         Self {
             run: run.to_owned(),
             clock,
@@ -141,7 +148,9 @@ impl BenchSender {
         while !is_over(next_us) {
             self.until(next_us as i64).await;
             let now_us = self.clock.mono_us();
-            self.sent.behind_us.fetch_max(now_us - next_us as i64, Ordering::AcqRel);
+            self.sent
+                .behind_us
+                .fetch_max(now_us - next_us as i64, Ordering::AcqRel);
             let first = self.sent.sent();
             let mut batch = Vec::new();
             while batch.len() < SUBMIT_BATCH && next_us as i64 <= now_us && !is_over(next_us) {
@@ -150,7 +159,9 @@ impl BenchSender {
                 batch.push(self.publication(first + batch.len() as u64, due, now_us));
                 next_us += gap_us();
             }
-            self.sent.all.fetch_add(batch.len() as u64, Ordering::AcqRel);
+            self.sent
+                .all
+                .fetch_add(batch.len() as u64, Ordering::AcqRel);
             self.lane.submit_all(batch);
         }
     }
@@ -173,7 +184,11 @@ impl BenchSender {
             Origin::Kafka => HeaderValue::Bytes(text.into()),
             Origin::Rabbitmq => HeaderValue::LongString(text.into()),
         };
-        let mark = MessageMark { run: &self.run, number, due };
+        let mark = MessageMark {
+            run: &self.run,
+            number,
+            due,
+        };
         let from = fastrand::usize(..NOISE_BYTES);
         let random_key = || format!("{:08x}", fastrand::u32(..)).into();
         let message = Message {
@@ -187,10 +202,20 @@ impl BenchSender {
                 Header::new(self.deliver_at.clone(), text(due.0.to_string())),
                 Header::new(MARK_HEADER, text(mark.text())),
             ],
-            properties: (self.origin == Origin::Rabbitmq)
-                .then(|| Box::new(Properties { delivery_mode: Some(2), ..Properties::default() })),
+            properties: (self.origin == Origin::Rabbitmq).then(|| {
+                Box::new(Properties {
+                    delivery_mode: Some(2),
+                    ..Properties::default()
+                })
+            }),
         };
         let entry = Entry::new(due, message);
-        Publication::alone(entry, self.target.clone(), number, &self.verdicts, now_us + SUBMIT_TIMEOUT_US)
+        Publication::alone(
+            entry,
+            self.target.clone(),
+            number,
+            &self.verdicts,
+            now_us + SUBMIT_TIMEOUT_US,
+        )
     }
 }

@@ -23,8 +23,8 @@ use crate::egress::{AllLanes, Lane, Lanes};
 use crate::ingress;
 use crate::lifecycle::{Readiness, Shutdown, Stage, Tasks};
 use crate::store::{
-    self, BrowseKey, BrowseQuery, PreflightFailure, Store, StoreError, StoredMessage, StoredState, WriteOp,
-    WriteResult,
+    self, BrowseKey, BrowseQuery, PreflightFailure, Store, StoreError, StoredMessage, StoredState,
+    WriteOp, WriteResult,
 };
 use crate::telemetry::{KafkaClients, Metrics};
 
@@ -67,7 +67,11 @@ impl MeasuredRoute {
         let route = &request.route;
         let wrong = check::of_route(config, route).await;
         if let Some(first) = wrong.first() {
-            let more = if wrong.len() > 1 { " (and more: `postdate check --connect`)" } else { "" };
+            let more = if wrong.len() > 1 {
+                " (and more: `postdate check --connect`)"
+            } else {
+                ""
+            };
             bail!("{}{more}", first.text);
         }
         let clock = Clock::start();
@@ -126,7 +130,11 @@ impl MeasuredRoute {
         };
         match &*self.route.to {
             Target::Kafka { connection, topic } => {
-                let connection = config.kafka.get(connection).context("an unknown connection")?.clone();
+                let connection = config
+                    .kafka
+                    .get(connection)
+                    .context("an unknown connection")?
+                    .clone();
                 let topic = topic.clone();
                 let shutdown = self.shutdown.clone();
                 let opened = tokio::task::spawn_blocking(move || {
@@ -138,8 +146,16 @@ impl MeasuredRoute {
                     *lost.lock() = ended.err();
                 })?;
             }
-            Target::Rabbitmq { connection, exchange, .. } => {
-                let connection = config.rabbitmq.get(connection).context("an unknown connection")?.clone();
+            Target::Rabbitmq {
+                connection,
+                exchange,
+                ..
+            } => {
+                let connection = config
+                    .rabbitmq
+                    .get(connection)
+                    .context("an unknown connection")?
+                    .clone();
                 let broker = Broker::new(connection, &Readiness::default());
                 let mut link = broker.open_exclusive(
                     "bench",
@@ -150,7 +166,8 @@ impl MeasuredRoute {
                 let live = tokio::time::timeout(OPEN_DEADLINE, link.live()).await;
                 let live = live.ok().flatten().context("rabbitmq does not answer")?;
                 let key = request.routing_key().unwrap_or_default();
-                let tail = ingress::rabbitmq::tail::ExchangeTail::open(&live, exchange, &key, MARK_HEADER);
+                let tail =
+                    ingress::rabbitmq::tail::ExchangeTail::open(&live, exchange, &key, MARK_HEADER);
                 let mut tail = tail.await?;
                 let shutdown = self.shutdown.clone();
                 self.tasks.spawn("bench:reader", async move {
@@ -174,18 +191,35 @@ impl MeasuredRoute {
         let mut after: Option<BrowseKey> = None;
         loop {
             let route = Some(self.route.name.clone());
-            let query = BrowseQuery { route, from: UnixMs(0), to, after, limit: BROWSE_PAGE };
+            let query = BrowseQuery {
+                route,
+                from: UnixMs(0),
+                to,
+                after,
+                limit: BROWSE_PAGE,
+            };
             let page = self.store.browse(&query).await?;
             let mut ops: BTreeMap<Partition, Vec<WriteOp>> = BTreeMap::new();
-            for found in page.found.into_iter().filter(|found| waits_of_run(found, run)) {
+            for found in page
+                .found
+                .into_iter()
+                .filter(|found| waits_of_run(found, run))
+            {
                 let route = self.route.name.clone();
                 let id = found.id;
                 let home = self.store.home_of(&route, id.as_str());
-                ops.entry(home).or_default().push(WriteOp::Cancel { route, id, of: None });
+                ops.entry(home).or_default().push(WriteOp::Cancel {
+                    route,
+                    id,
+                    of: None,
+                });
             }
-            let done = try_join_all(ops.into_iter().map(|(p, ops)| self.store.write(p, ops))).await?;
+            let done =
+                try_join_all(ops.into_iter().map(|(p, ops)| self.store.write(p, ops))).await?;
             let done = done.into_iter().flatten().flatten();
-            cancelled += done.filter(|result| *result == WriteResult::Cancelled).count() as u64;
+            cancelled += done
+                .filter(|result| *result == WriteResult::Cancelled)
+                .count() as u64;
             after = page.next;
             if after.is_none() {
                 return Ok(cancelled);
@@ -209,7 +243,12 @@ impl MeasuredRoute {
 
 /// Reports whether a message waits and belongs to a run.
 fn waits_of_run(found: &StoredMessage, run: &str) -> bool {
-    let mark = found.entry.message.headers.iter().find(|header| header.name.as_str() == MARK_HEADER);
+    let mark = found
+        .entry
+        .message
+        .headers
+        .iter()
+        .find(|header| header.name.as_str() == MARK_HEADER);
     let text = mark.and_then(|header| match &header.value {
         HeaderValue::Bytes(text) | HeaderValue::LongString(text) => MessageMark::read(text),
         _ => None,
@@ -227,11 +266,16 @@ async fn store(
 ) -> anyhow::Result<Store> {
     match tokio::time::timeout(OPEN_DEADLINE, store::preflight(&config.redis, false)).await {
         Ok(Ok(())) => {}
-        Ok(Err(PreflightFailure::Refused(why))) => return Err(why).context("the store may not be used"),
+        Ok(Err(PreflightFailure::Refused(why))) => {
+            return Err(why).context("the store may not be used");
+        }
         Ok(Err(PreflightFailure::Away(why) | PreflightFailure::Tls(why))) => {
             bail!("the store cannot be used: {why}")
         }
-        Err(_) => bail!("the store did not answer within {} s", OPEN_DEADLINE.as_secs()),
+        Err(_) => bail!(
+            "the store did not answer within {} s",
+            OPEN_DEADLINE.as_secs()
+        ),
     }
     Ok(Store::start(&store::StoreDependencies {
         config: &config.redis,
@@ -242,21 +286,32 @@ async fn store(
         shutdown,
         remembers: [(route.name.clone(), route.policy.dedupe_ms)].into(),
         trails: BTreeMap::new(),
-        ordered: route.policy.ordered.then(|| route.name.clone()).into_iter().collect(),
+        ordered: route
+            .policy
+            .ordered
+            .then(|| route.name.clone())
+            .into_iter()
+            .collect(),
         shards: 1,
     })?)
 }
 
 /// Checks that relays serve the route, that clocks agree, and that the topic has a partition for each relay. Answers this
 /// machine's clock minus Redis's, microseconds.
-async fn judge_relays(config: &Config, request: &BenchRequest, store: &Store) -> anyhow::Result<i64> {
+async fn judge_relays(
+    config: &Config,
+    request: &BenchRequest,
+    store: &Store,
+) -> anyhow::Result<i64> {
     let name = &request.route.name;
     let asked = tokio::time::timeout(OPEN_DEADLINE, async {
         let paused = store.paused(name).await?;
         let skew = store.skew_us().await?;
         Ok::<_, StoreError>((paused, skew, store.replicas().await?))
     });
-    let answered = asked.await.map_err(|_| anyhow!("the store does not answer"))?;
+    let answered = asked
+        .await
+        .map_err(|_| anyhow!("the store does not answer"))?;
     let (paused, skew_us, replicas) = answered?;
     let bound = config.cluster.max_clock_skew;
     ensure!(
@@ -266,24 +321,41 @@ async fn judge_relays(config: &Config, request: &BenchRequest, store: &Store) ->
         skew_us / 1000
     );
     let alive = replicas.iter().filter(|member| member.is_alive());
-    let serving = alive.filter(|member| member.status.routes.iter().any(|r| r == name.as_str())).count();
+    let serving = alive
+        .filter(|member| member.status.routes.iter().any(|r| r == name.as_str()))
+        .count();
     ensure!(
         serving > 0,
         "no relay serves route {name} from the store at {}: start one (`postdate run`), with this configuration",
         config.redis.place()
     );
-    ensure!(!paused.ingress && !paused.publishing, "route {name} is paused: `postdate resume {name}`");
-    if let Endpoint::Kafka { connection, topic, .. } = &request.route.from {
+    ensure!(
+        !paused.ingress && !paused.publishing,
+        "route {name} is paused: `postdate resume {name}`"
+    );
+    if let Endpoint::Kafka {
+        connection, topic, ..
+    } = &request.route.from
+    {
         let wanted = request.partitions.unwrap_or(serving);
-        let connection = config.kafka.get(connection).context("an unknown connection")?;
-        let found =
-            connection.find_topics(vec![topic.clone()], OPEN_DEADLINE).await.map_err(|why| anyhow!(why))?;
+        let connection = config
+            .kafka
+            .get(connection)
+            .context("an unknown connection")?;
+        let found = connection
+            .find_topics(vec![topic.clone()], OPEN_DEADLINE)
+            .await
+            .map_err(|why| anyhow!(why))?;
         let has = found.first().map_or(0, |(_, state)| state.partitions());
         ensure!(
             has >= wanted,
             "topic {topic} has {has} partition(s), and {wanted} are wanted{}: fewer relays would read than serve; \
              --partitions says how many are enough",
-            if request.partitions.is_none() { format!(" for {serving} relays") } else { String::new() }
+            if request.partitions.is_none() {
+                format!(" for {serving} relays")
+            } else {
+                String::new()
+            }
         );
     }
     Ok(skew_us)
@@ -303,25 +375,49 @@ fn lanes(
     match &route.from {
         Endpoint::Kafka { connection, .. } => kafka = config.kafka.get(connection),
         Endpoint::Rabbitmq { connection, .. } => {
-            let at = config.rabbitmq.get(connection).context("an unknown connection")?.clone();
-            let lanes = RabbitLanes::new(Broker::new(at, &readiness), clock, tasks.clone(), shutdown.clone());
+            let at = config
+                .rabbitmq
+                .get(connection)
+                .context("an unknown connection")?
+                .clone();
+            let lanes = RabbitLanes::new(
+                Broker::new(at, &readiness),
+                clock,
+                tasks.clone(),
+                shutdown.clone(),
+            );
             rabbitmq.insert(connection.clone(), lanes);
         }
     }
-    let kafka = KafkaLanes::start(kafka, clock, &KafkaClients::default(), &readiness, tasks, shutdown)?;
+    let kafka = KafkaLanes::start(
+        kafka,
+        clock,
+        &KafkaClients::default(),
+        &readiness,
+        tasks,
+        shutdown,
+    )?;
     Ok(AllLanes::new(kafka, rabbitmq))
 }
 
 /// A route's ingress, for people.
 fn source(route: &Route) -> String {
     match &route.from {
-        Endpoint::Kafka { connection, topic, .. } => format!("topic {connection}:{topic}"),
-        Endpoint::Rabbitmq { connection, queue, .. } => format!("queue {connection}:{queue}"),
+        Endpoint::Kafka {
+            connection, topic, ..
+        } => format!("topic {connection}:{topic}"),
+        Endpoint::Rabbitmq {
+            connection, queue, ..
+        } => format!("queue {connection}:{queue}"),
     }
 }
 
 /// A route's target, for people.
 fn target(route: &Route) -> String {
-    let kind = if matches!(*route.to, Target::Kafka { .. }) { "topic" } else { "exchange" };
+    let kind = if matches!(*route.to, Target::Kafka { .. }) {
+        "topic"
+    } else {
+        "exchange"
+    };
     format!("{kind} {}", route::describe(&route.to))
 }

@@ -11,8 +11,8 @@ pub(super) const MARK_HEADER: &str = "postdate-bench";
 const MAX_LATENESS_US: u64 = 3_600_000_000;
 /// Upper limits of the histogram's rows, microseconds: 1, 2, 5 and so on from 0.1 ms to a minute.
 const ROW_LIMITS_US: [u64; 18] = [
-    100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000,
-    2_000_000, 5_000_000, 10_000_000, 20_000_000, 60_000_000,
+    100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000,
+    1_000_000, 2_000_000, 5_000_000, 10_000_000, 20_000_000, 60_000_000,
 ];
 
 /// Mark of one message: the value of its [`MARK_HEADER`].
@@ -38,7 +38,11 @@ impl<'a> MessageMark<'a> {
         let run = words.next()?;
         let number = words.next()?.parse().ok()?;
         let due = words.next()?.parse().ok()?;
-        words.next().is_none().then_some(Self { run, number, due: UnixMs(due) })
+        words.next().is_none().then_some(Self {
+            run,
+            number,
+            due: UnixMs(due),
+        })
     }
 }
 
@@ -77,7 +81,8 @@ impl ArrivalTally {
 
     /// Takes an arrival. A mark of another run is ignored, and so is a number that is not among the `sent` ones.
     pub(super) fn arrive(&mut self, mark: &[u8], at_us: i64, sent: u64) {
-        let Some(mark) = MessageMark::read(mark).filter(|mark| mark.run == self.run && mark.number < sent)
+        let Some(mark) =
+            MessageMark::read(mark).filter(|mark| mark.run == self.run && mark.number < sent)
         else {
             return;
         };
@@ -105,7 +110,11 @@ impl ArrivalTally {
     /// The messages a second, from the first arrival to the last.
     pub(super) fn per_second(&self) -> f64 {
         let us = self.span_us.map_or(0, |(first, last)| last - first);
-        if us == 0 { 0.0 } else { self.received.saturating_sub(1) as f64 * 1e6 / us as f64 }
+        if us == 0 {
+            0.0
+        } else {
+            self.received.saturating_sub(1) as f64 * 1e6 / us as f64
+        }
     }
 
     /// The histogram of lateness: each row's upper limit in microseconds (`None`: beyond all limits) and its messages,
@@ -114,14 +123,26 @@ impl ArrivalTally {
         let mut low = 0;
         let mut rows: Vec<(Option<u64>, u64)> = Vec::new();
         for limit in ROW_LIMITS_US {
-            let count = self.late.iter_recorded().filter(|v| (low..limit).contains(&v.value_iterated_to()));
-            rows.push((Some(limit), count.map(|v| v.count_since_last_iteration()).sum()));
+            let count = self
+                .late
+                .iter_recorded()
+                .filter(|v| (low..limit).contains(&v.value_iterated_to()));
+            rows.push((
+                Some(limit),
+                count.map(|v| v.count_since_last_iteration()).sum(),
+            ));
             low = limit;
         }
         let beyond = self.late.len() - rows.iter().map(|(_, count)| count).sum::<u64>();
         rows.push((None, beyond));
-        let first = rows.iter().position(|(_, count)| *count > 0).unwrap_or(rows.len());
-        let last = rows.iter().rposition(|(_, count)| *count > 0).map_or(0, |last| last + 1);
+        let first = rows
+            .iter()
+            .position(|(_, count)| *count > 0)
+            .unwrap_or(rows.len());
+        let last = rows
+            .iter()
+            .rposition(|(_, count)| *count > 0)
+            .map_or(0, |last| last + 1);
         rows.drain(..last).skip(first).collect()
     }
 }
@@ -131,13 +152,26 @@ mod tests {
     use super::*;
 
     fn mark(run: &str, number: u64, due_ms: i64) -> Vec<u8> {
-        MessageMark { run, number, due: UnixMs(due_ms) }.text().into_bytes()
+        MessageMark {
+            run,
+            number,
+            due: UnixMs(due_ms),
+        }
+        .text()
+        .into_bytes()
     }
 
     #[test]
     fn a_mark_comes_back_as_it_was_and_nothing_else_is_one() {
         let text = mark("k3", 7, 1_000);
-        assert_eq!(MessageMark::read(&text), Some(MessageMark { run: "k3", number: 7, due: UnixMs(1_000) }));
+        assert_eq!(
+            MessageMark::read(&text),
+            Some(MessageMark {
+                run: "k3",
+                number: 7,
+                due: UnixMs(1_000)
+            })
+        );
         for other in ["", "k3", "k3 7", "k3 7 x", "k3 -7 1000", "k3 7 1000 more"] {
             assert_eq!(MessageMark::read(other.as_bytes()), None, "{other}");
         }
@@ -156,7 +190,11 @@ mod tests {
         assert_eq!((tally.received, tally.again), (3, 1));
         assert_eq!((tally.early, tally.earliest_us), (1, 2_000));
         assert_eq!(tally.span_us, Some((1_000_400, 1_998_000)));
-        assert!((tally.per_second() - 2.0 / 0.9976).abs() < 0.01, "{}", tally.per_second());
+        assert!(
+            (tally.per_second() - 2.0 / 0.9976).abs() < 0.01,
+            "{}",
+            tally.per_second()
+        );
         // Early counts as on time; no row is left out between.
         let rows = tally.rows();
         let ends = (rows.first().copied(), rows.last().copied());

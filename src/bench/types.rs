@@ -36,7 +36,10 @@ impl BenchRequest {
             ));
         }
         if self.size > policy.max_size {
-            return Some(format!("route {name} takes no body above {} bytes (`max_size`)", policy.max_size));
+            return Some(format!(
+                "route {name} takes no body above {} bytes (`max_size`)",
+                policy.max_size
+            ));
         }
         if policy.jitter_ms > 0 {
             return Some(format!(
@@ -70,7 +73,9 @@ impl BenchRequest {
 
     /// The routing key of all its messages at the target; `None` if the target is Kafka.
     pub(super) fn routing_key(&self) -> Option<String> {
-        let Target::Rabbitmq { routing_key, .. } = &*self.route.to else { return None };
+        let Target::Rabbitmq { routing_key, .. } = &*self.route.to else {
+            return None;
+        };
         Some(match (routing_key, &self.route.from) {
             (RoutingKey::Fixed(key), _) => key.clone(),
             // The messages come in over the default exchange: the queue's name is their routing key.

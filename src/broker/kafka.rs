@@ -139,7 +139,11 @@ pub enum ConfigError {
 impl Connection {
     /// The configuration of a consumer of this group, whose routes take records of at most `largest_record` bytes,
     /// headers included.
-    pub fn consumer_config(&self, group: &str, largest_record: u64) -> Result<ClientConfig, ConfigError> {
+    pub fn consumer_config(
+        &self,
+        group: &str,
+        largest_record: u64,
+    ) -> Result<ClientConfig, ConfigError> {
         let mut config = self.config(CONSUMER_TUNED)?;
         sizes::set(&mut config, &self.properties, largest_record);
         config
@@ -170,11 +174,17 @@ impl Connection {
             .set("acks", "all")
             .set("linger.ms", linger.as_millis().to_string())
             .set("partitioner", "murmur2_random")
-            .set("message.timeout.ms", MESSAGE_TIMEOUT.as_millis().to_string())
+            .set(
+                "message.timeout.ms",
+                MESSAGE_TIMEOUT.as_millis().to_string(),
+            )
             .set("allow.auto.create.topics", "false")
             // Report a missing topic at once, not after 30 s.
             .set("topic.metadata.propagation.max.ms", "0")
-            .set("statistics.interval.ms", PRODUCER_REPORT_INTERVAL.as_millis().to_string());
+            .set(
+                "statistics.interval.ms",
+                PRODUCER_REPORT_INTERVAL.as_millis().to_string(),
+            );
         Ok(config)
     }
 
@@ -184,15 +194,22 @@ impl Connection {
             KafkaError::ClientConfig(RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, _, key, _) => {
                 format!("there is no property {key}")
             }
-            KafkaError::ClientConfig(_, _, key, _) => format!("property {key} does not take this value"),
+            KafkaError::ClientConfig(_, _, key, _) => {
+                format!("property {key} does not take this value")
+            }
             other => other.to_string(),
         };
-        ConfigError::Refused { connection: self.name.clone(), error }
+        ConfigError::Refused {
+            connection: self.name.clone(),
+            error,
+        }
     }
 
     fn config(&self, tuned: &[(&str, &str)]) -> Result<ClientConfig, ConfigError> {
         let mut config = ClientConfig::new();
-        config.set("bootstrap.servers", &self.brokers).set("client.id", "postdate");
+        config
+            .set("bootstrap.servers", &self.brokers)
+            .set("client.id", "postdate");
         for (property, value) in COMMON_TUNED.iter().chain(tuned) {
             config.set(*property, *value);
         }
@@ -200,7 +217,10 @@ impl Connection {
             if OWNED_PROPERTIES.contains(&property.as_str()) {
                 let connection = self.name.clone();
                 let property = property.clone();
-                return Err(ConfigError::Owned { connection, property });
+                return Err(ConfigError::Owned {
+                    connection,
+                    property,
+                });
             }
             config.set(property, value.expose());
         }
@@ -227,7 +247,11 @@ pub enum TopicState {
 impl TopicState {
     /// The number of partitions. 0 if the topic is not there.
     pub fn partitions(&self) -> usize {
-        if let Self::There { partitions } = self { *partitions } else { 0 }
+        if let Self::There { partitions } = self {
+            *partitions
+        } else {
+            0
+        }
     }
 }
 
@@ -240,7 +264,9 @@ pub fn look_up<C: ClientContext>(client: &Client<C>, topic: &str, at_most: Durat
     match metadata.topics().first() {
         None => TopicState::Missing,
         Some(found) => match found.error() {
-            None => TopicState::There { partitions: found.partitions().len() },
+            None => TopicState::There {
+                partitions: found.partitions().len(),
+            },
             Some(code) => topic_error(Some(code.into()), RDKafkaErrorCode::from(code).to_string()),
         },
     }
@@ -264,7 +290,9 @@ pub fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
         RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical => {
             warn!(facility, text = message, "librdkafka");
         }
-        RDKafkaLogLevel::Error | RDKafkaLogLevel::Warning => debug!(facility, text = message, "librdkafka"),
+        RDKafkaLogLevel::Error | RDKafkaLogLevel::Warning => {
+            debug!(facility, text = message, "librdkafka")
+        }
         _ => trace!(facility, text = message, "librdkafka"),
     }
 }
@@ -299,7 +327,11 @@ impl OutageSuspicion {
     /// The error, with the last cause that librdkafka gave, if it gave one.
     pub fn explain(&self, error: &str) -> String {
         let reason = self.reason.lock();
-        if reason.is_empty() { error.to_owned() } else { format!("{error}; {reason}") }
+        if reason.is_empty() {
+            error.to_owned()
+        } else {
+            format!("{error}; {reason}")
+        }
     }
 
     /// Waits for a hint. Cancel-safe.
@@ -309,7 +341,11 @@ impl OutageSuspicion {
 }
 
 /// Asks whether any broker answers. `Err` gives the reason that was seen instead. Blocks for at most `at_most`.
-pub fn ask<C: ClientContext>(client: &Client<C>, topic: &str, at_most: Duration) -> Result<(), String> {
+pub fn ask<C: ClientContext>(
+    client: &Client<C>,
+    topic: &str,
+    at_most: Duration,
+) -> Result<(), String> {
     match look_up(client, topic, at_most) {
         TopicState::Unreachable(error) => Err(error),
         _ => Ok(()),
@@ -321,20 +357,37 @@ mod tests {
     use super::*;
 
     fn connection(properties: &[(&str, &str)]) -> Connection {
-        let properties = properties.iter().map(|(k, v)| ((*k).to_owned(), Secret::new(*v)));
-        Connection { name: "main".into(), brokers: "127.0.0.1:1".into(), properties: properties.collect() }
+        let properties = properties
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), Secret::new(*v)));
+        Connection {
+            name: "main".into(),
+            brokers: "127.0.0.1:1".into(),
+            properties: properties.collect(),
+        }
     }
 
     #[test]
     fn every_owned_property_is_one_of_librdkafkas_and_refused() {
         for property in OWNED_PROPERTIES {
             let owned = connection(&[(property, "1")]);
-            assert!(matches!(owned.consumer_config("g", 0), Err(ConfigError::Owned { .. })), "{property}");
             assert!(
-                matches!(owned.producer_config(Duration::ZERO), Err(ConfigError::Owned { .. })),
+                matches!(
+                    owned.consumer_config("g", 0),
+                    Err(ConfigError::Owned { .. })
+                ),
                 "{property}"
             );
-            let unknown = ClientConfig::new().set(*property, "no such value").create_native_config();
+            assert!(
+                matches!(
+                    owned.producer_config(Duration::ZERO),
+                    Err(ConfigError::Owned { .. })
+                ),
+                "{property}"
+            );
+            let unknown = ClientConfig::new()
+                .set(*property, "no such value")
+                .create_native_config();
             if let Err(KafkaError::ClientConfig(kind, ..)) = unknown {
                 assert_ne!(kind, RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, "{property}");
             }
@@ -345,7 +398,9 @@ mod tests {
     fn librdkafka_takes_what_postdate_sets_and_operators_tune() {
         let tuned = connection(&[("compression.type", "zstd"), ("socket.timeout.ms", "5000")]);
         let consumer = tuned.consumer_config("g", 0).expect("checked");
-        consumer.create_native_config().expect("librdkafka takes it");
+        consumer
+            .create_native_config()
+            .expect("librdkafka takes it");
         assert_eq!(consumer.get("socket.timeout.ms"), Some("5000"));
         tuned
             .producer_config(Duration::ZERO)
@@ -364,6 +419,9 @@ mod tests {
             .err()
             .expect("wrong");
         let shown = wrong.refused(error).to_string();
-        assert_eq!(shown, "kafka connection main: property security.protocol does not take this value");
+        assert_eq!(
+            shown,
+            "kafka connection main: property security.protocol does not take this value"
+        );
     }
 }

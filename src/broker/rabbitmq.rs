@@ -21,7 +21,9 @@ pub use examine::QueueOrExchange;
 pub use fault::{AmqpFault, FaultKind};
 pub use lookup::{look_for_exchange, look_for_queue, short_name};
 pub use management::{Bindings, Reach};
-pub use supervisor::{ANSWER_DEADLINE, Broker, ConnectionHandle, LiveConnection, SharedConnection, within};
+pub use supervisor::{
+    ANSWER_DEADLINE, Broker, ConnectionHandle, LiveConnection, SharedConnection, within,
+};
 
 use crate::domain::Secret;
 use crate::tls::{ClientFiles, KeyHints};

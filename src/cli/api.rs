@@ -36,7 +36,10 @@ pub(super) struct ApiArgs {
 /// of the machine.
 pub(super) fn connect(args: &ApiArgs) -> Result<ApiClient, ClientError> {
     let url = config::variable("POSTDATE_URL").unwrap_or_else(|| DEFAULT_URL.to_owned());
-    let ca = args.ca.clone().or_else(|| config::variable("POSTDATE_CA").map(PathBuf::from));
+    let ca = args
+        .ca
+        .clone()
+        .or_else(|| config::variable("POSTDATE_CA").map(PathBuf::from));
     ApiClient::new(&url, token()?, ca)
 }
 
@@ -44,7 +47,9 @@ pub(super) fn connect(args: &ApiArgs) -> Result<ApiClient, ClientError> {
 /// an error, as for every other secret that can be given in two ways.
 fn token() -> Result<Option<Secret>, ClientError> {
     let text = config::variable("POSTDATE_TOKEN");
-    let Some(file) = config::variable("POSTDATE_TOKEN_FILE") else { return Ok(text.map(Secret::new)) };
+    let Some(file) = config::variable("POSTDATE_TOKEN_FILE") else {
+        return Ok(text.map(Secret::new));
+    };
     if text.is_some() {
         let why = "POSTDATE_TOKEN and POSTDATE_TOKEN_FILE are both set; one of the two must go";
         return Err(ClientError::Usage(why.to_owned()));
@@ -59,7 +64,9 @@ pub(super) fn ended(done: Result<(), ClientError>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         // The reader (`head`, a pager) has closed the pipe: it has all it wanted.
-        Err(ClientError::Output(error)) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(ClientError::Output(error)) if error.kind() == ErrorKind::BrokenPipe => {
+            ExitCode::SUCCESS
+        }
         Err(error) => {
             output::error(error.to_string());
             ExitCode::from(error.exit_code())
@@ -80,7 +87,10 @@ pub(super) fn ended_all(
 }
 
 /// Shows a text once, or again and again until interrupted.
-pub(super) fn show(every: Option<Duration>, render: impl Fn() -> Result<SafeText, ClientError>) -> ExitCode {
+pub(super) fn show(
+    every: Option<Duration>,
+    render: impl Fn() -> Result<SafeText, ClientError>,
+) -> ExitCode {
     loop {
         let shown = render().map(|text| {
             if every.is_some() && output::is_terminal() {
@@ -104,14 +114,19 @@ pub(super) fn message_path(
 ) -> Result<(String, String), ClientError> {
     if let Some(route) = route {
         let Some(route) = RouteName::new(route) else {
-            return Err(ClientError::Usage(format!("`{}` is not a route's name", route.escape_debug())));
+            return Err(ClientError::Usage(format!(
+                "`{}` is not a route's name",
+                route.escape_debug()
+            )));
         };
         return Ok((route.to_string(), path_of(route.as_str(), id)));
     }
     let found = messages(client, id)?;
     // A message that is gone is not meant where another one of its id waits.
     let waits = found.iter().any(|(_, message)| !trail::is_of_gone(message));
-    let meant = found.into_iter().filter(|(_, message)| !waits || !trail::is_of_gone(message));
+    let meant = found
+        .into_iter()
+        .filter(|(_, message)| !waits || !trail::is_of_gone(message));
     let mut routes: Vec<String> = meant.map(|(route, _)| route).collect();
     match routes.len() {
         1 => {
@@ -119,7 +134,10 @@ pub(super) fn message_path(
             let path = path_of(&only, id);
             Ok((only, path))
         }
-        _ => Err(ClientError::Ambiguous { id: id.to_owned(), routes }),
+        _ => Err(ClientError::Ambiguous {
+            id: id.to_owned(),
+            routes,
+        }),
     }
 }
 
@@ -136,8 +154,14 @@ pub(super) fn messages(client: &ApiClient, id: &str) -> Result<Vec<(String, Valu
         let name = route["name"].as_str().unwrap_or_default().to_owned();
         match client.get(&path_of(&name, id)) {
             Ok(message) => found.push((name, message)),
-            Err(ClientError::Refused { status: 404, detail, .. }) => {
-                let hint = detail.split_once("did you mean ").map(|(_, nearest)| nearest.to_owned());
+            Err(ClientError::Refused {
+                status: 404,
+                detail,
+                ..
+            }) => {
+                let hint = detail
+                    .split_once("did you mean ")
+                    .map(|(_, nearest)| nearest.to_owned());
                 nearest = nearest.or(hint);
             }
             Err(error) => return Err(error),
@@ -145,10 +169,15 @@ pub(super) fn messages(client: &ApiClient, id: &str) -> Result<Vec<(String, Valu
         has_routes = true;
     }
     if !has_routes {
-        return Err(ClientError::Usage("no route is configured there".to_owned()));
+        return Err(ClientError::Usage(
+            "no route is configured there".to_owned(),
+        ));
     }
     if found.is_empty() {
-        return Err(ClientError::UnknownMessage { id: id.to_owned(), nearest });
+        return Err(ClientError::UnknownMessage {
+            id: id.to_owned(),
+            nearest,
+        });
     }
     Ok(found)
 }
@@ -156,9 +185,16 @@ pub(super) fn messages(client: &ApiClient, id: &str) -> Result<Vec<(String, Valu
 /// A sentence on the end of a message that does not wait any more, as far as its route's trail tells. The answer to a
 /// command stands without it.
 fn end_of(client: &ApiClient, route: Option<&str>, id: &str) -> Option<String> {
-    let message = client.get(&path_of(route?, id)).ok().filter(trail::is_of_gone)?;
+    let message = client
+        .get(&path_of(route?, id))
+        .ok()
+        .filter(trail::is_of_gone)?;
     let last = message["trail"].as_array()?.last()?;
-    Some(format!("no message `{}` waits any more: {}", id.escape_debug(), trail::told(last)))
+    Some(format!(
+        "no message `{}` waits any more: {}",
+        id.escape_debug(),
+        trail::told(last)
+    ))
 }
 
 /// Makes the same command on each of these messages, and prints each result. Answers whether all were done.
@@ -181,8 +217,16 @@ pub(super) fn command_each(
         });
         let answer = match done {
             Ok(answer) => answer,
-            Err(ClientError::Refused { result: Some(result), detail, .. }) => {
-                let end = if result == "unknown" { end_of(client, found_route.as_deref(), id) } else { None };
+            Err(ClientError::Refused {
+                result: Some(result),
+                detail,
+                ..
+            }) => {
+                let end = if result == "unknown" {
+                    end_of(client, found_route.as_deref(), id)
+                } else {
+                    None
+                };
                 failure = Some(end.unwrap_or(detail));
                 json!({ "id": id, "route": found_route, "result": result })
             }
@@ -200,13 +244,20 @@ pub(super) fn command_each(
         if !json {
             match failure {
                 Some(why) => output::error(why),
-                None => output::out(format!("{id}: {}", answer["result"].as_str().unwrap_or("?"))),
+                None => output::out(format!(
+                    "{id}: {}",
+                    answer["result"].as_str().unwrap_or("?")
+                )),
             }
         }
         answers.push(answer);
     }
     if json {
-        let body = if answers.len() == 1 { answers.remove(0) } else { Value::Array(answers) };
+        let body = if answers.len() == 1 {
+            answers.remove(0)
+        } else {
+            Value::Array(answers)
+        };
         output::out(SafeText::json(&body));
     }
     Ok(all_done)
@@ -218,7 +269,9 @@ pub(super) fn items(list: &Value) -> Vec<Value> {
 }
 
 fn hex(digit: u8) -> char {
-    char::from_digit(u32::from(digit), 16).unwrap_or('0').to_ascii_uppercase()
+    char::from_digit(u32::from(digit), 16)
+        .unwrap_or('0')
+        .to_ascii_uppercase()
 }
 
 /// A text encoded as one segment of a path, or as a value of a query.
@@ -226,7 +279,9 @@ pub(super) fn segment(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'~' => out.push(char::from(byte)),
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'~' => {
+                out.push(char::from(byte))
+            }
             // A dot is encoded too: `.` and `..` would be taken for steps in the path.
             _ => out.extend(['%', hex(byte >> 4), hex(byte & 15)]),
         }

@@ -84,7 +84,17 @@ fn delay(text: &str) -> Result<(i64, i64), String> {
 }
 
 pub(super) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
-    let BenchArgs { config, route, rate, duration, delay, size, partitions, json, yes } = args;
+    let BenchArgs {
+        config,
+        route,
+        rate,
+        duration,
+        delay,
+        size,
+        partitions,
+        json,
+        yes,
+    } = args;
     let config = match config.load().and_then(|loaded| loaded.check()) {
         Ok(config) => config,
         Err(problems) => return Ok(refuse(&problems)),
@@ -92,8 +102,14 @@ pub(super) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     let asks = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
     let request = route_named(&config, &route).and_then(|route| {
         let size = size as usize;
-        let request =
-            BenchRequest { route: route.clone(), rate, duration, delay_ms: delay, size, partitions };
+        let request = BenchRequest {
+            route: route.clone(),
+            rate,
+            duration,
+            delay_ms: delay,
+            size,
+            partitions,
+        };
         match request.unfit() {
             Some(why) => Err(why),
             None if yes || asks => Ok(request),
@@ -111,7 +127,11 @@ pub(super) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         output::err("nothing was sent");
         return Ok(ExitCode::FAILURE);
     }
-    let reporter = BenchReporter { progress: ProgressReporter::bar_only(), json, duration };
+    let reporter = BenchReporter {
+        progress: ProgressReporter::bar_only(),
+        json,
+        duration,
+    };
     match bench::bench(&config, &request, &reporter)? {
         BenchOutcome::Killed(code) => Ok(code),
         BenchOutcome::Measured(summary) => {
@@ -125,7 +145,11 @@ pub(super) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
             for trouble in &troubles {
                 output::error(trouble.as_str());
             }
-            Ok(if troubles.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+            Ok(if troubles.is_empty() {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            })
         }
     }
 }
@@ -162,12 +186,17 @@ impl BenchWatcher for BenchReporter {
         let (stage, reached) = if at < seconds {
             ("sending", StageProgress::of(at, seconds))
         } else {
-            ("waiting", StageProgress::of(progress.received, progress.sent))
+            (
+                "waiting",
+                StageProgress::of(progress.received, progress.sent),
+            )
         };
-        self.progress.report(stage, &reached.with_note(answer::note(progress)));
+        self.progress
+            .report(stage, &reached.with_note(answer::note(progress)));
     }
 
     fn cleans(&self, waiting: u64) {
-        self.progress.report("taking back", &StageProgress::of(0, waiting));
+        self.progress
+            .report("taking back", &StageProgress::of(0, waiting));
     }
 }

@@ -27,6 +27,13 @@ pub(super) struct CancelArgs {
 
 pub(super) fn run(args: &CancelArgs) -> ExitCode {
     api::ended_all(&args.api, |client| {
-        api::command_each(client, "DELETE", &args.ids, args.route.as_deref(), None, args.json)
+        api::command_each(
+            client,
+            "DELETE",
+            &args.ids,
+            args.route.as_deref(),
+            None,
+            args.json,
+        )
     })
 }

@@ -11,8 +11,10 @@ use crate::config::Config;
 
 /// Check the configuration, and report all errors at once
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  postdate check\n  postdate check --config postdate.yaml --connect\n  \
-    postdate check --print\n\nExit codes: 0 all is well, 1 --connect found something, 64 the configuration is wrong.")]
+#[command(
+    after_help = "Examples:\n  postdate check\n  postdate check --config postdate.yaml --connect\n  \
+    postdate check --print\n\nExit codes: 0 all is well, 1 --connect found something, 64 the configuration is wrong."
+)]
 pub(super) struct CheckArgs {
     #[command(flatten)]
     config: ConfigArgs,
@@ -36,18 +38,36 @@ pub(super) fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
         Ok(config) => config,
         Err(problems) => return Ok(refuse(&problems)),
     };
-    let text = if args.print { loaded.print() } else { summary(&config) };
+    let text = if args.print {
+        loaded.print()
+    } else {
+        summary(&config)
+    };
     output::out(SafeText::lines(text.trim_end()));
-    if args.connect { connect(&config, args.print) } else { Ok(ExitCode::SUCCESS) }
+    if args.connect {
+        connect(&config, args.print)
+    } else {
+        Ok(ExitCode::SUCCESS)
+    }
 }
 
 /// Tries the connections and prints the findings: good ones to stdout, unless the configuration is printed there; bad
 /// ones to stderr.
 fn connect(config: &Config, print: bool) -> anyhow::Result<ExitCode> {
-    let (good, bad): (Vec<_>, Vec<_>) = app::check_connections(config)?.into_iter().partition(|f| f.good);
+    let (good, bad): (Vec<_>, Vec<_>) = app::check_connections(config)?
+        .into_iter()
+        .partition(|f| f.good);
     for finding in good.iter().filter(|finding| !print || finding.warns) {
-        let text = if finding.warns { format!("warning: {}", finding.text) } else { finding.text.clone() };
-        if print { output::err(text) } else { output::out(text) }
+        let text = if finding.warns {
+            format!("warning: {}", finding.text)
+        } else {
+            finding.text.clone()
+        };
+        if print {
+            output::err(text)
+        } else {
+            output::out(text)
+        }
     }
     for finding in &bad {
         output::error(finding.text.as_str());
@@ -55,7 +75,11 @@ fn connect(config: &Config, print: bool) -> anyhow::Result<ExitCode> {
     if bad.len() > 1 {
         output::err(format!("{} errors", bad.len()));
     }
-    Ok(if bad.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if bad.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 fn summary(config: &Config) -> String {
@@ -67,5 +91,9 @@ fn summary(config: &Config) -> String {
     );
     let lowered = app::lowered_prefetches(&config.routes);
     let open = app::keys_that_name_queues(&config.routes);
-    std::iter::once(right).chain(lowered).chain(open).collect::<Vec<_>>().join("\n")
+    std::iter::once(right)
+        .chain(lowered)
+        .chain(open)
+        .collect::<Vec<_>>()
+        .join("\n")
 }

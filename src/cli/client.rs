@@ -117,12 +117,19 @@ pub(super) enum ClientError {
 impl ClientError {
     /// Reports whether every further message would fail the same way, so that the command should stop.
     pub(super) fn is_of_all(&self) -> bool {
-        !matches!(self, Self::Refused { .. } | Self::UnknownMessage { .. } | Self::Ambiguous { .. })
+        !matches!(
+            self,
+            Self::Refused { .. } | Self::UnknownMessage { .. } | Self::Ambiguous { .. }
+        )
     }
 
     /// The exit code of this failure.
     pub(super) fn exit_code(&self) -> u8 {
-        if matches!(self, Self::Usage(_)) { 64 } else { 1 }
+        if matches!(self, Self::Usage(_)) {
+            64
+        } else {
+            1
+        }
     }
 }
 
@@ -143,17 +150,31 @@ pub(super) struct ApiAnswer {
 impl ApiClient {
     /// A client of the API at `url` (`POSTDATE_URL`), with `token` (`POSTDATE_TOKEN`) if there is one. Over https:// it
     /// trusts the authorities in the file `ca`, or else the system's. It does not connect yet.
-    pub(super) fn new(url: &str, token: Option<Secret>, ca: Option<PathBuf>) -> Result<Self, ClientError> {
+    pub(super) fn new(
+        url: &str,
+        token: Option<Secret>,
+        ca: Option<PathBuf>,
+    ) -> Result<Self, ClientError> {
         let base = Secret::new(url.trim_end_matches('/'));
-        let parsed = url.parse::<Uri>().ok().filter(|u| matches!(u.scheme_str(), Some("http" | "https")));
+        let parsed = url
+            .parse::<Uri>()
+            .ok()
+            .filter(|u| matches!(u.scheme_str(), Some("http" | "https")));
         let parsed = parsed.filter(|u| u.query().is_none());
-        if parsed.and_then(|u| u.into_parts().authority).is_none_or(|a| a.as_str().contains('@')) {
+        if parsed
+            .and_then(|u| u.into_parts().authority)
+            .is_none_or(|a| a.as_str().contains('@'))
+        {
             let shown = base.redacted_url();
-            let why =
-                format!("`{shown}` is not http:// or https:// with a host, and maybe a port and a path");
+            let why = format!(
+                "`{shown}` is not http:// or https:// with a host, and maybe a port and a path"
+            );
             return Err(ClientError::Usage(format!("{why} (POSTDATE_URL)")));
         }
-        if token.as_ref().is_some_and(|t| !t.expose().bytes().all(|b| b.is_ascii_graphic())) {
+        if token
+            .as_ref()
+            .is_some_and(|t| !t.expose().bytes().all(|b| b.is_ascii_graphic()))
+        {
             let why = "the token holds a space, a line end or another character that none can have";
             return Err(ClientError::Usage(format!("{why} (POSTDATE_TOKEN)")));
         }
@@ -166,7 +187,11 @@ impl ApiClient {
         if url.starts_with("https://") {
             config = config.tls_config(tls_config(ca)?);
         }
-        Ok(Self { agent: config.build().new_agent(), base, token })
+        Ok(Self {
+            agent: config.build().new_agent(),
+            base,
+            token,
+        })
     }
 
     /// Makes one call and returns its answer, whatever its status.
@@ -186,12 +211,22 @@ impl ApiClient {
             request = request.header("content-type", "application/json");
         }
         let body = body.map(Value::to_string).unwrap_or_default();
-        let request = request.body(body).map_err(|e| ClientError::Usage(e.to_string()))?;
-        let request = self.agent.configure_request(request).timeout_global(Some(deadline)).build();
+        let request = request
+            .body(body)
+            .map_err(|e| ClientError::Usage(e.to_string()))?;
+        let request = self
+            .agent
+            .configure_request(request)
+            .timeout_global(Some(deadline))
+            .build();
         let mut response = self.agent.run(request).map_err(|e| self.failed(&e))?;
         let status = response.status().as_u16();
         // Pages of dead letters with their bodies may be large.
-        let read = response.body_mut().with_config().limit(MAX_ANSWER_BYTES).read_to_string();
+        let read = response
+            .body_mut()
+            .with_config()
+            .limit(MAX_ANSWER_BYTES)
+            .read_to_string();
         let body = read.map_err(|e| self.failed(&e))?;
         Ok(ApiAnswer { status, body })
     }
@@ -202,7 +237,12 @@ impl ApiClient {
     }
 
     /// Has the API do something: the body of the answer, or why it was not done.
-    pub(super) fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value, ClientError> {
+    pub(super) fn ask(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Value, ClientError> {
         self.accept(&self.call(method, path, body, CALL_DEADLINE)?)
     }
 
@@ -226,7 +266,10 @@ impl ApiClient {
                 }
                 trouble => trouble.sentence(&tls_hints()),
             };
-            return ClientError::Tls { url, why: format!("{sentence} ({why})") };
+            return ClientError::Tls {
+                url,
+                why: format!("{sentence} ({why})"),
+            };
         }
         match error {
             ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve)
@@ -240,7 +283,10 @@ impl ApiClient {
 
     /// The body of a successful answer; any other answer as a [`ClientError`].
     pub(super) fn accept(&self, answer: &ApiAnswer) -> Result<Value, ClientError> {
-        let stranger = |why| ClientError::Stranger { url: self.url(), why };
+        let stranger = |why| ClientError::Stranger {
+            url: self.url(),
+            why,
+        };
         let body: Value = serde_json::from_str(&answer.body)
             .map_err(|_| stranger(format!("status {}, and no JSON", answer.status)))?;
         match (answer.status, body["detail"].as_str()) {
@@ -248,7 +294,11 @@ impl ApiClient {
             (401, _) => Err(ClientError::Unauthorized { url: self.url() }),
             (status, Some(detail)) => {
                 let result = body["result"].as_str().map(str::to_owned);
-                Err(ClientError::Refused { status, detail: detail.to_owned(), result })
+                Err(ClientError::Refused {
+                    status,
+                    detail: detail.to_owned(),
+                    result,
+                })
             }
             (status, None) => Err(stranger(format!("status {status}, without a reason"))),
         }
@@ -261,8 +311,13 @@ fn tls_config(ca: Option<PathBuf>) -> Result<TlsConfig, ClientError> {
     let authorities = files
         .authority_certificates()
         .map_err(|why| ClientError::Usage(format!("{why} (--ca, POSTDATE_CA)")))?;
-    let authorities: Vec<_> = authorities.iter().map(|der| Certificate::from_der(der).to_owned()).collect();
-    Ok(TlsConfig::builder().root_certs(RootCerts::new_with_certs(&authorities)).build())
+    let authorities: Vec<_> = authorities
+        .iter()
+        .map(|der| Certificate::from_der(der).to_owned())
+        .collect();
+    Ok(TlsConfig::builder()
+        .root_certs(RootCerts::new_with_certs(&authorities))
+        .build())
 }
 
 /// What a sentence about TLS tells the user of a command.

@@ -11,9 +11,11 @@ use super::Cli;
 
 /// Print a shell's completions
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  postdate completions bash > /etc/bash_completion.d/postdate\n  \
+#[command(
+    after_help = "Examples:\n  postdate completions bash > /etc/bash_completion.d/postdate\n  \
     postdate completions zsh > ~/.zfunc/_postdate\n  \
-    postdate completions fish > ~/.config/fish/completions/postdate.fish")]
+    postdate completions fish > ~/.config/fish/completions/postdate.fish"
+)]
 pub(super) struct CompletionsArgs {
     /// The shell
     shell: ShellKind,
@@ -39,13 +41,19 @@ pub(super) fn completions(args: &CompletionsArgs) -> ExitCode {
         ShellKind::Zsh => Shell::Zsh,
         ShellKind::Fish => Shell::Fish,
     };
-    generate(shell, &mut Cli::command(), "postdate", &mut std::io::stdout());
+    generate(
+        shell,
+        &mut Cli::command(),
+        "postdate",
+        &mut std::io::stdout(),
+    );
     ExitCode::SUCCESS
 }
 
 pub(super) fn man(args: &ManArgs) -> anyhow::Result<ExitCode> {
     let folder = args.folder.display();
-    std::fs::create_dir_all(&args.folder).with_context(|| format!("cannot make the folder {folder}"))?;
+    std::fs::create_dir_all(&args.folder)
+        .with_context(|| format!("cannot make the folder {folder}"))?;
     clap_mangen::generate_to(Cli::command(), &args.folder)
         .with_context(|| format!("cannot write into the folder {folder}"))?;
     Ok(ExitCode::SUCCESS)

@@ -9,9 +9,11 @@ use crate::config;
 
 /// Print the reference of the configuration: every key with its default and its meaning
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  postdate config --default > postdate.toml\n  \
+#[command(
+    after_help = "Examples:\n  postdate config --default > postdate.toml\n  \
     postdate config --schema > postdate.schema.json\n\n\
-    The file needs only the keys that differ from their defaults. `postdate check --print` shows the values in use.")]
+    The file needs only the keys that differ from their defaults. `postdate check --print` shows the values in use."
+)]
 pub(super) struct ConfigReferenceArgs {
     /// Print the reference as TOML, with all defaults; keys without a default stand behind a `#`
     #[arg(long, required_unless_present = "schema")]

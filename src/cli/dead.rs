@@ -132,7 +132,10 @@ impl FilterArgs {
         for (name, moment) in [("--from", &mut self.from), ("--to", &mut self.to)] {
             if let Some(text) = moment {
                 let parsed = times::parse(text, now);
-                *text = parsed.map_err(|why| ClientError::Usage(format!("{name}: {why}")))?.0.to_string();
+                *text = parsed
+                    .map_err(|why| ClientError::Usage(format!("{name}: {why}")))?
+                    .0
+                    .to_string();
             }
         }
         Ok(self)
@@ -140,29 +143,63 @@ impl FilterArgs {
 
     /// The given conditions, by the names of the API.
     fn pairs(&self) -> Vec<(&'static str, &str)> {
-        let all = [("route", &self.route), ("reason", &self.reason), ("from", &self.from), ("to", &self.to)];
-        all.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?))).collect()
+        let all = [
+            ("route", &self.route),
+            ("reason", &self.reason),
+            ("from", &self.from),
+            ("to", &self.to),
+        ];
+        all.into_iter()
+            .filter_map(|(name, value)| Some((name, value.as_deref()?)))
+            .collect()
     }
 }
 
 pub(super) fn run(args: DeadArgs) -> ExitCode {
-    if let DeadCommand::List { filter, limit, watch: true, .. } = &args.command {
-        let ready = api::connect(&args.api).and_then(|client| Ok((client, filter.clone().absolute()?)));
+    if let DeadCommand::List {
+        filter,
+        limit,
+        watch: true,
+        ..
+    } = &args.command
+    {
+        let ready =
+            api::connect(&args.api).and_then(|client| Ok((client, filter.clone().absolute()?)));
         return match ready {
-            Ok((client, filter)) => api::show(Some(api::WATCH_INTERVAL), || render(&client, &filter, *limit)),
+            Ok((client, filter)) => api::show(Some(api::WATCH_INTERVAL), || {
+                render(&client, &filter, *limit)
+            }),
             Err(error) => api::ended(Err(error)),
         };
     }
-    api::ended(api::connect(&args.api).and_then(|client| output::with_stdout(|out| dead(&client, args, out))))
+    api::ended(
+        api::connect(&args.api)
+            .and_then(|client| output::with_stdout(|out| dead(&client, args, out))),
+    )
 }
 
 fn dead(client: &ApiClient, args: DeadArgs, out: &mut Printer<'_>) -> Result<(), ClientError> {
     match args.command {
-        DeadCommand::List { filter, limit, json, .. } => list(client, &filter.absolute()?, limit, json, out),
-        DeadCommand::Show { id, route, body, json } => show(client, &id, route.as_deref(), body, json, out),
-        DeadCommand::Redrive { action, target } => {
-            act_on(client, "redrive", "redriven", action, target.as_deref(), out)
-        }
+        DeadCommand::List {
+            filter,
+            limit,
+            json,
+            ..
+        } => list(client, &filter.absolute()?, limit, json, out),
+        DeadCommand::Show {
+            id,
+            route,
+            body,
+            json,
+        } => show(client, &id, route.as_deref(), body, json, out),
+        DeadCommand::Redrive { action, target } => act_on(
+            client,
+            "redrive",
+            "redriven",
+            action,
+            target.as_deref(),
+            out,
+        ),
         DeadCommand::Drop { action } => act_on(client, "drop", "dropped", action, None, out),
         DeadCommand::Export { filter } => {
             let filter = filter.absolute()?;
@@ -190,7 +227,10 @@ fn for_each_dead(
         pairs.extend([("limit", size.as_str()), ("body", body.as_str())]);
         pairs.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
         let page = client.get(&format!("/api/v1/dead?{}", query(&pairs)))?;
-        let items = page["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let items = page["items"]
+            .as_array()
+            .map(Vec::as_slice)
+            .unwrap_or_default();
         for item in items {
             each(item)?;
         }
@@ -220,7 +260,11 @@ fn list(
 }
 
 /// The dead letters of a filter, without headers and bodies.
-fn outlines(client: &ApiClient, filter: &FilterArgs, limit: usize) -> Result<Vec<Value>, ClientError> {
+fn outlines(
+    client: &ApiClient,
+    filter: &FilterArgs,
+    limit: usize,
+) -> Result<Vec<Value>, ClientError> {
     let mut items = Vec::new();
     for_each_dead(client, filter, limit, false, |item| {
         items.push(item.clone());
@@ -243,7 +287,10 @@ fn render(client: &ApiClient, filter: &FilterArgs, limit: usize) -> Result<SafeT
         std::iter::once(at).chain(rest).collect::<Vec<_>>()
     };
     let rows: Vec<_> = outlines(client, filter, limit)?.iter().map(row).collect();
-    Ok(table(&["DEAD AT", "DEAD ID", "ID", "ATTEMPT", "SIZE", "ERROR"], &rows))
+    Ok(table(
+        &["DEAD AT", "DEAD ID", "ID", "ATTEMPT", "SIZE", "ERROR"],
+        &rows,
+    ))
 }
 
 fn show(
@@ -257,9 +304,17 @@ fn show(
     let body = body.to_string();
     let mut pairs = vec![("body", body.as_str())];
     pairs.extend(route.map(|route| ("route", route)));
-    let dead = client.get(&format!("/api/v1/dead/{}?{}", percent_encoded(id), query(&pairs)))?;
+    let dead = client.get(&format!(
+        "/api/v1/dead/{}?{}",
+        percent_encoded(id),
+        query(&pairs)
+    ))?;
     let now_ms = Clock::start().wall().0;
-    out.print(if as_json { SafeText::json(&dead) } else { letter_text(&dead, now_ms) })?;
+    out.print(if as_json {
+        SafeText::json(&dead)
+    } else {
+        letter_text(&dead, now_ms)
+    })?;
     Ok(())
 }
 
@@ -285,29 +340,46 @@ fn act_on(
     args.filter = args.filter.absolute()?;
     let has_ids = !args.ids.is_empty();
     // With ids, `--route` says which message is meant; without them it is a condition like the others.
-    let has_filter = args.all || args.filter.pairs().iter().any(|(name, _)| !has_ids || *name != "route");
+    let has_filter = args.all
+        || args
+            .filter
+            .pairs()
+            .iter()
+            .any(|(name, _)| !has_ids || *name != "route");
     match (has_ids, has_filter) {
         (false, false) => {
-            let why = format!("{verb} what? Give ids, or --route, --reason, --from, --to, or --all");
+            let why =
+                format!("{verb} what? Give ids, or --route, --reason, --from, --to, or --all");
             return Err(ClientError::Usage(why));
         }
         (true, true) => {
-            return Err(ClientError::Usage("ids and a filter cannot be given together".to_owned()));
+            return Err(ClientError::Usage(
+                "ids and a filter cannot be given together".to_owned(),
+            ));
         }
         (false, true) if args.dry_run => {
-            out.print(format!("{} dead letter(s) would be {done}", counted(client, &args.filter)?))?;
+            out.print(format!(
+                "{} dead letter(s) would be {done}",
+                counted(client, &args.filter)?
+            ))?;
             return Ok(());
         }
         (false, true) if !args.yes => {
             let count = counted(client, &args.filter)?;
-            let why =
-                format!("this would {verb} {count} dead letter(s): look with `dead list`, then add --yes");
+            let why = format!(
+                "this would {verb} {count} dead letter(s): look with `dead list`, then add --yes"
+            );
             return Err(ClientError::Usage(why));
         }
         _ => {}
     }
-    let mut call =
-        ActionCall { client, path: format!("/api/v1/dead/{verb}"), target, done, items: Vec::new() };
+    let mut call = ActionCall {
+        client,
+        path: format!("/api/v1/dead/{verb}"),
+        target,
+        done,
+        items: Vec::new(),
+    };
     if has_ids {
         call.act_on_ids(&args.ids, args.filter.route.as_deref())?;
     } else {
@@ -360,7 +432,8 @@ impl ActionCall<'_> {
             body["target"] = target.into();
         }
         let answer = self.client.ask("POST", &self.path, Some(&body))?;
-        self.items.extend(answer["items"].as_array().cloned().unwrap_or_default());
+        self.items
+            .extend(answer["items"].as_array().cloned().unwrap_or_default());
         Ok(answer["next"].as_str().map(str::to_owned))
     }
 }
@@ -383,12 +456,20 @@ fn print_results(
         if !as_json && good {
             out.print(format!("{} {done}", text("dead_id")))?;
         } else if !as_json {
-            let why = if text("error").is_empty() { String::new() } else { format!(": {}", text("error")) };
+            let why = if text("error").is_empty() {
+                String::new()
+            } else {
+                format!(": {}", text("error"))
+            };
             output::err(format!("{} {}{why}", text("id"), text("result")));
         }
     }
     if failed > 0 {
-        return Err(ClientError::NotAll { failed, all: items.len(), done });
+        return Err(ClientError::NotAll {
+            failed,
+            all: items.len(),
+            done,
+        });
     }
     Ok(())
 }
@@ -421,7 +502,8 @@ mod tests {
         let run = tokio::task::spawn_blocking(move || {
             let words = std::iter::once("dead").chain(line.split(' '));
             let args = DeadCommandLine::try_parse_from(words).expect("parses");
-            let client = ApiClient::new(&url, Some(Secret::new(WRITE_TOKEN)), None).expect("a client");
+            let client =
+                ApiClient::new(&url, Some(Secret::new(WRITE_TOKEN)), None).expect("a client");
             let mut out = Vec::new();
             let result = dead(&client, args.dead, &mut Printer(&mut out));
             (String::from_utf8(out).expect("UTF-8"), result)
@@ -432,9 +514,18 @@ mod tests {
     #[tokio::test]
     async fn an_action_without_a_selection_or_with_two_is_a_wrong_command_line() {
         let server = TestServer::start().await;
-        for line in ["drop", "redrive", "drop order-3 --reason attempts", "redrive order-3 --to 7"] {
+        for line in [
+            "drop",
+            "redrive",
+            "drop order-3 --reason attempts",
+            "redrive order-3 --to 7",
+        ] {
             let (out, result) = ran(&server, line).await;
-            assert_eq!((out.as_str(), result.expect_err(line).exit_code()), ("", 64), "{line}");
+            assert_eq!(
+                (out.as_str(), result.expect_err(line).exit_code()),
+                ("", 64),
+                "{line}"
+            );
         }
         server.end().await;
     }
@@ -442,11 +533,20 @@ mod tests {
     #[tokio::test]
     async fn a_store_that_is_away_is_said() {
         let server = TestServer::start().await;
-        for line in ["list", "show order-3", "export", "redrive order-3", "drop --all --yes"] {
+        for line in [
+            "list",
+            "show order-3",
+            "export",
+            "redrive order-3",
+            "drop --all --yes",
+        ] {
             let (out, result) = ran(&server, line).await;
             let error = result.expect_err(line);
             assert_eq!((out.as_str(), error.exit_code()), ("", 1), "{line}");
-            assert!(error.to_string().contains("Redis cannot be reached"), "{line}: {error}");
+            assert!(
+                error.to_string().contains("Redis cannot be reached"),
+                "{line}: {error}"
+            );
         }
         server.end().await;
     }

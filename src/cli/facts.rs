@@ -15,7 +15,9 @@ pub(super) struct FactLines(Vec<SafeText>);
 impl FactLines {
     /// Adds a line.
     pub(super) fn add(&mut self, name: &str, value: &str) {
-        self.0.push(SafeText::from(format!("{name:NAME_WIDTH$} {value}").as_str()));
+        self.0.push(SafeText::from(
+            format!("{name:NAME_WIDTH$} {value}").as_str(),
+        ));
     }
 
     /// Adds a line for a member of the API's answer, if it is there.
@@ -53,14 +55,20 @@ impl FactLines {
         if let Some(position) = message["position"].as_object() {
             let partition = &position["partition"];
             let offset = &position["offset"];
-            self.add("read at", &format!("Kafka partition {partition}, offset {offset}"));
+            self.add(
+                "read at",
+                &format!("Kafka partition {partition}, offset {offset}"),
+            );
         }
     }
 
     /// Adds the headers of a message, in their order.
     pub(super) fn add_headers(&mut self, message: &Value) {
         let headers = message["headers"].as_array().into_iter().flatten();
-        self.add_each("headers", headers.map(|h| format!("{}: {}", plain(&h["name"]), plain(&h["value"]))));
+        self.add_each(
+            "headers",
+            headers.map(|h| format!("{}: {}", plain(&h["name"]), plain(&h["value"]))),
+        );
     }
 
     /// Adds the failures of a message, the oldest first.
@@ -68,7 +76,11 @@ impl FactLines {
         let failures = message["history"].as_array().into_iter().flatten();
         let told = failures.map(|failure| {
             let at = moment(failure["at_ms"].as_i64().unwrap_or(0), now_ms);
-            format!("{at} {}: {}", plain(&failure["reason"]), plain(&failure["error"]))
+            format!(
+                "{at} {}: {}",
+                plain(&failure["reason"]),
+                plain(&failure["error"])
+            )
         });
         self.add_each("failures", told);
     }
@@ -81,5 +93,7 @@ impl FactLines {
 
 /// A JSON value as text without quotes.
 pub(super) fn plain(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+    value
+        .as_str()
+        .map_or_else(|| value.to_string(), str::to_owned)
 }

@@ -79,8 +79,14 @@ impl TargetRole {
 /// The targets of a route with their roles, its own first.
 fn targets(route: &Route) -> impl Iterator<Item = (TargetRole, &Target)> {
     let own = std::iter::once((TargetRole::Own, &*route.to));
-    let allowed = route.allow_targets.iter().map(|target| (TargetRole::Allowed, &**target));
-    let dead_letters = route.dead_letter_to.iter().map(|target| (TargetRole::DeadLetters, &**target));
+    let allowed = route
+        .allow_targets
+        .iter()
+        .map(|target| (TargetRole::Allowed, &**target));
+    let dead_letters = route
+        .dead_letter_to
+        .iter()
+        .map(|target| (TargetRole::DeadLetters, &**target));
     own.chain(allowed).chain(dead_letters)
 }
 
@@ -93,30 +99,46 @@ struct BrokerPlace {
 
 impl BrokerPlace {
     fn new(technology: &str, connection: &str, name: &str) -> Self {
-        Self { connection: format!("{technology} {connection}"), name: escaped(name) }
+        Self {
+            connection: format!("{technology} {connection}"),
+            name: escaped(name),
+        }
     }
 
     fn of_source(source: &Endpoint) -> Self {
         match source {
-            Endpoint::Kafka { connection, topic, .. } => {
-                Self::new("kafka", connection, &format!("topic {topic}"))
-            }
-            Endpoint::Rabbitmq { connection, queue, .. } => {
-                Self::new("rabbitmq", connection, &format!("queue {queue}"))
-            }
+            Endpoint::Kafka {
+                connection, topic, ..
+            } => Self::new("kafka", connection, &format!("topic {topic}")),
+            Endpoint::Rabbitmq {
+                connection, queue, ..
+            } => Self::new("rabbitmq", connection, &format!("queue {queue}")),
         }
     }
 
     fn of_target(target: &Target) -> Self {
-        let Target::Rabbitmq { connection, exchange, routing_key } = target else {
-            return Self::new("kafka", target.connection(), &format!("topic {}", target.name()));
+        let Target::Rabbitmq {
+            connection,
+            exchange,
+            routing_key,
+        } = target
+        else {
+            return Self::new(
+                "kafka",
+                target.connection(),
+                &format!("topic {}", target.name()),
+            );
         };
         let name = match (exchange.as_str(), routing_key) {
             ("", RoutingKey::Fixed(queue)) => format!("queue {queue}"),
             ("", RoutingKey::Preserve) => "the queue that the routing key names".to_owned(),
             ("", RoutingKey::Key) => "the queue that the key names".to_owned(),
-            (exchange, RoutingKey::Fixed(key)) => format!("exchange {exchange}, routing key {key:?}"),
-            (exchange, RoutingKey::Preserve) => format!("exchange {exchange}, routing key as it came"),
+            (exchange, RoutingKey::Fixed(key)) => {
+                format!("exchange {exchange}, routing key {key:?}")
+            }
+            (exchange, RoutingKey::Preserve) => {
+                format!("exchange {exchange}, routing key as it came")
+            }
             (exchange, RoutingKey::Key) => format!("exchange {exchange}, routing key = key"),
         };
         Self::new("rabbitmq", connection, &name)
@@ -127,9 +149,14 @@ impl BrokerPlace {
 fn text(routes: &[Arc<Route>]) -> String {
     let mut by_source: BTreeMap<BrokerPlace, Vec<&Route>> = BTreeMap::new();
     for route in routes {
-        by_source.entry(BrokerPlace::of_source(&route.from)).or_default().push(route);
+        by_source
+            .entry(BrokerPlace::of_source(&route.from))
+            .or_default()
+            .push(route);
     }
-    let trees = by_source.iter().map(|(source, routes)| tree(source, routes));
+    let trees = by_source
+        .iter()
+        .map(|(source, routes)| tree(source, routes));
     trees.collect::<Vec<_>>().join("\n\n")
 }
 
@@ -141,14 +168,29 @@ fn tree(source: &BrokerPlace, routes: &[&Route]) -> String {
             Endpoint::Kafka { group, .. } => format!(" (group {})", escaped(group)),
             Endpoint::Rabbitmq { .. } => String::new(),
         };
-        lines.push(format!("{} {}{group}", if is_last { "└─" } else { "├─" }, route.name));
+        lines.push(format!(
+            "{} {}{group}",
+            if is_last { "└─" } else { "├─" },
+            route.name
+        ));
         let indent = if is_last { "  " } else { "│ " };
         let targets: Vec<_> = targets(route).collect();
         for (at, (role, target)) in targets.iter().enumerate() {
-            let branch = if at + 1 == targets.len() { "└─>" } else { "├─>" };
+            let branch = if at + 1 == targets.len() {
+                "└─>"
+            } else {
+                "├─>"
+            };
             let place = BrokerPlace::of_target(target);
-            let note = if *role == TargetRole::Own { String::new() } else { format!(" ({})", role.note()) };
-            lines.push(format!("{indent} {branch} {}: {}{note}", place.connection, place.name));
+            let note = if *role == TargetRole::Own {
+                String::new()
+            } else {
+                format!(" ({})", role.note())
+            };
+            lines.push(format!(
+                "{indent} {branch} {}: {}{note}",
+                place.connection, place.name
+            ));
         }
     }
     lines.join("\n")
@@ -163,16 +205,27 @@ fn dot(routes: &[Arc<Route>]) -> String {
     };
     for route in routes {
         let node = dot_text(&format!("route {}", route.name));
-        line(format!("{node} [shape=ellipse, label={}]", dot_text(route.name.as_str())));
+        line(format!(
+            "{node} [shape=ellipse, label={}]",
+            dot_text(route.name.as_str())
+        ));
         let group = match &route.from {
-            Endpoint::Kafka { group, .. } => format!(" [label={}]", dot_text(&format!("group {group}"))),
+            Endpoint::Kafka { group, .. } => {
+                format!(" [label={}]", dot_text(&format!("group {group}")))
+            }
             Endpoint::Rabbitmq { .. } => String::new(),
         };
-        line(format!("{} -> {node}{group}", dot_place(&BrokerPlace::of_source(&route.from))));
+        line(format!(
+            "{} -> {node}{group}",
+            dot_place(&BrokerPlace::of_source(&route.from))
+        ));
         for (role, target) in targets(route) {
             let place = dot_place(&BrokerPlace::of_target(target));
             let note = dot_text(role.note());
-            line(format!("{node} -> {place} [style={}, label={note}]", role.dot_style()));
+            line(format!(
+                "{node} -> {place} [style={}, label={note}]",
+                role.dot_style()
+            ));
         }
     }
     out.push_str("}\n");
@@ -185,7 +238,10 @@ fn dot_place(place: &BrokerPlace) -> String {
 
 /// A quoted text of the language of Graphviz.
 fn dot_text(text: &str) -> String {
-    format!("\"{}\"", escaped(text).replace('\\', "\\\\").replace('"', "\\\""))
+    format!(
+        "\"{}\"",
+        escaped(text).replace('\\', "\\\\").replace('"', "\\\"")
+    )
 }
 
 #[cfg(test)]
@@ -212,11 +268,20 @@ mod tests {
     "#;
 
     fn routes() -> Vec<Arc<Route>> {
-        let file = tempfile::Builder::new().suffix(".toml").tempfile().expect("a file");
+        let file = tempfile::Builder::new()
+            .suffix(".toml")
+            .tempfile()
+            .expect("a file");
         std::fs::write(file.path(), ROUTES).expect("written");
-        let sources = ConfigSources { file: Some(file.path().to_owned()), ..ConfigSources::default() };
+        let sources = ConfigSources {
+            file: Some(file.path().to_owned()),
+            ..ConfigSources::default()
+        };
         let loaded = config::load(sources).expect("read");
-        loaded.check().unwrap_or_else(|problems| panic!("{problems}")).routes
+        loaded
+            .check()
+            .unwrap_or_else(|problems| panic!("{problems}"))
+            .routes
     }
 
     #[test]
@@ -249,6 +314,9 @@ mod tests {
         ] {
             assert!(graph.contains(expected), "{expected} in\n{graph}");
         }
-        assert!(graph.starts_with("digraph postdate {\n") && graph.ends_with("}\n"), "{graph}");
+        assert!(
+            graph.starts_with("digraph postdate {\n") && graph.ends_with("}\n"),
+            "{graph}"
+        );
     }
 }

@@ -15,8 +15,8 @@ use super::{ConfigArgs, USAGE_EXIT, output, refuse, send};
 use crate::config::{Config, read_secret};
 use crate::domain::{Endpoint, Route, RoutingKey, Secret, Target};
 use crate::import::{
-    BodyCodec, EntryForm, ForeignServer, ImportOutcome, ImportQueue, ImportRequest, ImportTally, ImportWait,
-    ImportWatcher, ScoreUnit, import,
+    BodyCodec, EntryForm, ForeignServer, ImportOutcome, ImportQueue, ImportRequest, ImportTally,
+    ImportWait, ImportWatcher, ScoreUnit, import,
 };
 
 /// Move what waits in another program's delay queue into a route
@@ -109,7 +109,12 @@ fn member(text: &str) -> Result<MemberForm, String> {
 #[derive(Debug, Args)]
 struct CommonArgs {
     /// The Redis that has the queue: redis://, rediss:// or unix://
-    #[arg(long, value_name = "URL", required_unless_present = "redis_file", conflicts_with = "redis_file")]
+    #[arg(
+        long,
+        value_name = "URL",
+        required_unless_present = "redis_file",
+        conflicts_with = "redis_file"
+    )]
     redis: Option<String>,
     /// A file that holds that URL: an argument with a password can be seen by every user of the machine
     #[arg(long, value_name = "FILE")]
@@ -170,7 +175,11 @@ impl From<&ZsetArgs> for QueueRequest {
             ScoreName::Ms => ScoreUnit::Milliseconds,
             ScoreName::S => ScoreUnit::Seconds,
         };
-        Self { queue: ImportQueue::Zset { key, hash }, form, score }
+        Self {
+            queue: ImportQueue::Zset { key, hash },
+            form,
+            score,
+        }
     }
 }
 
@@ -179,7 +188,17 @@ pub(super) fn run(args: ImportArgs) -> anyhow::Result<ExitCode> {
         ImportedQueue::Redisson(args) => (QueueRequest::from(&args), args.common),
         ImportedQueue::Zset(args) => (QueueRequest::from(&args), args.common),
     };
-    let CommonArgs { redis, redis_file, ca, route, message_key, headers, dry_run: _, yes, config } = common;
+    let CommonArgs {
+        redis,
+        redis_file,
+        ca,
+        route,
+        message_key,
+        headers,
+        dry_run: _,
+        yes,
+        config,
+    } = common;
     let config = match config.load().and_then(|loaded| loaded.check()) {
         Ok(config) => config,
         Err(problems) => return Ok(refuse(&problems)),
@@ -204,12 +223,17 @@ pub(super) fn run(args: ImportArgs) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(USAGE_EXIT));
         }
     };
-    let watcher: Arc<dyn ImportWatcher> =
-        Arc::new(ImportReporter { progress: ProgressReporter::with_lines() });
+    let watcher: Arc<dyn ImportWatcher> = Arc::new(ImportReporter {
+        progress: ProgressReporter::with_lines(),
+    });
     let outcome = import(&config, &request, &watcher)?;
     output::out(outcome_text(&request, &outcome));
     let is_clean = outcome.tally.refused.is_empty();
-    Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if is_clean {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 fn url(url: Option<String>, file: Option<PathBuf>) -> Result<Secret, String> {
@@ -234,7 +258,9 @@ fn route_of<'a>(
     let is_own = |name: &str| own.iter().any(|own| own.eq_ignore_ascii_case(name));
     if let Some((name, _)) = headers.iter().find(|(name, _)| is_own(name)) {
         let name = name.escape_debug();
-        return Err(format!("the header `{name}` is set by the import: it follows from each entry"));
+        return Err(format!(
+            "the header `{name}` is set by the import: it follows from each entry"
+        ));
     }
     let needs_key = match (&route.from, &*route.to) {
         (Endpoint::Rabbitmq { .. }, Target::Rabbitmq { routing_key, .. }) => {
@@ -265,7 +291,8 @@ impl ImportWatcher for ImportReporter {
     }
 
     fn looked(&self, done: u64, of: u64) {
-        self.progress.report("looking", &StageProgress::of(done, of));
+        self.progress
+            .report("looking", &StageProgress::of(done, of));
     }
 
     fn moved(&self, done: u64, of: u64, wait: Option<ImportWait>) {
@@ -291,8 +318,14 @@ fn outcome_text(request: &ImportRequest, outcome: &ImportOutcome) -> SafeText {
         ImportQueue::Zset { key, .. } => format!("sorted set {key}"),
     };
     let rows = rows(request.dry_run, tally, *remaining);
-    let rows: Vec<_> = rows.into_iter().map(|(n, what)| vec![n.to_string(), what.to_owned()]).collect();
-    let mut lines = vec![SafeText::from(format!("{queue} at {place} -> route {}", request.route.name))];
+    let rows: Vec<_> = rows
+        .into_iter()
+        .map(|(n, what)| vec![n.to_string(), what.to_owned()])
+        .collect();
+    let mut lines = vec![SafeText::from(format!(
+        "{queue} at {place} -> route {}",
+        request.route.name
+    ))];
     lines.push(table(&["ENTRIES", ""], &rows));
     for (reason, refused) in &tally.refused {
         let sentence = reason.sentence();
@@ -305,7 +338,9 @@ fn outcome_text(request: &ImportRequest, outcome: &ImportOutcome) -> SafeText {
         lines.push(SafeText::from(nothing_waits(&request.queue)));
     }
     if request.dry_run && tally.moved > 0 {
-        lines.push(SafeText::from("nothing was changed; add --yes to move them"));
+        lines.push(SafeText::from(
+            "nothing was changed; add --yes to move them",
+        ));
     }
     SafeText::joined(lines, "\n")
 }
@@ -313,16 +348,29 @@ fn outcome_text(request: &ImportRequest, outcome: &ImportOutcome) -> SafeText {
 /// Counts of an outcome; those that are zero are left out, but for the first and the last.
 fn rows(dry_run: bool, tally: &ImportTally, remaining: u64) -> Vec<(u64, &'static str)> {
     let moved = if dry_run { "to move" } else { "moved" };
-    let left = if dry_run { "in the queue" } else { "left in the queue" };
+    let left = if dry_run {
+        "in the queue"
+    } else {
+        "left in the queue"
+    };
     let optional = [
-        (tally.overdue, "  of them due already: they leave five seconds later"),
+        (
+            tally.overdue,
+            "  of them due already: they leave five seconds later",
+        ),
         (tally.resumed, "  of them stored by an earlier run"),
-        (tally.taken, "taken by their own program meanwhile: left to it"),
+        (
+            tally.taken,
+            "taken by their own program meanwhile: left to it",
+        ),
         (tally.repeated, "that may arrive twice"),
         (tally.refused_count(), "that cannot be moved"),
     ];
     let optional = optional.into_iter().filter(|(count, _)| *count > 0);
-    std::iter::once((tally.moved, moved)).chain(optional).chain([(remaining, left)]).collect()
+    std::iter::once((tally.moved, moved))
+        .chain(optional)
+        .chain([(remaining, left)])
+        .collect()
 }
 
 /// Says why a queue may seem empty.
@@ -345,8 +393,14 @@ mod tests {
     #[test]
     fn a_members_form_is_one_of_three() {
         assert_eq!(member("body"), Ok(MemberForm::Body));
-        assert_eq!(member("json:payload"), Ok(MemberForm::JsonField("payload".to_owned())));
-        assert_eq!(member("hash:jobs:{eu}"), Ok(MemberForm::Hash("jobs:{eu}".to_owned())));
+        assert_eq!(
+            member("json:payload"),
+            Ok(MemberForm::JsonField("payload".to_owned()))
+        );
+        assert_eq!(
+            member("hash:jobs:{eu}"),
+            Ok(MemberForm::Hash("jobs:{eu}".to_owned()))
+        );
         for wrong in ["", "json", "json:", "hash:", "bodies", "field:x"] {
             assert!(member(wrong).is_err(), "{wrong}");
         }
@@ -354,8 +408,15 @@ mod tests {
 
     #[test]
     fn counts_of_zero_are_left_out_but_for_the_ends() {
-        let tally = ImportTally { moved: 7, taken: 1, ..ImportTally::default() };
-        let counts: Vec<u64> = rows(false, &tally, 0).into_iter().map(|(count, _)| count).collect();
+        let tally = ImportTally {
+            moved: 7,
+            taken: 1,
+            ..ImportTally::default()
+        };
+        let counts: Vec<u64> = rows(false, &tally, 0)
+            .into_iter()
+            .map(|(count, _)| count)
+            .collect();
         assert_eq!(counts, [7, 1, 0]);
     }
 }

@@ -148,7 +148,8 @@ pub fn main() -> ExitCode {
 
 /// The error that clap has about this command line, in which its arguments are escaped; `None` if it has none then.
 fn with_escaped_arguments() -> Option<clap::Error> {
-    Cli::try_parse_from(std::env::args_os().map(|argument| escaped(&argument.to_string_lossy()))).err()
+    Cli::try_parse_from(std::env::args_os().map(|argument| escaped(&argument.to_string_lossy())))
+        .err()
 }
 
 /// Ends a command line that clap refused, or took as a question for help.
@@ -171,8 +172,12 @@ fn usage(error: &clap::Error) -> ExitCode {
 fn refuse(problems: &ConfigProblems) -> ExitCode {
     for problem in &problems.0 {
         // A parser's message shows lines of the file; a path is one line.
-        let place = [problem.place(), problem.key.clone()].into_iter().filter(|part| !part.is_empty());
-        let whole = place.map(SafeText::from).chain([SafeText::lines(&problem.message)]);
+        let place = [problem.place(), problem.key.clone()]
+            .into_iter()
+            .filter(|part| !part.is_empty());
+        let whole = place
+            .map(SafeText::from)
+            .chain([SafeText::lines(&problem.message)]);
         output::error(SafeText::joined(whole, ": "));
     }
     if problems.0.len() > 1 {

@@ -46,12 +46,22 @@ impl SafeText {
 
     /// These texts, with `separator` between them.
     pub(super) fn joined(texts: impl IntoIterator<Item = Self>, separator: &'static str) -> Self {
-        Self(texts.into_iter().map(|text| text.0).collect::<Vec<_>>().join(separator))
+        Self(
+            texts
+                .into_iter()
+                .map(|text| text.0)
+                .collect::<Vec<_>>()
+                .join(separator),
+        )
     }
 
     /// The text in a style. Streams that take no colours leave the style out.
     pub(super) fn styled(self, style: Style) -> Self {
-        if style.is_plain() { self } else { Self(format!("{style}{}{style:#}", self.0)) }
+        if style.is_plain() {
+            self
+        } else {
+            Self(format!("{style}{}{style:#}", self.0))
+        }
     }
 
     /// JSON in one line. Escapes inside its strings are `\uXXXX`: it reads back as the same value.
@@ -62,7 +72,11 @@ impl SafeText {
     /// An answer that should be JSON, in its own form if it is. Anything else becomes one line.
     pub(super) fn answer(text: &str) -> Self {
         let is_json = serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok();
-        if is_json { Self::escaped_json(text) } else { Self::from(text) }
+        if is_json {
+            Self::escaped_json(text)
+        } else {
+            Self::from(text)
+        }
     }
 
     /// Escapes a JSON document. JSON has raw line ends, carriage returns and tabs between its tokens only.
@@ -73,7 +87,11 @@ impl SafeText {
                 '\r' | '\t' => out.push(' '),
                 c if c != '\n' && is_unsafe(c) => {
                     let units = &mut [0; 2];
-                    out.extend(c.encode_utf16(units).iter().map(|unit| format!("\\u{unit:04x}")));
+                    out.extend(
+                        c.encode_utf16(units)
+                            .iter()
+                            .map(|unit| format!("\\u{unit:04x}")),
+                    );
                 }
                 c => out.push(c),
             }
@@ -122,9 +140,14 @@ pub(super) fn width() -> Option<u16> {
 /// Writes a screenful over the one before. The rest of the old one is cleared, and nothing flickers.
 pub(super) fn screen(text: &SafeText) {
     let plain = (!is_styled()).then(|| anstream::adapter::strip_str(text.as_str()).to_string());
-    let lines = plain.as_deref().unwrap_or(text.as_str()).replace('\n', "\x1b[K\n");
+    let lines = plain
+        .as_deref()
+        .unwrap_or(text.as_str())
+        .replace('\n', "\x1b[K\n");
     let mut out = std::io::stdout().lock();
-    write!(out, "\x1b[H{lines}\x1b[K\n\x1b[J").and_then(|()| out.flush()).unwrap_or_default();
+    write!(out, "\x1b[H{lines}\x1b[K\n\x1b[J")
+        .and_then(|()| out.flush())
+        .unwrap_or_default();
 }
 
 /// Writes a text and a line end to standard output.
@@ -135,18 +158,25 @@ pub(super) fn out(text: impl Into<SafeText>) {
 
 /// Writes a text and a line end to standard error.
 pub(super) fn err(text: impl Into<SafeText>) {
-    Printer(&mut anstream::stderr().lock()).print(text).unwrap_or_default();
+    Printer(&mut anstream::stderr().lock())
+        .print(text)
+        .unwrap_or_default();
 }
 
 /// Writes an error to standard error, with the word `error` before it.
 pub(super) fn error(text: impl Into<SafeText>) {
-    err(SafeText::joined([SafeText::from("error:").styled(ERROR_STYLE), text.into()], " "));
+    err(SafeText::joined(
+        [SafeText::from("error:").styled(ERROR_STYLE), text.into()],
+        " ",
+    ));
 }
 
 /// Writes a question to standard error, and leaves the line open for its answer.
 pub(super) fn prompt(question: impl Into<SafeText>) {
     let mut err = std::io::stderr().lock();
-    write!(err, "{}", question.into().as_str()).and_then(|()| err.flush()).unwrap_or_default();
+    write!(err, "{}", question.into().as_str())
+        .and_then(|()| err.flush())
+        .unwrap_or_default();
 }
 
 #[cfg(test)]
@@ -158,23 +188,41 @@ mod tests {
     #[test]
     fn a_style_is_around_the_text_and_nothing_else_commands_the_terminal() {
         let styled = SafeText::from("a\u{1b}[2J").styled(ERROR_STYLE);
-        assert_eq!(anstream::adapter::strip_str(styled.as_str()).to_string(), "a\\u{1b}[2J");
+        assert_eq!(
+            anstream::adapter::strip_str(styled.as_str()).to_string(),
+            "a\\u{1b}[2J"
+        );
         assert!(
             styled.as_str().starts_with("\u{1b}[") && styled.as_str().ends_with("\u{1b}[0m"),
             "{styled:?}"
         );
-        assert_eq!(SafeText::from("plain").styled(Style::new()).as_str(), "plain");
+        assert_eq!(
+            SafeText::from("plain").styled(Style::new()).as_str(),
+            "plain"
+        );
     }
 
     #[test]
     fn json_reads_back_and_holds_no_unsafe_character() {
-        let nasty: String = ('\0'..='\u{2070}').filter(|c| is_unsafe(*c)).chain(['\u{1f600}']).collect();
+        let nasty: String = ('\0'..='\u{2070}')
+            .filter(|c| is_unsafe(*c))
+            .chain(['\u{1f600}'])
+            .collect();
         let value = json!({ "id": nasty, (nasty.clone()): [nasty] });
         let spaced = format!("\t{value}\r\n");
         for text in [SafeText::json(&value), SafeText::answer(&spaced)] {
-            assert!(!text.as_str().replace('\n', "").contains(is_unsafe), "{text:?}");
-            assert_eq!(serde_json::from_str::<Value>(text.as_str()).expect("JSON"), value);
+            assert!(
+                !text.as_str().replace('\n', "").contains(is_unsafe),
+                "{text:?}"
+            );
+            assert_eq!(
+                serde_json::from_str::<Value>(text.as_str()).expect("JSON"),
+                value
+            );
         }
-        assert_eq!(SafeText::answer("no\u{9b} JSON\r\nat all").as_str(), "no\\u{9b} JSON\\r\\nat all");
+        assert_eq!(
+            SafeText::answer("no\u{9b} JSON\r\nat all").as_str(),
+            "no\\u{9b} JSON\\r\\nat all"
+        );
     }
 }

@@ -76,7 +76,9 @@ fn call(
 ) -> Result<(), ClientError> {
     let Some(route) = RouteName::new(&selection.route) else {
         let name = selection.route.escape_debug();
-        return Err(ClientError::Usage(format!("`{name}` is not a route's name")));
+        return Err(ClientError::Usage(format!(
+            "`{name}` is not a route's name"
+        )));
     };
     let request = match selection.only {
         None => json!({}),
@@ -90,9 +92,22 @@ fn call(
     }
     let body = client.accept(&answer)?;
     if !selection.json {
-        let paused = body["paused"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let word = |part: &str| if paused.iter().any(|p| p == part) { "paused" } else { "running" };
-        out.print(format!("{route}: ingress {}, publishing {}", word("ingress"), word("publishing")))?;
+        let paused = body["paused"]
+            .as_array()
+            .map(Vec::as_slice)
+            .unwrap_or_default();
+        let word = |part: &str| {
+            if paused.iter().any(|p| p == part) {
+                "paused"
+            } else {
+                "running"
+            }
+        };
+        out.print(format!(
+            "{route}: ingress {}, publishing {}",
+            word("ingress"),
+            word("publishing")
+        ))?;
     }
     Ok(())
 }
@@ -106,13 +121,19 @@ mod tests {
     #[tokio::test]
     async fn a_route_that_is_not_there_is_named() {
         let server = TestServer::start().await;
-        for (route, exit, part) in
-            [("order", 1, "did you mean `orders`?"), ("no route", 64, "is not a route's name")]
-        {
+        for (route, exit, part) in [
+            ("order", 1, "did you mean `orders`?"),
+            ("no route", 64, "is not a route's name"),
+        ] {
             let url = format!("http://{}", server.address);
             let called = tokio::task::spawn_blocking(move || {
                 let api = api::ApiArgs::default();
-                let selection = PauseSelection { api, route: route.to_owned(), only: None, json: false };
+                let selection = PauseSelection {
+                    api,
+                    route: route.to_owned(),
+                    only: None,
+                    json: false,
+                };
                 let client = ApiClient::new(&url, Some(Secret::new(WRITE_TOKEN)), None)?;
                 call(&client, "pause", &selection, &mut Printer(&mut Vec::new()))
             });

@@ -55,20 +55,31 @@ impl PendingArgs {
 
 pub(super) fn run(args: &PendingArgs) -> ExitCode {
     match api::connect(&args.api) {
-        Ok(client) => api::show(args.watch.then_some(api::WATCH_INTERVAL), || render(&client, args)),
+        Ok(client) => api::show(args.watch.then_some(api::WATCH_INTERVAL), || {
+            render(&client, args)
+        }),
         Err(error) => api::ended(Err(error)),
     }
 }
 
 pub(super) fn render(client: &ApiClient, args: &PendingArgs) -> Result<SafeText, ClientError> {
-    let filters = [("route", &args.route), ("from", &args.from), ("to", &args.to)];
-    let filters: String =
-        filters.iter().filter_map(|(n, v)| Some(format!("&{n}={}", segment(v.as_deref()?)))).collect();
+    let filters = [
+        ("route", &args.route),
+        ("from", &args.from),
+        ("to", &args.to),
+    ];
+    let filters: String = filters
+        .iter()
+        .filter_map(|(n, v)| Some(format!("&{n}={}", segment(v.as_deref()?))))
+        .collect();
     let mut found: Vec<Value> = Vec::new();
     let mut next = Value::Null;
     loop {
         let limit = (args.limit as usize - found.len()).min(1000);
-        let cursor = next.as_str().map(|c| format!("&cursor={c}")).unwrap_or_default();
+        let cursor = next
+            .as_str()
+            .map(|c| format!("&cursor={c}"))
+            .unwrap_or_default();
         let page = client.get(&format!("/api/v1/messages?limit={limit}{filters}{cursor}"))?;
         found.extend(items(&page));
         next = page["next"].clone();
@@ -85,8 +96,12 @@ pub(super) fn render(client: &ApiClient, args: &PendingArgs) -> Result<SafeText,
         .map(|m| {
             let due = moment(m["due_ms"].as_i64().unwrap_or(0), now);
             let failed = m["last_error"]["reason"].as_str();
-            let asked = m["asked_ms"].as_i64().filter(|_| failed.is_some()).map(|asked| moment(asked, now));
-            let why = failed.map(|reason| format!("{reason}: {}", plain(&m["last_error"]["error"])));
+            let asked = m["asked_ms"]
+                .as_i64()
+                .filter(|_| failed.is_some())
+                .map(|asked| moment(asked, now));
+            let why =
+                failed.map(|reason| format!("{reason}: {}", plain(&m["last_error"]["error"])));
             vec![
                 due,
                 plain(&m["route"]),
@@ -99,7 +114,19 @@ pub(super) fn render(client: &ApiClient, args: &PendingArgs) -> Result<SafeText,
             ]
         })
         .collect();
-    let list = table(&["DUE", "ROUTE", "ID", "TARGET", "ATTEMPT", "BYTES", "ASKED", "LAST ERROR"], &rows);
+    let list = table(
+        &[
+            "DUE",
+            "ROUTE",
+            "ID",
+            "TARGET",
+            "ATTEMPT",
+            "BYTES",
+            "ASKED",
+            "LAST ERROR",
+        ],
+        &rows,
+    );
     let more = (!next.is_null()).then(|| "(there are more: --limit, --from)".into());
     Ok(SafeText::joined([list].into_iter().chain(more), "\n"))
 }

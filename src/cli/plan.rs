@@ -101,7 +101,11 @@ pub(super) fn run(args: PlanArgs) -> ExitCode {
         Some(PlanPart::Remove) => lines(plan.removals()),
     };
     output::out(text);
-    if plan.warnings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if plan.warnings.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 fn source(args: &RabbitmqPluginArgs) -> Result<PlanSource, String> {
@@ -112,20 +116,39 @@ fn source(args: &RabbitmqPluginArgs) -> Result<PlanSource, String> {
             PlanSource::management(&Secret::new(url))
         }
         (None, None, Some(file)) => Ok(PlanSource::File(file.clone())),
-        (None, None, None) => Err("--management, --management-file or --definitions is needed".to_owned()),
+        (None, None, None) => {
+            Err("--management, --management-file or --definitions is needed".to_owned())
+        }
     }
 }
 
 /// All parts, with what to do between them.
 fn whole(plan: &PluginPlan) -> SafeText {
     let row = |exchange: &ReplacedExchange| {
-        let waiting = exchange.waiting.map_or("?".to_owned(), |waiting| waiting.to_string());
-        let ReplacedExchange { old, ingress, queue, target, route, .. } = exchange;
-        [old, ingress, queue, target, route, &waiting].map(String::clone).to_vec()
+        let waiting = exchange
+            .waiting
+            .map_or("?".to_owned(), |waiting| waiting.to_string());
+        let ReplacedExchange {
+            old,
+            ingress,
+            queue,
+            target,
+            route,
+            ..
+        } = exchange;
+        [old, ingress, queue, target, route, &waiting]
+            .map(String::clone)
+            .to_vec()
     };
     let rows: Vec<_> = plan.exchanges.iter().map(row).collect();
-    let columns =
-        ["PLUGIN'S EXCHANGE", "PRODUCERS PUBLISH TO", "INGRESS QUEUE", "TARGET", "ROUTE", "WAITING"];
+    let columns = [
+        "PLUGIN'S EXCHANGE",
+        "PRODUCERS PUBLISH TO",
+        "INGRESS QUEUE",
+        "TARGET",
+        "ROUTE",
+        "WAITING",
+    ];
     let note = |text: &str| SafeText::from(text);
     let lines = |text: String| SafeText::lines(text.trim_end());
     let mut parts = vec![
@@ -139,11 +162,14 @@ fn whole(plan: &PluginPlan) -> SafeText {
     ];
     let switches = plan.switches();
     if !switches.is_empty() {
-        parts.push(note("# and exchanges that lead to the old one lead to the new one (--only switch)"));
+        parts.push(note(
+            "# and exchanges that lead to the old one lead to the new one (--only switch)",
+        ));
         parts.push(lines(switches));
     }
-    parts
-        .push(note("# 5. When the old exchange is empty, and nobody declares it, remove it (--only remove)"));
+    parts.push(note(
+        "# 5. When the old exchange is empty, and nobody declares it, remove it (--only remove)",
+    ));
     parts.push(lines(plan.removals()));
     SafeText::joined(parts, "\n\n")
 }

@@ -49,12 +49,19 @@ pub(super) struct StageProgress {
 impl ProgressReporter {
     /// A bar, or lines where there is no terminal.
     pub(super) fn with_lines() -> Self {
-        Self { has_lines: true, ..Self::bar_only() }
+        Self {
+            has_lines: true,
+            ..Self::bar_only()
+        }
     }
 
     /// A bar, or nothing where there is no terminal.
     pub(super) fn bar_only() -> Self {
-        Self { clock: Clock::start(), has_lines: false, stage: Mutex::default() }
+        Self {
+            clock: Clock::start(),
+            has_lines: false,
+            stage: Mutex::default(),
+        }
     }
 
     /// Reports a stage. Its end is reported once, and a note as soon as it comes.
@@ -95,10 +102,16 @@ impl ReportedStage {
             Some(of) => (ProgressBar::new(of), BAR_TEMPLATE),
             None => (ProgressBar::no_length(), COUNT_TEMPLATE),
         };
-        let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+        let style =
+            ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
         bar.set_style(style.progress_chars(BAR_CHARACTERS));
         bar.set_prefix(name);
-        Self { name, bar, line_ms: None, has_note: false }
+        Self {
+            name,
+            bar,
+            line_ms: None,
+            has_note: false,
+        }
     }
 
     fn draw(&self, progress: &StageProgress) {
@@ -116,7 +129,11 @@ impl ReportedStage {
         let has_note = !progress.note.is_empty();
         let is_news = is_done || (has_note && !self.has_note);
         self.has_note = has_note;
-        if is_news || self.line_ms.is_none_or(|last| now_ms - last >= LINE_INTERVAL_MS) {
+        if is_news
+            || self
+                .line_ms
+                .is_none_or(|last| now_ms - last >= LINE_INTERVAL_MS)
+        {
             output::err(progress.line(self.name));
             self.line_ms = Some(now_ms);
         }
@@ -126,12 +143,20 @@ impl ReportedStage {
 impl StageProgress {
     /// So many of so many items.
     pub(super) fn of(done: u64, of: u64) -> Self {
-        Self { done, of: Some(of), note: String::new() }
+        Self {
+            done,
+            of: Some(of),
+            note: String::new(),
+        }
     }
 
     /// So many items of an unknown number.
     pub(super) fn count(done: u64) -> Self {
-        Self { done, of: None, note: String::new() }
+        Self {
+            done,
+            of: None,
+            note: String::new(),
+        }
     }
 
     /// The same with words beside the numbers.
@@ -141,7 +166,11 @@ impl StageProgress {
 
     /// The same with the note on a route whose ingress is paused, if it is.
     pub(super) fn waiting(self, waits: bool) -> Self {
-        if waits { self.with_note(PAUSE_NOTE.to_owned()) } else { self }
+        if waits {
+            self.with_note(PAUSE_NOTE.to_owned())
+        } else {
+            self
+        }
     }
 
     fn line(&self, stage: &str) -> String {
@@ -149,10 +178,17 @@ impl StageProgress {
         let numbers = self.of.map_or_else(
             || format!("{stage}: {done}"),
             |of| {
-                format!("{stage}: {done} of {of} ({} %)", (done.min(of) * 100).checked_div(of).unwrap_or(100))
+                format!(
+                    "{stage}: {done} of {of} ({} %)",
+                    (done.min(of) * 100).checked_div(of).unwrap_or(100)
+                )
             },
         );
-        if self.note.is_empty() { numbers } else { format!("{numbers}  ({})", self.note) }
+        if self.note.is_empty() {
+            numbers
+        } else {
+            format!("{numbers}  ({})", self.note)
+        }
     }
 }
 
@@ -170,13 +206,22 @@ mod tests {
     #[test]
     fn a_line_says_how_far_a_stage_is_and_what_it_waits_for() {
         let line = |progress: StageProgress| progress.line("storing");
-        assert_eq!(line(StageProgress::of(50, 200)), "storing: 50 of 200 (25 %)");
+        assert_eq!(
+            line(StageProgress::of(50, 200)),
+            "storing: 50 of 200 (25 %)"
+        );
         assert_eq!(line(StageProgress::of(3, 2)), "storing: 3 of 2 (100 %)");
         assert_eq!(line(StageProgress::of(0, 0)), "storing: 0 of 0 (100 %)");
         assert_eq!(line(StageProgress::count(7)), "storing: 7");
         let waits = StageProgress::of(1, 2).waiting(true);
-        assert_eq!(line(waits), "storing: 1 of 2 (50 %)  (waits: the route's ingress is paused)");
-        assert_eq!(line(StageProgress::of(1, 2).waiting(false)), "storing: 1 of 2 (50 %)");
+        assert_eq!(
+            line(waits),
+            "storing: 1 of 2 (50 %)  (waits: the route's ingress is paused)"
+        );
+        assert_eq!(
+            line(StageProgress::of(1, 2).waiting(false)),
+            "storing: 1 of 2 (50 %)"
+        );
     }
 
     #[test]
@@ -187,14 +232,30 @@ mod tests {
             stage.line_ms
         };
         assert_eq!(last(StageProgress::of(0, 9), 5), Some(5), "the first");
-        assert_eq!(last(StageProgress::of(1, 9), 5 + LINE_INTERVAL_MS - 1), Some(5), "too soon");
-        assert_eq!(last(StageProgress::of(2, 9).waiting(true), 100), Some(100), "it waits");
-        assert_eq!(last(StageProgress::of(2, 9).waiting(true), 200), Some(100), "it is known to wait");
+        assert_eq!(
+            last(StageProgress::of(1, 9), 5 + LINE_INTERVAL_MS - 1),
+            Some(5),
+            "too soon"
+        );
+        assert_eq!(
+            last(StageProgress::of(2, 9).waiting(true), 100),
+            Some(100),
+            "it waits"
+        );
+        assert_eq!(
+            last(StageProgress::of(2, 9).waiting(true), 200),
+            Some(100),
+            "it is known to wait"
+        );
         assert_eq!(
             last(StageProgress::of(3, 9), 100 + LINE_INTERVAL_MS),
             Some(100 + LINE_INTERVAL_MS),
             "late"
         );
-        assert_eq!(last(StageProgress::of(9, 9), 10_200), Some(10_200), "the end");
+        assert_eq!(
+            last(StageProgress::of(9, 9), 10_200),
+            Some(10_200),
+            "the end"
+        );
     }
 }

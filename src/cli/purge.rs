@@ -51,13 +51,17 @@ enum PurgeState {
 
 pub(super) fn run(args: &PurgeArgs) -> ExitCode {
     api::ended(
-        api::connect(&args.api).and_then(|client| output::with_stdout(|out| purge(&client, args, out))),
+        api::connect(&args.api)
+            .and_then(|client| output::with_stdout(|out| purge(&client, args, out))),
     )
 }
 
 fn purge(client: &ApiClient, args: &PurgeArgs, out: &mut Printer<'_>) -> Result<(), ClientError> {
     let Some(route) = RouteName::new(&args.route) else {
-        return Err(ClientError::Usage(format!("`{}` is not a route's name", args.route.escape_debug())));
+        return Err(ClientError::Usage(format!(
+            "`{}` is not a route's name",
+            args.route.escape_debug()
+        )));
     };
     let mut request = json!({ "dry_run": !args.yes });
     if let Some(state) = args.state {
@@ -75,13 +79,20 @@ fn purge(client: &ApiClient, args: &PurgeArgs, out: &mut Printer<'_>) -> Result<
         }
     }
     let path = format!("/api/v1/routes/{route}/purge");
-    let mut sums = [("messages", 0), ("bytes", 0), ("in_flight", 0), ("changed", 0)];
+    let mut sums = [
+        ("messages", 0),
+        ("bytes", 0),
+        ("in_flight", 0),
+        ("changed", 0),
+    ];
     loop {
         let answer = client.ask("POST", &path, Some(&request))?;
         for (name, sum) in &mut sums {
             *sum += answer[*name].as_u64().unwrap_or_default();
         }
-        let Some(next) = answer["next"].as_str() else { break };
+        let Some(next) = answer["next"].as_str() else {
+            break;
+        };
         request["cursor"] = next.into();
     }
     if args.json {
@@ -92,9 +103,15 @@ fn purge(client: &ApiClient, args: &PurgeArgs, out: &mut Printer<'_>) -> Result<
         return Ok(());
     }
     let [messages, bytes, in_flight, changed] = sums.map(|(_, sum)| sum);
-    let verb = if args.yes { "cancelled" } else { "would be cancelled" };
+    let verb = if args.yes {
+        "cancelled"
+    } else {
+        "would be cancelled"
+    };
     let parts = [
-        Some(format!("{route}: {messages} message(s) of {bytes} bytes {verb}")),
+        Some(format!(
+            "{route}: {messages} message(s) of {bytes} bytes {verb}"
+        )),
         (in_flight > 0).then(|| format!("{in_flight} in flight stay")),
         (changed > 0).then(|| format!("{changed} were moved, tried or gone meanwhile")),
         (!args.yes && messages > 0).then(|| "add --yes to cancel them".to_owned()),
@@ -123,14 +140,24 @@ mod tests {
         for (line, exit, part) in [
             ("--route order", 1, "did you mean `orders`?"),
             ("--route no/route", 64, "is not a route's name"),
-            ("--route orders --from yesterday", 64, "--from: `yesterday` is no moment"),
+            (
+                "--route orders --from yesterday",
+                64,
+                "--from: `yesterday` is no moment",
+            ),
             ("--route orders --yes", 1, "Redis cannot be reached"),
-            ("--route orders --from 7 --to 5", 1, "`from` is later than `to`"),
+            (
+                "--route orders --from 7 --to 5",
+                1,
+                "`from` is later than `to`",
+            ),
         ] {
             let url = format!("http://{}", server.address);
             let ran = tokio::task::spawn_blocking(move || {
                 let words = std::iter::once("purge").chain(line.split(' '));
-                let args = PurgeCommandLine::try_parse_from(words).expect("parses").purge;
+                let args = PurgeCommandLine::try_parse_from(words)
+                    .expect("parses")
+                    .purge;
                 let client = ApiClient::new(&url, Some(Secret::new(WRITE_TOKEN)), None)?;
                 purge(&client, &args, &mut Printer(&mut Vec::new()))
             });

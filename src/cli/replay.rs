@@ -12,7 +12,9 @@ use super::table::{moment, table};
 use super::{ConfigArgs, USAGE_EXIT, output, refuse, times};
 use crate::config::Config;
 use crate::domain::{Clock, Endpoint, Route, UnixMs, nearest};
-use crate::replay::{ReplayOutcome, ReplayOverview, ReplayRequest, ReplayTimes, ReplayWatcher, replay};
+use crate::replay::{
+    ReplayOutcome, ReplayOverview, ReplayRequest, ReplayTimes, ReplayWatcher, replay,
+};
 
 /// Store again what a Kafka route read and the store has lost
 ///
@@ -55,7 +57,15 @@ fn time(text: &str) -> Result<UnixMs, String> {
 }
 
 pub(super) fn run(args: ReplayArgs) -> anyhow::Result<ExitCode> {
-    let ReplayArgs { config, route, since, until, due_after, dry_run, yes } = args;
+    let ReplayArgs {
+        config,
+        route,
+        since,
+        until,
+        due_after,
+        dry_run,
+        yes,
+    } = args;
     let config = match config.load().and_then(|loaded| loaded.check()) {
         Ok(config) => config,
         Err(problems) => return Ok(refuse(&problems)),
@@ -64,9 +74,15 @@ pub(super) fn run(args: ReplayArgs) -> anyhow::Result<ExitCode> {
     let request = replayable_route(&config, &route).and_then(|route| {
         let times = times(since, until, due_after, Clock::start().wall())?;
         if !(dry_run || yes || asks) {
-            return Err("this may store many messages: look with --dry-run, then add --yes".to_owned());
+            return Err(
+                "this may store many messages: look with --dry-run, then add --yes".to_owned(),
+            );
         }
-        Ok(ReplayRequest { route: route.clone(), times, dry_run })
+        Ok(ReplayRequest {
+            route: route.clone(),
+            times,
+            dry_run,
+        })
     });
     let request = match request {
         Ok(request) => request,
@@ -76,7 +92,11 @@ pub(super) fn run(args: ReplayArgs) -> anyhow::Result<ExitCode> {
         }
     };
     let progress = ProgressReporter::with_lines();
-    let reporter = ReplayReporter { request: request.clone(), asks: asks && !yes, progress };
+    let reporter = ReplayReporter {
+        request: request.clone(),
+        asks: asks && !yes,
+        progress,
+    };
     let watcher: Arc<dyn ReplayWatcher> = Arc::new(reporter);
     match replay(&config, &request, &watcher)? {
         ReplayOutcome::Left if request.dry_run => Ok(ExitCode::SUCCESS),
@@ -84,10 +104,18 @@ pub(super) fn run(args: ReplayArgs) -> anyhow::Result<ExitCode> {
             output::err("nothing was done");
             Ok(ExitCode::FAILURE)
         }
-        ReplayOutcome::Done { stored, duplicates, later } => {
-            output::out(format!("done: {stored} message(s) stored, dead letters included"));
+        ReplayOutcome::Done {
+            stored,
+            duplicates,
+            later,
+        } => {
+            output::out(format!(
+                "done: {stored} message(s) stored, dead letters included"
+            ));
             if duplicates > 0 {
-                output::out(format!("{duplicates} were not: messages of their names came meanwhile"));
+                output::out(format!(
+                    "{duplicates} were not: messages of their names came meanwhile"
+                ));
             }
             if later > 0 {
                 output::out(format!(
@@ -114,11 +142,15 @@ fn replayable_route<'a>(config: &'a Config, name: &str) -> Result<&'a Arc<Route>
 
 /// The route of this name.
 pub(super) fn route_named<'a>(config: &'a Config, name: &str) -> Result<&'a Arc<Route>, String> {
-    config.routes.iter().find(|route| route.name.as_str() == name).ok_or_else(|| {
-        let near = nearest(name, config.routes.iter().map(|route| route.name.as_str()));
-        let near = near.map_or(String::new(), |near| format!("; did you mean {near}?"));
-        format!("there is no route `{}`{near}", name.escape_debug())
-    })
+    config
+        .routes
+        .iter()
+        .find(|route| route.name.as_str() == name)
+        .ok_or_else(|| {
+            let near = nearest(name, config.routes.iter().map(|route| route.name.as_str()));
+            let near = near.map_or(String::new(), |near| format!("; did you mean {near}?"));
+            format!("there is no route `{}`{near}", name.escape_debug())
+        })
 }
 
 fn times(
@@ -132,10 +164,18 @@ fn times(
         return Err(format!("--since is in the future: {}", say(since)));
     }
     if let Some(until) = until.filter(|until| *until < since) {
-        return Err(format!("--until is before --since: {} and {}", say(until), say(since)));
+        return Err(format!(
+            "--until is before --since: {} and {}",
+            say(until),
+            say(since)
+        ));
     }
     // A message that was stored since then fell due since then: by default nothing is left out.
-    Ok(ReplayTimes { since, until, due_after: due_after.unwrap_or(since) })
+    Ok(ReplayTimes {
+        since,
+        until,
+        due_after: due_after.unwrap_or(since),
+    })
 }
 
 /// Reports the progress of a replay, and asks whether to go on.
@@ -147,20 +187,27 @@ struct ReplayReporter {
 
 impl ReplayWatcher for ReplayReporter {
     fn scanned(&self, done: u64, of: u64) {
-        self.progress.report("looking at Redis", &StageProgress::of(done, of));
+        self.progress
+            .report("looking at Redis", &StageProgress::of(done, of));
     }
 
     fn read(&self, done: u64, of: u64) {
-        self.progress.report("reading the topic", &StageProgress::of(done, of));
+        self.progress
+            .report("reading the topic", &StageProgress::of(done, of));
     }
 
     fn stored(&self, done: u64, of: u64, waits: bool) {
-        self.progress.report("storing", &StageProgress::of(done, of).waiting(waits));
+        self.progress
+            .report("storing", &StageProgress::of(done, of).waiting(waits));
     }
 
     fn goes_on(&self, overview: &ReplayOverview) -> bool {
         self.progress.end_line();
-        output::out(overview_text(&self.request, overview, Clock::start().wall()));
+        output::out(overview_text(
+            &self.request,
+            overview,
+            Clock::start().wall(),
+        ));
         if self.request.dry_run || !self.asks {
             return !self.request.dry_run;
         }
@@ -173,9 +220,15 @@ impl ReplayWatcher for ReplayReporter {
 
 /// Names the partitions that are not replayed because the group has committed no position in them.
 fn unread(request: &ReplayRequest, overview: &ReplayOverview) -> Option<String> {
-    let Endpoint::Kafka { group, topic, .. } = &request.route.from else { return None };
-    let unread: Vec<String> =
-        overview.windows.iter().filter(|w| w.unread).map(|w| w.partition.to_string()).collect();
+    let Endpoint::Kafka { group, topic, .. } = &request.route.from else {
+        return None;
+    };
+    let unread: Vec<String> = overview
+        .windows
+        .iter()
+        .filter(|w| w.unread)
+        .map(|w| w.partition.to_string())
+        .collect();
     let of = match unread.len() {
         0 => return None,
         n if n == overview.windows.len() => format!("topic {topic}"),
@@ -192,9 +245,15 @@ fn overview_text(request: &ReplayRequest, overview: &ReplayOverview, now: UnixMs
     let tally = &overview.tally;
     let times = request.times;
     let say = |at: UnixMs| moment(at.0, now.0);
-    let until = times.until.map_or("all that the route has read".to_owned(), say);
+    let until = times
+        .until
+        .map_or("all that the route has read".to_owned(), say);
     let mut lines = vec![
-        format!("route {}: records since {}, until {until}", request.route.name, say(times.since)),
+        format!(
+            "route {}: records since {}, until {until}",
+            request.route.name,
+            say(times.since)
+        ),
         format!("the store holds {} of its messages", overview.known),
     ];
     for window in &overview.windows {
@@ -214,7 +273,9 @@ fn overview_text(request: &ReplayRequest, overview: &ReplayOverview, now: UnixMs
         ));
     }
     if let Some(done) = overview.done {
-        lines.push(format!("an earlier run was not finished: it goes on behind the first {done} offsets"));
+        lines.push(format!(
+            "an earlier run was not finished: it goes on behind the first {done} offsets"
+        ));
     }
     let rows = [
         (tally.read, "records read"),
@@ -224,12 +285,21 @@ fn overview_text(request: &ReplayRequest, overview: &ReplayOverview, now: UnixMs
         (tally.rescheduled, "messages to move in the store"),
         (tally.dead, "invalid messages to keep as dead letters"),
         (tally.there, "left out: the store has them, waiting or dead"),
-        (tally.settled, "left out: cancelled, repeated or replaced later, or commands that are done"),
+        (
+            tally.settled,
+            "left out: cancelled, repeated or replaced later, or commands that are done",
+        ),
         (tally.before, "left out: due before --due-after"),
         (tally.later, "left out: later than --until"),
         (tally.passing, "left out: they never were in the store"),
     ];
-    let rows: Vec<_> = rows.iter().map(|(n, what)| vec![n.to_string(), (*what).to_owned()]).collect();
-    let lines = lines.into_iter().map(SafeText::from).chain([table(&["RECORDS", ""], &rows)]);
+    let rows: Vec<_> = rows
+        .iter()
+        .map(|(n, what)| vec![n.to_string(), (*what).to_owned()])
+        .collect();
+    let lines = lines
+        .into_iter()
+        .map(SafeText::from)
+        .chain([table(&["RECORDS", ""], &rows)]);
     SafeText::joined(lines, "\n")
 }

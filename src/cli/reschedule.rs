@@ -40,12 +40,21 @@ pub(super) fn run(args: &RescheduleArgs) -> ExitCode {
             (None, delay) => json!({ "delay": delay }),
         };
         let ids = std::slice::from_ref(&args.id);
-        api::command_each(client, "PATCH", ids, args.route.as_deref(), Some(&body), args.json)
+        api::command_each(
+            client,
+            "PATCH",
+            ids,
+            args.route.as_deref(),
+            Some(&body),
+            args.json,
+        )
     })
 }
 
 /// Reads the moment of `--at`, Unix ms.
 fn due_ms(text: &str) -> Result<i64, ClientError> {
     let moment = times::parse(text, Clock::start().wall());
-    moment.map(|at| at.0).map_err(|why| ClientError::Usage(format!("--at: {why}")))
+    moment
+        .map(|at| at.0)
+        .map_err(|why| ClientError::Usage(format!("--at: {why}")))
 }

@@ -12,8 +12,10 @@ use crate::app;
 /// Waits for Redis and the brokers if they are away. The first signal drains: messages in flight finish, messages
 /// that wait stay in the store. A second signal ends at once.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  postdate run\n  postdate run --config /etc/postdate/postdate.yaml\n  \
-    POSTDATE_REDIS__URL=redis://cache:6379 postdate run --set log.format=json")]
+#[command(
+    after_help = "Examples:\n  postdate run\n  postdate run --config /etc/postdate/postdate.yaml\n  \
+    POSTDATE_REDIS__URL=redis://cache:6379 postdate run --set log.format=json"
+)]
 pub(super) struct RunArgs {
     #[command(flatten)]
     config: ConfigArgs,

@@ -94,26 +94,56 @@ impl TestMessage {
     fn read(args: SendArgs) -> Result<Self, ClientError> {
         let body = match (args.body, args.file) {
             (Some(text), _) => text.into_bytes(),
-            (None, Some(file)) => std::fs::read(&file)
-                .map_err(|error| ClientError::Usage(format!("cannot read {}: {error}", file.display())))?,
+            (None, Some(file)) => std::fs::read(&file).map_err(|error| {
+                ClientError::Usage(format!("cannot read {}: {error}", file.display()))
+            })?,
             (None, None) => Vec::new(),
         };
-        let SendArgs { route, delay, at, id, key, headers, wait, .. } = args;
-        Ok(Self { route, delay, at, id, key, headers, body, wait })
+        let SendArgs {
+            route,
+            delay,
+            at,
+            id,
+            key,
+            headers,
+            wait,
+            ..
+        } = args;
+        Ok(Self {
+            route,
+            delay,
+            at,
+            id,
+            key,
+            headers,
+            body,
+            wait,
+        })
     }
 
     /// The API's request.
     fn request(&self) -> Result<Value, ClientError> {
-        let headers: BTreeMap<_, _> = self.headers.iter().map(|(name, value)| (name, value)).collect();
+        let headers: BTreeMap<_, _> = self
+            .headers
+            .iter()
+            .map(|(name, value)| (name, value))
+            .collect();
         if headers.len() < self.headers.len() {
-            return Err(ClientError::Usage("each header can be given once".to_owned()));
+            return Err(ClientError::Usage(
+                "each header can be given once".to_owned(),
+            ));
         }
         let mut request = json!({ "headers": headers, "wait": self.wait });
         match std::str::from_utf8(&self.body) {
             Ok(text) => request["body"] = text.into(),
             Err(_) => request["body_base64"] = STANDARD.encode(&self.body).into(),
         }
-        let texts = [("delay", &self.delay), ("at", &self.at), ("id", &self.id), ("key", &self.key)];
+        let texts = [
+            ("delay", &self.delay),
+            ("at", &self.at),
+            ("id", &self.id),
+            ("key", &self.key),
+        ];
         for (name, text) in texts {
             if let Some(text) = text {
                 request[name] = text.as_str().into();
@@ -140,9 +170,16 @@ fn send(
     out: &mut Printer<'_>,
 ) -> Result<(), ClientError> {
     let Some(route) = RouteName::new(&message.route) else {
-        return Err(ClientError::Usage(format!("`{}` is not a route's name", message.route.escape_debug())));
+        return Err(ClientError::Usage(format!(
+            "`{}` is not a route's name",
+            message.route.escape_debug()
+        )));
     };
-    let deadline = if message.wait { WAIT_DEADLINE } else { CALL_DEADLINE };
+    let deadline = if message.wait {
+        WAIT_DEADLINE
+    } else {
+        CALL_DEADLINE
+    };
     let path = format!("/api/v1/routes/{route}/messages");
     let answer = client.call("POST", &path, Some(&message.request()?), deadline)?;
     if json {
@@ -154,12 +191,17 @@ fn send(
         out.print(text("id"))?;
     }
     if body["result"] == "dead" {
-        return Err(ClientError::NotPublished { id: text("id"), reason: text("reason") });
+        return Err(ClientError::NotPublished {
+            id: text("id"),
+            reason: text("reason"),
+        });
     }
     if !json && let Some(late_ms) = body["lateness_ms"].as_f64() {
         let attempt = &body["attempt"];
         let at = text("published_at");
-        out.print(format!("published at {at}, {late_ms:.1} ms late, attempt {attempt}"))?;
+        out.print(format!(
+            "published at {at}, {late_ms:.1} ms late, attempt {attempt}"
+        ))?;
     }
     Ok(())
 }

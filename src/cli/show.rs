@@ -52,7 +52,10 @@ fn found(client: &ApiClient, args: &ShowArgs) -> Result<Vec<Value>, ClientError>
         let (_, path) = message_path(client, Some(route), &args.id)?;
         return Ok(vec![client.get(&path)?]);
     }
-    Ok(messages(client, &args.id)?.into_iter().map(|(_, message)| message).collect())
+    Ok(messages(client, &args.id)?
+        .into_iter()
+        .map(|(_, message)| message)
+        .collect())
 }
 
 /// A message for people: one line a fact.
@@ -68,7 +71,11 @@ fn render(message: &Value, now_ms: i64) -> SafeText {
         lines.add_moment("due", &message["due_ms"], now_ms);
         lines.add_member("target", &message["target"]);
         if let Some(key) = message["key"].as_str() {
-            let coded = if message["key_is_base64"] == true { " (base64)" } else { "" };
+            let coded = if message["key_is_base64"] == true {
+                " (base64)"
+            } else {
+                ""
+            };
             lines.add("key", &format!("{key}{coded}"));
         }
         lines.add_size(message);
@@ -77,7 +84,14 @@ fn render(message: &Value, now_ms: i64) -> SafeText {
         lines.add_headers(message);
         lines.add_failures(message, now_ms);
     }
-    lines.add_each("trail", message["trail"].as_array().into_iter().flatten().map(trail::told));
+    lines.add_each(
+        "trail",
+        message["trail"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(trail::told),
+    );
     lines.text()
 }
 
@@ -125,16 +139,34 @@ mod tests {
         });
         let shown = render(&message, 940_000);
         let lines: Vec<&str> = shown.as_str().lines().collect();
-        assert_eq!(lines[2], "state     pending, until attempt 3; 2 publishes failed");
-        assert!(lines[3].starts_with("asked     ") && lines[3].ends_with("(9m ago)"), "{lines:#?}");
-        assert!(lines[4].starts_with("due       ") && lines[4].ends_with("(in 1m)"), "{lines:#?}");
+        assert_eq!(
+            lines[2],
+            "state     pending, until attempt 3; 2 publishes failed"
+        );
+        assert!(
+            lines[3].starts_with("asked     ") && lines[3].ends_with("(9m ago)"),
+            "{lines:#?}"
+        );
+        assert!(
+            lines[4].starts_with("due       ") && lines[4].ends_with("(in 1m)"),
+            "{lines:#?}"
+        );
         assert_eq!(
             lines[5..9].join("|"),
             "target    orders-out|key       k|size      12 bytes|read at   Kafka partition 3, offset 1881"
         );
-        assert_eq!(lines[9..11], ["headers   a: 1", "          b: {\"base64\":\"/w==\"}"]);
-        assert!(lines[11].starts_with("failures  ") && lines[11].contains("unroutable: no"), "{lines:#?}");
-        assert!(!shown.as_str().contains('\u{1b}'), "no control character reaches the terminal");
+        assert_eq!(
+            lines[9..11],
+            ["headers   a: 1", "          b: {\"base64\":\"/w==\"}"]
+        );
+        assert!(
+            lines[11].starts_with("failures  ") && lines[11].contains("unroutable: no"),
+            "{lines:#?}"
+        );
+        assert!(
+            !shown.as_str().contains('\u{1b}'),
+            "no control character reaches the terminal"
+        );
     }
 
     #[test]
@@ -148,7 +180,14 @@ mod tests {
         });
         let shown = render(&message, 1_000_000);
         let lines: Vec<&str> = shown.as_str().lines().collect();
-        assert_eq!(lines[..3], ["id        order-7", "route     orders", "state     delivered"]);
+        assert_eq!(
+            lines[..3],
+            [
+                "id        order-7",
+                "route     orders",
+                "state     delivered"
+            ]
+        );
         assert!(
             lines[3].starts_with("trail     moved ") && lines[3].ends_with(", by write token 1"),
             "{lines:#?}"
@@ -165,7 +204,11 @@ mod tests {
             "failures": 0, "target": "x/y", "size": 0, "headers": [],
         });
         let shown = render(&message, 5);
-        let names: Vec<&str> = shown.as_str().lines().filter_map(|line| line.split(' ').next()).collect();
+        let names: Vec<&str> = shown
+            .as_str()
+            .lines()
+            .filter_map(|line| line.split(' ').next())
+            .collect();
         assert_eq!(names, ["id", "route", "state", "due", "target", "size"]);
         assert!(shown.as_str().contains("is being published, attempt 1\n"));
     }

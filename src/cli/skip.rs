@@ -36,14 +36,19 @@ pub(super) struct SkipArgs {
 }
 
 pub(super) fn run(args: &SkipArgs) -> ExitCode {
-    api::ended(api::connect(&args.api).and_then(|client| output::with_stdout(|out| call(&client, args, out))))
+    api::ended(
+        api::connect(&args.api)
+            .and_then(|client| output::with_stdout(|out| call(&client, args, out))),
+    )
 }
 
 /// Skips the offset and prints from where reading goes on. With `--json` it prints the API's body instead.
 fn call(client: &ApiClient, args: &SkipArgs, out: &mut Printer<'_>) -> Result<(), ClientError> {
     let Some(route) = RouteName::new(&args.route) else {
         let name = args.route.escape_debug();
-        return Err(ClientError::Usage(format!("`{name}` is not a route's name")));
+        return Err(ClientError::Usage(format!(
+            "`{name}` is not a route's name"
+        )));
     };
     let request = json!({ "partition": args.partition, "offset": args.offset });
     let path = format!("/api/v1/routes/{route}/skip");

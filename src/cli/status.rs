@@ -29,7 +29,9 @@ pub(super) struct StatusArgs {
 
 pub(super) fn run(args: &StatusArgs) -> ExitCode {
     match api::connect(&args.api) {
-        Ok(client) => api::show(args.watch.then_some(api::WATCH_INTERVAL), || render(&client, args.json)),
+        Ok(client) => api::show(args.watch.then_some(api::WATCH_INTERVAL), || {
+            render(&client, args.json)
+        }),
         Err(error) => api::ended(Err(error)),
     }
 }
@@ -56,43 +58,91 @@ pub(super) fn render(client: &ApiClient, json: bool) -> Result<SafeText, ClientE
         .iter()
         .map(|r| {
             let paused = paused_parts(r);
-            let paused = if paused.is_empty() { "-".to_owned() } else { paused.join(", ") };
+            let paused = if paused.is_empty() {
+                "-".to_owned()
+            } else {
+                paused.join(", ")
+            };
             let overdue = lateness(r["oldest_overdue_s"].as_f64().unwrap_or(0.0));
             let counts = ["pending", "in_flight", "dead"].map(|count| plain(&r[count]));
-            [vec![plain(&r["name"])], counts.to_vec(), vec![overdue, paused]].concat()
+            [
+                vec![plain(&r["name"])],
+                counts.to_vec(),
+                vec![overdue, paused],
+            ]
+            .concat()
         })
         .collect();
     let route_styles: Vec<_> = routes_shown.iter().map(|row| route_style(row)).collect();
     // Routes share targets and the store.
     let troubles: BTreeSet<String> = items(&routes)
         .iter()
-        .flat_map(|r| r["troubles"].as_array().into_iter().flatten().map(plain).collect::<Vec<_>>())
+        .flat_map(|r| {
+            r["troubles"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .map(plain)
+                .collect::<Vec<_>>()
+        })
         .collect();
     let troubles = SafeText::joined(
-        troubles.into_iter().map(|trouble| SafeText::from(trouble).styled(WARNING_STYLE)),
+        troubles
+            .into_iter()
+            .map(|trouble| SafeText::from(trouble).styled(WARNING_STYLE)),
         "\n",
     );
     let due = client.get("/api/v1/histogram")?;
     let sum = |window: &str| {
-        due[window].as_array().into_iter().flatten().filter_map(Value::as_u64).sum::<u64>().to_string()
+        due[window]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_u64)
+            .sum::<u64>()
+            .to_string()
     };
-    let due_row = vec![plain(&due["overdue"]), sum("minute"), sum("hour"), sum("day")];
+    let due_row = vec![
+        plain(&due["overdue"]),
+        sum("minute"),
+        sum("hour"),
+        sum("day"),
+    ];
     let parts = [
-        styled_table(&["REPLICA", "VERSION", "STATE", "PARTITIONS"], &replicas, &replica_styles),
+        styled_table(
+            &["REPLICA", "VERSION", "STATE", "PARTITIONS"],
+            &replicas,
+            &replica_styles,
+        ),
         styled_table(
             &["ROUTE", "PENDING", "IN FLIGHT", "DEAD", "OVERDUE", "PAUSED"],
             &routes_shown,
             &route_styles,
         ),
         troubles,
-        table(&["DUE AND NOT CLAIMED", "DUE IN A MINUTE", "IN AN HOUR", "IN A DAY"], &[due_row]),
+        table(
+            &[
+                "DUE AND NOT CLAIMED",
+                "DUE IN A MINUTE",
+                "IN AN HOUR",
+                "IN A DAY",
+            ],
+            &[due_row],
+        ),
     ];
-    Ok(SafeText::joined(parts.into_iter().filter(|part| !part.as_str().is_empty()), "\n\n"))
+    Ok(SafeText::joined(
+        parts.into_iter().filter(|part| !part.as_str().is_empty()),
+        "\n\n",
+    ))
 }
 
 /// The state of a replica, in a word.
 pub(super) fn replica_state(replica: &Value) -> &'static str {
-    match (replica["alive"].as_bool(), replica["draining"].as_bool(), replica["ready"].as_bool()) {
+    match (
+        replica["alive"].as_bool(),
+        replica["draining"].as_bool(),
+        replica["ready"].as_bool(),
+    ) {
         (Some(false), _, _) => "dead",
         (_, Some(true), _) => "draining",
         (_, _, Some(true)) => "ready",
@@ -107,7 +157,8 @@ pub(super) fn replica_needs_attention(state: &str) -> bool {
 
 /// The parts of a route that are paused: its publishing, and the reasons of its ingress.
 pub(super) fn paused_parts(route: &Value) -> Vec<String> {
-    let publishing = (route["publishing_paused"].as_bool() == Some(true)).then(|| "publishing".to_owned());
+    let publishing =
+        (route["publishing_paused"].as_bool() == Some(true)).then(|| "publishing".to_owned());
     let ingress = route["paused"].as_array().into_iter().flatten().map(plain);
     publishing.into_iter().chain(ingress).collect()
 }
@@ -147,7 +198,9 @@ mod tests {
             ["ready", "draining", "dead"].map(replica_style),
             [Style::new(), WARNING_STYLE, FAILURE_STYLE]
         );
-        let row = |overdue: &str, paused: &str| ["orders", "3", "0", "0", overdue, paused].map(str::to_owned);
+        let row = |overdue: &str, paused: &str| {
+            ["orders", "3", "0", "0", overdue, paused].map(str::to_owned)
+        };
         assert_eq!(route_style(&row("-", "-")), Style::new());
         assert_eq!(route_style(&row("3 s", "-")), WARNING_STYLE);
         assert_eq!(route_style(&row("-", "publishing")), WARNING_STYLE);

@@ -19,15 +19,24 @@ pub(super) fn table(names: &[&str], rows: &[Vec<String>]) -> SafeText {
 /// The same, with a style for each row; rows without one are plain.
 pub(super) fn styled_table(names: &[&str], rows: &[Vec<String>], styles: &[Style]) -> SafeText {
     let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_truncation_indicator("…");
+    table
+        .load_style(presets::NOTHING)
+        .set_truncation_indicator("…");
     table.set_header(names.to_vec());
     for cells in rows {
-        let mut row = Row::from(cells.iter().map(|cell| SafeText::from(cell.as_str()).as_str().to_owned()));
+        let mut row = Row::from(
+            cells
+                .iter()
+                .map(|cell| SafeText::from(cell.as_str()).as_str().to_owned()),
+        );
         row.max_height(1);
         table.add_row(row);
     }
     let is_number = |at: usize| {
-        !rows.is_empty() && rows.iter().all(|row| row.get(at).is_some_and(|c| c.parse::<i64>().is_ok()))
+        !rows.is_empty()
+            && rows
+                .iter()
+                .all(|row| row.get(at).is_some_and(|c| c.parse::<i64>().is_ok()))
     };
     let last = names.len().saturating_sub(1);
     for (at, column) in table.column_iter_mut().enumerate() {
@@ -37,12 +46,18 @@ pub(super) fn styled_table(names: &[&str], rows: &[Vec<String>], styles: &[Style
         }
     }
     if let Some(width) = output::width() {
-        table.set_width(width).set_content_arrangement(ContentArrangement::Dynamic);
+        table
+            .set_width(width)
+            .set_content_arrangement(ContentArrangement::Dynamic);
     }
     // A row is one line, so that the lines are the header and the rows.
-    let styles =
-        std::iter::once(HEADER_STYLE).chain(styles.iter().copied()).chain(std::iter::repeat(Style::new()));
-    let lines = table.lines().zip(styles).map(|(line, style)| SafeText::from(line.trim_end()).styled(style));
+    let styles = std::iter::once(HEADER_STYLE)
+        .chain(styles.iter().copied())
+        .chain(std::iter::repeat(Style::new()));
+    let lines = table
+        .lines()
+        .zip(styles)
+        .map(|(line, style)| SafeText::from(line.trim_end()).styled(style));
     SafeText::joined(lines, "\n")
 }
 
@@ -50,7 +65,11 @@ pub(super) fn styled_table(names: &[&str], rows: &[Vec<String>], styles: &[Style
 pub(super) fn moment(ms: i64, now_ms: i64) -> String {
     let local = Timestamp::from_millisecond(ms).map_or_else(
         |_| ms.to_string(),
-        |t| t.to_zoned(TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string(),
+        |t| {
+            t.to_zoned(TimeZone::system())
+                .strftime("%Y-%m-%d %H:%M:%S")
+                .to_string()
+        },
     );
     format!("{local} ({})", distance(ms - now_ms))
 }
@@ -59,7 +78,11 @@ pub(super) fn moment(ms: i64, now_ms: i64) -> String {
 pub(super) fn precise_moment(ms: i64) -> String {
     Timestamp::from_millisecond(ms).map_or_else(
         |_| ms.to_string(),
-        |t| t.to_zoned(TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S%.3f").to_string(),
+        |t| {
+            t.to_zoned(TimeZone::system())
+                .strftime("%Y-%m-%d %H:%M:%S%.3f")
+                .to_string()
+        },
     )
 }
 
@@ -91,17 +114,39 @@ mod tests {
 
     #[test]
     fn distances_are_in_two_units() {
-        let texts = [0, 999, -999, 1000, -61_000, 3_600_000, 7_500_000, 90_061_000].map(distance);
-        assert_eq!(texts, ["now", "now", "now", "in 1s", "1m 1s ago", "in 1h", "in 2h 5m", "in 1d 1h"]);
+        let texts = [
+            0, 999, -999, 1000, -61_000, 3_600_000, 7_500_000, 90_061_000,
+        ]
+        .map(distance);
+        assert_eq!(
+            texts,
+            [
+                "now",
+                "now",
+                "now",
+                "in 1s",
+                "1m 1s ago",
+                "in 1h",
+                "in 2h 5m",
+                "in 1d 1h"
+            ]
+        );
     }
 
     #[test]
     fn columns_stand_in_line() {
-        let rows = [vec!["a".to_owned(), "7".to_owned()], vec!["long".to_owned(), "1000".to_owned()]];
+        let rows = [
+            vec!["a".to_owned(), "7".to_owned()],
+            vec!["long".to_owned(), "1000".to_owned()],
+        ];
         let plain = |text: &SafeText| anstream::adapter::strip_str(text.as_str()).to_string();
         let shown = table(&["ROUTE", "N"], &rows);
         assert_eq!(plain(&shown), "ROUTE     N\na         7\nlong   1000");
-        let red = styled_table(&["ROUTE", "N"], &rows, &[Style::new(), output::FAILURE_STYLE]);
+        let red = styled_table(
+            &["ROUTE", "N"],
+            &rows,
+            &[Style::new(), output::FAILURE_STYLE],
+        );
         assert_eq!(plain(&red), plain(&shown));
         let lines: Vec<&str> = red.as_str().lines().collect();
         assert_eq!(lines[1], "a         7");

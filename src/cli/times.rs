@@ -12,7 +12,9 @@ pub(super) fn parse(text: &str, now: UnixMs) -> Result<UnixMs, String> {
         return relative(text, span, 1, now);
     }
     if let Ok(ms) = text.parse::<u64>() {
-        return i64::try_from(ms).map(UnixMs).map_err(|error| format!("`{text}`: {error}"));
+        return i64::try_from(ms)
+            .map(UnixMs)
+            .map_err(|error| format!("`{text}`: {error}"));
     }
     moment::parse(text).map_err(|error| {
         format!("`{text}` is no moment: {error}; write 2030-01-01T00:00:00Z, Unix milliseconds, or -2h for two hours ago")
@@ -36,9 +38,19 @@ mod tests {
         assert_eq!(parsed("2001-09-09T01:46:40Z"), Ok(1_000_000_000_000));
         assert_eq!(parsed("-2h"), Ok(now.0 - 7_200_000));
         assert_eq!(parsed("+1m30s"), Ok(now.0 + 90_000));
-        for wrong in ["2026-11-23T19:00:00", "yesterday", "-2", "-", "+x", "99999999999999999999"] {
+        for wrong in [
+            "2026-11-23T19:00:00",
+            "yesterday",
+            "-2",
+            "-",
+            "+x",
+            "99999999999999999999",
+        ] {
             let error = parsed(wrong).expect_err(wrong);
-            assert!(error.contains(&format!("`{wrong}`")) && !error.contains("%2B"), "{error}");
+            assert!(
+                error.contains(&format!("`{wrong}`")) && !error.contains("%2B"),
+                "{error}"
+            );
         }
     }
 }

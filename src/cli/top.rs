@@ -37,6 +37,12 @@ pub(super) fn run(args: &TopArgs) -> ExitCode {
     }
     let next = PendingArgs::next(NEXT_MESSAGES);
     api::show(None, || {
-        Ok(SafeText::joined([status::render(&client, false)?, pending::render(&client, &next)?], "\n\n"))
+        Ok(SafeText::joined(
+            [
+                status::render(&client, false)?,
+                pending::render(&client, &next)?,
+            ],
+            "\n\n",
+        ))
     })
 }

@@ -17,18 +17,38 @@ pub(super) fn is_of_gone(message: &Value) -> bool {
 pub(super) fn told(event: &Value) -> String {
     let at = precise_moment(event["at_ms"].as_i64().unwrap_or(0));
     let text = |name: &str| event[name].as_str();
-    let reason = text("reason").map(|reason| format!(", reason {reason}")).unwrap_or_default();
-    let dead_id = |what: &str| text("dead_id").map(|id| format!(", {what} {id}")).unwrap_or_default();
+    let reason = text("reason")
+        .map(|reason| format!(", reason {reason}"))
+        .unwrap_or_default();
+    let dead_id = |what: &str| {
+        text("dead_id")
+            .map(|id| format!(", {what} {id}"))
+            .unwrap_or_default()
+    };
     match text("event").unwrap_or("?") {
-        "delivered" => format!("delivered {at}{}{}{}", lateness(event), target(event), attempt(event)),
+        "delivered" => format!(
+            "delivered {at}{}{}{}",
+            lateness(event),
+            target(event),
+            attempt(event)
+        ),
         "moved" => {
-            let due = event["due_ms"].as_i64().map(|due| format!(" to {}", precise_moment(due)));
+            let due = event["due_ms"]
+                .as_i64()
+                .map(|due| format!(" to {}", precise_moment(due)));
             format!("moved {at}{}{}", due.unwrap_or_default(), by(event))
         }
-        "replaced" => format!("replaced {at} by another message of its name{}", position(event)),
+        "replaced" => format!(
+            "replaced {at} by another message of its name{}",
+            position(event)
+        ),
         "deduplicated" => format!("a duplicate was suppressed {at}{}", position(event)),
         "dead" => format!("became a dead letter {at}{reason}{}", dead_id("id")),
-        "dropped" => format!("dropped {at}{reason}{}{}", dead_id("dead letter"), by(event)),
+        "dropped" => format!(
+            "dropped {at}{reason}{}{}",
+            dead_id("dead letter"),
+            by(event)
+        ),
         "redriven" => format!("redriven {at}{}{}", dead_id("dead letter"), by(event)),
         other => format!("{other} {at}{}", by(event)),
     }
@@ -45,7 +65,9 @@ fn lateness(event: &Value) -> String {
 
 fn target(event: &Value) -> String {
     let name = event["target"].as_str().unwrap_or_default();
-    let Some((technology, connection)) = event["connection"].as_str().and_then(|c| c.split_once('.')) else {
+    let Some((technology, connection)) =
+        event["connection"].as_str().and_then(|c| c.split_once('.'))
+    else {
         return String::new();
     };
     let place = match (technology, name.split_once('/')) {
@@ -79,7 +101,12 @@ fn by(event: &Value) -> String {
 fn position(event: &Value) -> String {
     let position = event["position"].as_object();
     position
-        .map(|at| format!(" (Kafka partition {}, offset {})", at["partition"], at["offset"]))
+        .map(|at| {
+            format!(
+                " (Kafka partition {}, offset {})",
+                at["partition"], at["offset"]
+            )
+        })
         .unwrap_or_default()
 }
 
@@ -107,13 +134,18 @@ mod tests {
             ),
             (
                 json!({ "event": "cancelled", "by": "header", "position": position }),
-                format!("cancelled {at}, by a command in a message (Kafka partition 3, offset 1881)"),
+                format!(
+                    "cancelled {at}, by a command in a message (Kafka partition 3, offset 1881)"
+                ),
             ),
             (
                 json!({ "event": "moved", "due_ms": 7000, "by": "anybody at this machine" }),
                 format!("moved {at} to {due}, by anybody at this machine"),
             ),
-            (json!({ "event": "replaced" }), format!("replaced {at} by another message of its name")),
+            (
+                json!({ "event": "replaced" }),
+                format!("replaced {at} by another message of its name"),
+            ),
             (
                 json!({ "event": "deduplicated", "position": position }),
                 format!("a duplicate was suppressed {at} (Kafka partition 3, offset 1881)"),
@@ -130,7 +162,10 @@ mod tests {
                 json!({ "event": "redriven", "dead_id": "orders.attempts.0.n.1", "by": "write token 1" }),
                 format!("redriven {at}, dead letter orders.attempts.0.n.1, by write token 1"),
             ),
-            (json!({ "event": "of a later version" }), format!("of a later version {at}")),
+            (
+                json!({ "event": "of a later version" }),
+                format!("of a later version {at}"),
+            ),
         ];
         for (mut event, words) in cases {
             event["at_ms"] = 5.into();

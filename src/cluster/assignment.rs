@@ -55,9 +55,17 @@ pub(super) fn assign(partitions: Partitions, candidates: &[ReplicaCandidate<'_>]
 fn holders(count: usize, candidates: &[ReplicaCandidate<'_>]) -> Vec<Option<usize>> {
     let mut owners: Vec<Option<usize>> = vec![None; count];
     for (c, candidate) in candidates.iter().enumerate() {
-        for p in candidate.held.iter().map(|p| usize::from(p.0)).filter(|&p| p < count) {
+        for p in candidate
+            .held
+            .iter()
+            .map(|p| usize::from(p.0))
+            .filter(|&p| p < count)
+        {
             let better = |&o: &usize| (score(p, candidates[o].id), candidates[o].id);
-            if owners[p].as_ref().is_none_or(|o| better(o) < (score(p, candidate.id), candidate.id)) {
+            if owners[p]
+                .as_ref()
+                .is_none_or(|o| better(o) < (score(p, candidate.id), candidate.id))
+            {
                 owners[p] = Some(c);
             }
         }
@@ -78,7 +86,11 @@ fn shares(owners: &[Option<usize>], candidates: &[ReplicaCandidate<'_>]) -> Vec<
     let mut order: Vec<usize> = (0..candidates.len()).collect();
     order.sort_by_cached_key(|&c| {
         let id = candidates[c].id;
-        (std::cmp::Reverse(holds[c].min(base + 1)), score(usize::MAX, id), id)
+        (
+            std::cmp::Reverse(holds[c].min(base + 1)),
+            score(usize::MAX, id),
+            id,
+        )
     });
     let mut shares = vec![base; candidates.len()];
     for c in order.into_iter().take(over) {

@@ -18,8 +18,8 @@ use crate::domain::{Route, UnixMs};
 use crate::lifecycle::{Readiness, Shutdown, Tasks, until_tick};
 use crate::mutants;
 use crate::store::{
-    self, HeartbeatReply, KnownStore, PreflightError, RegisteredReplica, ReplicaStatus, Store, StoreError,
-    until_available,
+    self, HeartbeatReply, KnownStore, PreflightError, RegisteredReplica, ReplicaStatus, Store,
+    StoreError, until_available,
 };
 use crate::telemetry::{FlowSampler, FollowRegistry, Metrics, OverduePlace};
 
@@ -80,7 +80,11 @@ pub async fn start(dependencies: &ClusterDependencies<'_>) -> Result<Cluster, Cl
             name: dependencies.config.name.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             heartbeat_ms: dependencies.config.heartbeat.as_millis() as i64,
-            routes: dependencies.routes.iter().map(|route| route.name.as_str().to_owned()).collect(),
+            routes: dependencies
+                .routes
+                .iter()
+                .map(|route| route.name.as_str().to_owned())
+                .collect(),
             joining: true,
             ..ReplicaStatus::default()
         },
@@ -120,7 +124,12 @@ pub async fn start(dependencies: &ClusterDependencies<'_>) -> Result<Cluster, Cl
         }
         heartbeat.leave().await;
     });
-    Ok(Cluster { owned, ended, rounds, replicas })
+    Ok(Cluster {
+        owned,
+        ended,
+        rounds,
+        replicas,
+    })
 }
 
 /// The task that sends heartbeats.
@@ -181,15 +190,27 @@ impl Heartbeat {
         let flows = self.sampler.sample(&self.metrics, now_us);
         self.measured = flows.is_some();
         self.presence.flows = flows.unwrap_or_else(|| std::mem::take(&mut self.presence.flows));
-        self.presence.joining =
-            self.identity.heartbeat == 0 || now_us < self.joined_us + 3 * self.interval.as_micros() as i64;
+        self.presence.joining = self.identity.heartbeat == 0
+            || now_us < self.joined_us + 3 * self.interval.as_micros() as i64;
         // The numbered calls may have found a rollback first. All replicas have to know it.
-        self.identity.rolled_back_at = self.identity.rolled_back_at.max(self.store.rolled_back_at());
-        let answer = tokio::time::timeout(BEAT_TIMEOUT, self.store.heartbeat(&self.presence, &self.identity));
-        let answer =
-            answer.await.unwrap_or_else(|_| Err(StoreError::Unavailable("no answer in time".into())));
+        self.identity.rolled_back_at = self
+            .identity
+            .rolled_back_at
+            .max(self.store.rolled_back_at());
+        let answer = tokio::time::timeout(
+            BEAT_TIMEOUT,
+            self.store.heartbeat(&self.presence, &self.identity),
+        );
+        let answer = answer
+            .await
+            .unwrap_or_else(|_| Err(StoreError::Unavailable("no answer in time".into())));
         match answer {
-            Ok(HeartbeatReply::Same { known: identity, now, silence_ms, replicas: members }) => {
+            Ok(HeartbeatReply::Same {
+                known: identity,
+                now,
+                silence_ms,
+                replicas: members,
+            }) => {
                 self.failing = false;
                 let kept = silence_ms.map(|ms| now.plus(-ms));
                 self.watcher.compare(&self.identity, &identity, kept);
@@ -200,7 +221,11 @@ impl Heartbeat {
                 self.heard(identity, silence_ms, members)
             }
             Ok(HeartbeatReply::Replaced(found)) => {
-                if let Some(identity) = self.watcher.replaced(&self.identity, found.as_deref()).await? {
+                if let Some(identity) = self
+                    .watcher
+                    .replaced(&self.identity, found.as_deref())
+                    .await?
+                {
                     self.identity = identity;
                     self.presence.joined = 0;
                 }
@@ -231,7 +256,14 @@ impl Heartbeat {
         self.identity = identity;
         self.hear_overdue(&members);
         let was: Vec<String> = self.view.alive().map(|m| m.status.name.clone()).collect();
-        self.view.hear(self.store.nonce(), RegistryNews { members, silence_ms, now_us })?;
+        self.view.hear(
+            self.store.nonce(),
+            RegistryNews {
+                members,
+                silence_ms,
+                now_us,
+            },
+        )?;
         let is: Vec<String> = self.view.alive().map(|m| m.status.name.clone()).collect();
         if was != is {
             info!(replicas = is.join(", "), "the replicas have changed");
@@ -243,8 +275,10 @@ impl Heartbeat {
         self.skew.compare(self.view.alive());
         let mut owned = self.view.owned(self.store.nonce(), self.store.partitions());
         if mutants::ownership_is_off() {
-            owned =
-                OwnedPartitions::everything(self.store.partitions(), self.presence.routes.iter().cloned());
+            owned = OwnedPartitions::everything(
+                self.store.partitions(),
+                self.presence.routes.iter().cloned(),
+            );
         }
         self.presence.partitions = partitions_of(owned.maintained_flags());
         self.metrics.partitions_owned.set(owned.count() as i64);
@@ -261,13 +295,21 @@ impl Heartbeat {
     /// Notes the overdue messages that other replicas have claimed. Those of a dead replica count for as long as its
     /// claims may last.
     fn hear_overdue(&self, members: &[RegisteredReplica]) {
-        let others = members.iter().filter(|member| member.nonce != self.store.nonce());
+        let others = members
+            .iter()
+            .filter(|member| member.nonce != self.store.nonce());
         let others = others.filter(|m| m.silent_ms <= m.lifetime_ms() + DEAD_CLAIM_MS);
         let (alive, dead): (Vec<_>, Vec<_>) = others.partition(|m| m.is_alive());
-        let places = [(OverduePlace::Elsewhere, alive), (OverduePlace::DeadReplica, dead)];
+        let places = [
+            (OverduePlace::Elsewhere, alive),
+            (OverduePlace::DeadReplica, dead),
+        ];
         for (name, metrics) in self.metrics.routes() {
             for (place, members) in &places {
-                let oldest = members.iter().filter_map(|m| m.status.overdue.get(name.as_str())).min();
+                let oldest = members
+                    .iter()
+                    .filter_map(|m| m.status.overdue.get(name.as_str()))
+                    .min();
                 metrics.overdue.report(*place, oldest.copied().map(UnixMs));
             }
         }
@@ -276,7 +318,9 @@ impl Heartbeat {
     /// Adds up what the living replicas moved in their last steps: once for each step of this replica.
     fn hear_flows(&self, now: UnixMs, members: &[RegisteredReplica]) {
         let alive = members.iter().filter(|member| member.is_alive());
-        self.metrics.flow.add(now, alive.map(|member| &member.status.flows));
+        self.metrics
+            .flow
+            .add(now, alive.map(|member| &member.status.flows));
     }
 
     /// Leaves the registry, so that the others need not wait for this replica's death.
@@ -290,7 +334,8 @@ impl Heartbeat {
 
 /// The oldest overdue message of each route that this replica has claimed.
 fn overdue(metrics: &Metrics) -> BTreeMap<String, i64> {
-    let claimed =
-        metrics.routes().filter_map(|(name, m)| Some((name.as_str().to_owned(), m.overdue.claimed()?.0)));
+    let claimed = metrics
+        .routes()
+        .filter_map(|(name, m)| Some((name.as_str().to_owned(), m.overdue.claimed()?.0)));
     claimed.collect()
 }

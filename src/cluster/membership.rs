@@ -66,7 +66,12 @@ impl Cluster {
 
     /// Waits until this replica may not go on, and returns the reason. Cancel-safe.
     pub async fn refused(&mut self) -> ClusterError {
-        match self.ended.wait_for(Option::is_some).await.map(|why| why.clone()) {
+        match self
+            .ended
+            .wait_for(Option::is_some)
+            .await
+            .map(|why| why.clone())
+        {
             Ok(Some(why)) => why,
             // The replica has left the others while draining.
             _ => std::future::pending().await,
@@ -81,6 +86,9 @@ impl ClaimRounds {
 
     /// The age of each shard's latest round, ms.
     pub(super) fn ages_ms(&self, now_us: i64) -> Vec<i64> {
-        self.0.iter().map(|round| (now_us - round.load(Ordering::Relaxed)).max(0) / 1000).collect()
+        self.0
+            .iter()
+            .map(|round| (now_us - round.load(Ordering::Relaxed)).max(0) / 1000)
+            .collect()
     }
 }

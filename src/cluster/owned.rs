@@ -16,19 +16,30 @@ pub struct OwnedPartitions {
 }
 
 impl OwnedPartitions {
-    pub(super) fn new(maintained: Arc<Vec<bool>>, routes: BTreeMap<String, Arc<Vec<bool>>>) -> Self {
+    pub(super) fn new(
+        maintained: Arc<Vec<bool>>,
+        routes: BTreeMap<String, Arc<Vec<bool>>>,
+    ) -> Self {
         Self { maintained, routes }
     }
 
     /// All partitions, for these routes, as if there were no other replica.
     pub fn everything(partitions: Partitions, routes: impl IntoIterator<Item = String>) -> Self {
         let all = Arc::new(vec![true; usize::from(partitions.count())]);
-        Self { routes: routes.into_iter().map(|route| (route, all.clone())).collect(), maintained: all }
+        Self {
+            routes: routes
+                .into_iter()
+                .map(|route| (route, all.clone()))
+                .collect(),
+            maintained: all,
+        }
     }
 
     /// Reports whether this replica serves a route in a partition.
     pub fn serves(&self, p: Partition, route: &str) -> bool {
-        self.routes.get(route).is_some_and(|served| is_set(served, p))
+        self.routes
+            .get(route)
+            .is_some_and(|served| is_set(served, p))
     }
 
     /// Reports whether this replica serves any route in a partition.
@@ -43,7 +54,10 @@ impl OwnedPartitions {
 
     /// The number of partitions that it maintains.
     pub fn count(&self) -> usize {
-        self.maintained.iter().filter(|maintained| **maintained).count()
+        self.maintained
+            .iter()
+            .filter(|maintained| **maintained)
+            .count()
     }
 
     pub(super) fn maintained_flags(&self) -> &[bool] {

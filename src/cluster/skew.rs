@@ -16,14 +16,21 @@ pub(super) struct SkewAlarm {
 
 impl SkewAlarm {
     pub(super) fn new(max: Duration) -> Self {
-        Self { max_ms: max.as_millis() as i64, is_raised: false }
+        Self {
+            max_ms: max.as_millis() as i64,
+            is_raised: false,
+        }
     }
 
     /// Compares the clocks of the living replicas. A replica's own difference from Redis is reported where it is
     /// measured.
-    pub(super) fn compare<'a>(&mut self, alive: impl Iterator<Item = &'a RegisteredReplica> + Clone) {
+    pub(super) fn compare<'a>(
+        &mut self,
+        alive: impl Iterator<Item = &'a RegisteredReplica> + Clone,
+    ) {
         let skew = |m: &&RegisteredReplica| m.status.skew_ms;
-        let (Some(last), Some(first)) = (alive.clone().min_by_key(skew), alive.max_by_key(skew)) else {
+        let (Some(last), Some(first)) = (alive.clone().min_by_key(skew), alive.max_by_key(skew))
+        else {
             return;
         };
         let apart_ms = first.status.skew_ms - last.status.skew_ms;

@@ -100,7 +100,8 @@ impl IdentityWatcher {
             self.metrics.store_changes.inc();
             self.logged = now;
             self.store.note_rollback(now);
-            self.part.down("it was wiped or replaced; checking whether it may be used");
+            self.part
+                .down("it was wiped or replaced; checking whether it may be used");
             error!(
                 generation = was.identity,
                 found = found.unwrap_or("none"),
@@ -114,7 +115,10 @@ impl IdentityWatcher {
             Ok(Ok(())) => {}
             Ok(Err(PreflightFailure::Refused(why))) => return Err(ClusterError::Store(why)),
             Ok(Err(PreflightFailure::Away(why) | PreflightFailure::Tls(why))) => {
-                warn!(error = why, "checking whether the store may be used failed; retrying");
+                warn!(
+                    error = why,
+                    "checking whether the store may be used failed; retrying"
+                );
                 return Ok(None);
             }
             Err(_) => {
@@ -123,7 +127,10 @@ impl IdentityWatcher {
             }
         }
         self.usage = StoreUsage::Checked(found.unwrap_or("none").to_owned());
-        Ok(Some(KnownStore { rolled_back_at: self.store.rolled_back_at(), ..KnownStore::default() }))
+        Ok(Some(KnownStore {
+            rolled_back_at: self.store.rolled_back_at(),
+            ..KnownStore::default()
+        }))
     }
 
     /// Notes a heartbeat that was answered by a store that may be used: by the one that was used before, or by a new one
@@ -137,7 +144,10 @@ impl IdentityWatcher {
                 info!("the store may be used; continuing: it is the one that was used before");
             }
             StoreUsage::Checked(found) => {
-                info!(found, "the store may be used; continuing with messages stored from now on");
+                info!(
+                    found,
+                    "the store may be used; continuing with messages stored from now on"
+                );
             }
         }
     }

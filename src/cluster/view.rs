@@ -41,13 +41,18 @@ pub enum NameRefusal {
     )]
     Taken(String),
     /// Another process took the name while this one was silent for so long that it counted as dead.
-    #[error("another replica took the name {0:?} while this one was silent for {1} ms and counted as dead")]
+    #[error(
+        "another replica took the name {0:?} while this one was silent for {1} ms and counted as dead"
+    )]
     Replaced(String, i64),
 }
 
 impl ReplicaView {
     pub(super) fn new(max_skew: Duration) -> Self {
-        Self { max_skew_ms: max_skew.as_millis() as i64, ..Self::default() }
+        Self {
+            max_skew_ms: max_skew.as_millis() as i64,
+            ..Self::default()
+        }
     }
 
     /// Takes in the answer to a heartbeat. `me` is this replica's nonce. An error means that this replica has to end.
@@ -64,7 +69,8 @@ impl ReplicaView {
             judge_name(own, news.silence_ms, &news.members)?;
         }
         let living = news.members.into_iter().filter(RegisteredReplica::is_alive);
-        let mut alive: BTreeMap<String, RegisteredReplica> = living.map(|m| (m.nonce.clone(), m)).collect();
+        let mut alive: BTreeMap<String, RegisteredReplica> =
+            living.map(|m| (m.nonce.clone(), m)).collect();
         if self.in_grace() {
             for (nonce, member) in std::mem::take(&mut self.alive) {
                 alive.entry(nonce).or_insert(member);
@@ -82,7 +88,10 @@ impl ReplicaView {
     /// The time until the next member counts as dead if it stays silent, ms.
     pub(super) fn next_death_ms(&self, me: &str) -> Option<i64> {
         let others = self.alive.values().filter(|m| m.nonce != me);
-        others.map(|m| m.lifetime_ms() - m.silent_ms).filter(|&ms| ms >= 0).min()
+        others
+            .map(|m| m.lifetime_ms() - m.silent_ms)
+            .filter(|&ms| ms >= 0)
+            .min()
     }
 
     /// The partitions that this replica is to serve.
@@ -90,17 +99,27 @@ impl ReplicaView {
         let candidates = self.candidates();
         let all = mine(me, &candidates, partitions);
         let knows = |m: &RegisteredReplica, route: &String| m.status.routes.contains(route);
-        let own_routes = self.alive.get(me).map(|m| m.status.routes.clone()).unwrap_or_default();
+        let own_routes = self
+            .alive
+            .get(me)
+            .map(|m| m.status.routes.clone())
+            .unwrap_or_default();
         // Routes known to the same replicas are shared alike.
         let mut groups: BTreeMap<Vec<&str>, Arc<Vec<bool>>> = BTreeMap::new();
         let routes = own_routes.into_iter().map(|route| {
-            let group: Vec<&RegisteredReplica> =
-                candidates.iter().copied().filter(|m| knows(m, &route)).collect();
+            let group: Vec<&RegisteredReplica> = candidates
+                .iter()
+                .copied()
+                .filter(|m| knows(m, &route))
+                .collect();
             if group.len() == candidates.len() {
                 return (route, all.clone());
             }
             let names = group.iter().map(|m| m.nonce.as_str()).collect();
-            let served = groups.entry(names).or_insert_with(|| mine(me, &group, partitions)).clone();
+            let served = groups
+                .entry(names)
+                .or_insert_with(|| mine(me, &group, partitions))
+                .clone();
             (route, served)
         });
         let routes = routes.collect();
@@ -141,7 +160,11 @@ fn judge_name(
     silence_ms: Option<i64>,
     members: &[RegisteredReplica],
 ) -> Result<(), NameRefusal> {
-    let rivals = || members.iter().filter(|m| m.nonce != own.nonce && m.status.name == own.status.name);
+    let rivals = || {
+        members
+            .iter()
+            .filter(|m| m.nonce != own.nonce && m.status.name == own.status.name)
+    };
     let name = || own.status.name.clone();
     let lifetime_ms = own.lifetime_ms();
     if let Some(silence_ms) = silence_ms.filter(|&ms| ms > lifetime_ms)
@@ -149,8 +172,9 @@ fn judge_name(
     {
         return Err(NameRefusal::Replaced(name(), silence_ms));
     }
-    let lives =
-        |m: &RegisteredReplica| m.joined() < own.joined() && m.heartbeat > own.joined() && m.is_alive();
+    let lives = |m: &RegisteredReplica| {
+        m.joined() < own.joined() && m.heartbeat > own.joined() && m.is_alive()
+    };
     if own.status.joining && rivals().any(lives) {
         return Err(NameRefusal::Taken(name()));
     }
@@ -159,8 +183,13 @@ fn judge_name(
 
 /// The partitions that fall to `me` among these members.
 fn mine(me: &str, candidates: &[&RegisteredReplica], partitions: Partitions) -> Arc<Vec<bool>> {
-    let candidates: Vec<ReplicaCandidate<'_>> =
-        candidates.iter().map(|m| ReplicaCandidate { id: &m.nonce, held: &m.status.partitions }).collect();
+    let candidates: Vec<ReplicaCandidate<'_>> = candidates
+        .iter()
+        .map(|m| ReplicaCandidate {
+            id: &m.nonce,
+            held: &m.status.partitions,
+        })
+        .collect();
     let owners = assign(partitions, &candidates);
     let mut mine: Vec<bool> = owners.into_iter().map(|c| candidates[c].id == me).collect();
     mine.resize(usize::from(partitions.count()), false);

@@ -16,7 +16,8 @@ use crate::telemetry::config::{Collector, TracesConfig};
 use crate::{admin, cluster, telemetry, timer};
 
 /// Values that `cluster.heartbeat` may have.
-const HEARTBEAT_RANGE: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);
+const HEARTBEAT_RANGE: RangeInclusive<Duration> =
+    Duration::from_millis(100)..=Duration::from_secs(60);
 
 /// Checks everything at once. Returns the configuration, or every problem of it.
 pub(super) fn check(
@@ -57,9 +58,15 @@ fn build(all: &SectionReader<'_>, sources: &ConfigSources) -> Option<Config> {
     if all.is_empty("routes") {
         let looked = match sources.file {
             Some(_) => String::new(),
-            None => format!(" (there is no configuration file: looked for {})", SEARCHED_FILES.join(" and ")),
+            None => format!(
+                " (there is no configuration file: looked for {})",
+                SEARCHED_FILES.join(" and ")
+            ),
         };
-        all.report("routes", format!("no routes: a route is `[routes.NAME]` with `from` and `to`{looked}"));
+        all.report(
+            "routes",
+            format!("no routes: a route is `[routes.NAME]` with `from` and `to`{looked}"),
+        );
     }
     let (kafka, rabbitmq) = connections.checked();
     Some(Config {
@@ -88,21 +95,40 @@ fn traces(section: &SectionReader<'_>) -> Option<TracesConfig> {
     if !section.has("endpoint") {
         return Some(TracesConfig { collector: None });
     }
-    let endpoint = section.parsed("endpoint", |text| collector_url(text).map(|()| text.to_owned()));
+    let endpoint = section.parsed("endpoint", |text| {
+        collector_url(text).map(|()| text.to_owned())
+    });
     let endpoint = endpoint?;
     let authorization = authorization?;
     let tls = tls?;
     let timeout = timeout?;
-    Some(TracesConfig { collector: Some(Collector { endpoint, authorization, tls, timeout }) })
+    Some(TracesConfig {
+        collector: Some(Collector {
+            endpoint,
+            authorization,
+            tls,
+            timeout,
+        }),
+    })
 }
 
 /// Checks the address of a collector. A path is part of it: `/v1/traces` is the usual one.
 fn collector_url(text: &str) -> Result<(), String> {
-    let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
-    let (host, path) = host.and_then(|rest| rest.split_once('/')).unwrap_or_default();
-    if host.is_empty() || host.contains('@') || path.is_empty() || text.contains(char::is_whitespace) {
+    let host = text
+        .strip_prefix("http://")
+        .or_else(|| text.strip_prefix("https://"));
+    let (host, path) = host
+        .and_then(|rest| rest.split_once('/'))
+        .unwrap_or_default();
+    if host.is_empty()
+        || host.contains('@')
+        || path.is_empty()
+        || text.contains(char::is_whitespace)
+    {
         let example = "http://otel-collector:4318/v1/traces";
-        return Err(format!("must be a URL with a path and without a password, such as {example:?}"));
+        return Err(format!(
+            "must be a URL with a path and without a password, such as {example:?}"
+        ));
     }
     Ok(())
 }
@@ -110,7 +136,11 @@ fn collector_url(text: &str) -> Result<(), String> {
 /// Checks the value of a header.
 fn header_fault(text: &str) -> Result<(), String> {
     let fits = !text.is_empty() && text.bytes().all(|b| b == b' ' || b.is_ascii_graphic());
-    if fits { Ok(()) } else { Err("must be printable ASCII".to_owned()) }
+    if fits {
+        Ok(())
+    } else {
+        Err("must be printable ASCII".to_owned())
+    }
 }
 
 fn members(section: &SectionReader<'_>, default_name: &str) -> Option<cluster::Config> {
@@ -126,7 +156,11 @@ fn members(section: &SectionReader<'_>, default_name: &str) -> Option<cluster::C
         section.report("heartbeat", "must be within 100ms and 1m");
     }
     let max_clock_skew = section.duration("max_clock_skew");
-    Some(cluster::Config { name: name?, heartbeat: heartbeat?, max_clock_skew: max_clock_skew? })
+    Some(cluster::Config {
+        name: name?,
+        heartbeat: heartbeat?,
+        max_clock_skew: max_clock_skew?,
+    })
 }
 
 fn timer(section: &SectionReader<'_>) -> Option<timer::Config> {
@@ -135,9 +169,15 @@ fn timer(section: &SectionReader<'_>) -> Option<timer::Config> {
     let lookahead = lookahead?;
     let claim = claim?;
     if lookahead >= claim {
-        let key = if section.is_set("lookahead") { "lookahead" } else { "claim" };
-        section
-            .report(key, "`lookahead` must be below `claim`: a claim must last until its messages are due");
+        let key = if section.is_set("lookahead") {
+            "lookahead"
+        } else {
+            "claim"
+        };
+        section.report(
+            key,
+            "`lookahead` must be below `claim`: a claim must last until its messages are due",
+        );
     }
     Some(timer::Config { lookahead, claim })
 }
@@ -153,8 +193,11 @@ fn admin(section: &SectionReader<'_>) -> Option<admin::Config> {
         })
     };
     let listen = address("listen");
-    let probe_listen =
-        if section.has("probe_listen") { address("probe_listen").map(Some) } else { Some(None) };
+    let probe_listen = if section.has("probe_listen") {
+        address("probe_listen").map(Some)
+    } else {
+        Some(None)
+    };
     let read_tokens = tokens(section, "read_tokens", "read_tokens_file");
     let write_tokens = tokens(section, "write_tokens", "write_tokens_file");
     let tls = server_files(section);
@@ -163,7 +206,8 @@ fn admin(section: &SectionReader<'_>) -> Option<admin::Config> {
     let tls = tls.ok()?;
     let read_tokens = read_tokens?;
     let write_tokens = write_tokens?;
-    if !listen.ip().is_loopback() && read_tokens.tokens.is_empty() && write_tokens.tokens.is_empty() {
+    if !listen.ip().is_loopback() && read_tokens.tokens.is_empty() && write_tokens.tokens.is_empty()
+    {
         section.report(
             "listen",
             format!(
@@ -171,13 +215,33 @@ fn admin(section: &SectionReader<'_>) -> Option<admin::Config> {
             ),
         );
     }
-    report_short_tokens(section, &read_tokens, listen, "read_tokens", "read_tokens_file");
-    report_short_tokens(section, &write_tokens, listen, "write_tokens", "write_tokens_file");
+    report_short_tokens(
+        section,
+        &read_tokens,
+        listen,
+        "read_tokens",
+        "read_tokens_file",
+    );
+    report_short_tokens(
+        section,
+        &write_tokens,
+        listen,
+        "write_tokens",
+        "write_tokens_file",
+    );
     if probe_listen.is_some_and(|probes| probes == listen) {
-        section
-            .report("probe_listen", format!("{listen} is `listen`; the probes need an address of their own"));
+        section.report(
+            "probe_listen",
+            format!("{listen} is `listen`; the probes need an address of their own"),
+        );
     }
-    Some(admin::Config { listen, probe_listen, tls, read_tokens, write_tokens })
+    Some(admin::Config {
+        listen,
+        probe_listen,
+        tls,
+        read_tokens,
+        write_tokens,
+    })
 }
 
 /// Reports tokens that can be guessed from the network.
@@ -202,7 +266,14 @@ fn log(section: &SectionReader<'_>, sources: &ConfigSources) -> Option<telemetry
     let filter = sources.variable("POSTDATE_LOG").map(str::to_owned);
     if let Some(Err(error)) = filter.as_ref().map(tracing_subscriber::EnvFilter::try_new) {
         let source = "environment POSTDATE_LOG".to_owned();
-        section.context.report(source, String::new(), format!("is not a tracing filter: {error}"));
+        section.context.report(
+            source,
+            String::new(),
+            format!("is not a tracing filter: {error}"),
+        );
     }
-    Some(telemetry::Config { format: format?, filter })
+    Some(telemetry::Config {
+        format: format?,
+        filter,
+    })
 }

@@ -10,36 +10,53 @@ use super::url_options;
 
 /// Checks a URL of Redis: `redis://`, `rediss://` or `unix://`.
 pub(super) fn redis_url(url: &str) -> Result<(), String> {
-    if !["redis://", "rediss://", "unix://"].iter().any(|scheme| url.starts_with(scheme)) {
+    if !["redis://", "rediss://", "unix://"]
+        .iter()
+        .any(|scheme| url.starts_with(scheme))
+    {
         return Err("must begin with redis://, rediss:// or unix://".to_owned());
     }
     url.into_connection_info().map(drop).map_err(|error| {
-        format!("is not a Redis URL: {}", error.detail().unwrap_or("it cannot be parsed"))
+        format!(
+            "is not a Redis URL: {}",
+            error.detail().unwrap_or("it cannot be parsed")
+        )
     })?;
     url_options::redis(url)
 }
 
 /// Checks a URL of RabbitMQ: `amqp://` or `amqps://`.
 pub(super) fn amqp_url(url: &str) -> Result<(), String> {
-    let Some(rest) = url.strip_prefix("amqp://").or_else(|| url.strip_prefix("amqps://")) else {
+    let Some(rest) = url
+        .strip_prefix("amqp://")
+        .or_else(|| url.strip_prefix("amqps://"))
+    else {
         return Err("must begin with amqp:// or amqps://".to_owned());
     };
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     let host = authority.rsplit('@').next().unwrap_or_default();
     if host.starts_with('[') {
         // lapin would silently connect to localhost.
-        return Err("has an IPv6 address, which the client library cannot read: take a host name".to_owned());
+        return Err(
+            "has an IPv6 address, which the client library cannot read: take a host name"
+                .to_owned(),
+        );
     }
     if host.is_empty() || host.starts_with(':') {
         return Err("has no host".to_owned());
     }
     let parsed: AMQPUri = url.parse().map_err(|error: String| {
-        let why = if error.contains(url) { "it cannot be parsed" } else { &error };
+        let why = if error.contains(url) {
+            "it cannot be parsed"
+        } else {
+            &error
+        };
         format!("is not an AMQP URL: {why}")
     })?;
     if parsed.vhost.is_empty() {
         return Err(
-            "has an empty vhost: write /%2f for the vhost \"/\", or leave out the last slash".to_owned()
+            "has an empty vhost: write /%2f for the vhost \"/\", or leave out the last slash"
+                .to_owned(),
         );
     }
     url_options::amqp(url)
@@ -48,7 +65,11 @@ pub(super) fn amqp_url(url: &str) -> Result<(), String> {
 /// Host, port and vhost of a URL. Two connections with the same three reach the same queues.
 pub(super) fn amqp_place(url: &str) -> Option<(String, u16, String)> {
     let parsed: AMQPUri = url.parse().ok()?;
-    Some((parsed.authority.host.to_ascii_lowercase(), parsed.authority.port, parsed.vhost))
+    Some((
+        parsed.authority.host.to_ascii_lowercase(),
+        parsed.authority.port,
+        parsed.vhost,
+    ))
 }
 
 /// Checks that librdkafka knows a property and takes its value. The message quotes the value of no secret.
@@ -57,7 +78,9 @@ pub(super) fn kafka_property(name: &str, value: &str, secret: bool) -> Result<()
     config.set(name, value);
     match config.create_native_config() {
         Ok(_) => Ok(()),
-        Err(KafkaError::ClientConfig(_, why, ..)) if !secret => Err(format!("librdkafka says: {why}")),
+        Err(KafkaError::ClientConfig(_, why, ..)) if !secret => {
+            Err(format!("librdkafka says: {why}"))
+        }
         Err(_) => Err("librdkafka does not take this value".to_owned()),
     }
 }
@@ -76,12 +99,22 @@ mod tests {
         ] {
             assert_eq!(redis_url(url), Ok(()), "{url}");
         }
-        for url in ["", "127.0.0.1:6379", "http://x", "redis://", "redis://h:99999", "redis://h/x", "unix://"]
-        {
+        for url in [
+            "",
+            "127.0.0.1:6379",
+            "http://x",
+            "redis://",
+            "redis://h:99999",
+            "redis://h/x",
+            "unix://",
+        ] {
             assert!(redis_url(url).is_err(), "{url}");
         }
-        for url in ["amqp://127.0.0.1", "amqps://u:p%2f@rabbit:5671/%2f?heartbeat=10", "amqp://rabbit/orders"]
-        {
+        for url in [
+            "amqp://127.0.0.1",
+            "amqps://u:p%2f@rabbit:5671/%2f?heartbeat=10",
+            "amqp://rabbit/orders",
+        ] {
             assert_eq!(amqp_url(url), Ok(()), "{url}");
         }
         for url in [
@@ -101,18 +134,36 @@ mod tests {
 
     #[test]
     fn no_refusal_quotes_a_password() {
-        for url in ["redis://u:hunter2@h:99999", "redis://u:hunter2@h/x", "redis://u:hunter2@", "hunter2"] {
-            assert!(!format!("{:?}", redis_url(url)).contains("hunter2"), "{url}");
+        for url in [
+            "redis://u:hunter2@h:99999",
+            "redis://u:hunter2@h/x",
+            "redis://u:hunter2@",
+            "hunter2",
+        ] {
+            assert!(
+                !format!("{:?}", redis_url(url)).contains("hunter2"),
+                "{url}"
+            );
         }
-        for url in ["amqp://u:hunter2@h:99999", "amqp://u:hunter2@h/", "amqp://u:hunter2@", "hunter2"] {
+        for url in [
+            "amqp://u:hunter2@h:99999",
+            "amqp://u:hunter2@h/",
+            "amqp://u:hunter2@",
+            "hunter2",
+        ] {
             assert!(!format!("{:?}", amqp_url(url)).contains("hunter2"), "{url}");
         }
-        assert!(!format!("{:?}", kafka_property("ssl.key.pem", "hunter2\0", true)).contains("hunter2"));
+        assert!(
+            !format!("{:?}", kafka_property("ssl.key.pem", "hunter2\0", true)).contains("hunter2")
+        );
     }
 
     #[test]
     fn librdkafka_judges_names_and_values() {
-        assert_eq!(kafka_property("security.protocol", "SASL_SSL", false), Ok(()));
+        assert_eq!(
+            kafka_property("security.protocol", "SASL_SSL", false),
+            Ok(())
+        );
         let unknown = kafka_property("security.protocl", "SSL", false).unwrap_err();
         assert!(unknown.contains("security.protocl"), "{unknown}");
         assert!(kafka_property("security.protocol", "hope", false).is_err());

@@ -45,7 +45,11 @@ pub(super) fn read(all: &SectionReader<'_>) -> DeclaredConnections {
 
 /// The address of a management API, if there is one.
 fn management(section: &SectionReader<'_>) -> Option<String> {
-    let is_address = |text: &str| ["http://", "https://"].iter().any(|scheme| text.starts_with(scheme));
+    let is_address = |text: &str| {
+        ["http://", "https://"]
+            .iter()
+            .any(|scheme| text.starts_with(scheme))
+    };
     if !section.has("management") {
         return None;
     }
@@ -62,7 +66,10 @@ fn management(section: &SectionReader<'_>) -> Option<String> {
 pub(super) fn named(section: &SectionReader<'_>, what: &str) -> bool {
     let fits = RouteName::new(section.key()).is_some();
     if !fits {
-        section.report_self(format!("{:?} cannot be the name of a {what}: {NAME_RULE}", section.key()));
+        section.report_self(format!(
+            "{:?} cannot be the name of a {what}: {NAME_RULE}",
+            section.key()
+        ));
     }
     fits
 }
@@ -71,11 +78,20 @@ impl DeclaredConnections {
     /// The connections without a problem, by technology and name.
     pub(super) fn checked(
         self,
-    ) -> (BTreeMap<String, kafka::Connection>, BTreeMap<String, rabbitmq::Connection>) {
-        let kafka =
-            self.kafka.into_iter().filter_map(|(name, connection)| Some((name, connection?))).collect();
-        let rabbitmq =
-            self.rabbitmq.into_iter().filter_map(|(name, connection)| Some((name, connection?))).collect();
+    ) -> (
+        BTreeMap<String, kafka::Connection>,
+        BTreeMap<String, rabbitmq::Connection>,
+    ) {
+        let kafka = self
+            .kafka
+            .into_iter()
+            .filter_map(|(name, connection)| Some((name, connection?)))
+            .collect();
+        let rabbitmq = self
+            .rabbitmq
+            .into_iter()
+            .filter_map(|(name, connection)| Some((name, connection?)))
+            .collect();
         (kafka, rabbitmq)
     }
 }
@@ -86,19 +102,33 @@ fn rabbitmq(name: &str, section: &SectionReader<'_>) -> Option<rabbitmq::Connect
     let management = management(section);
     let url = url?;
     if section.has("tls") && !url.expose().starts_with("amqps://") {
-        section.report("tls", "names files, but TLS is spoken only if `url` begins with amqps://");
+        section.report(
+            "tls",
+            "names files, but TLS is spoken only if `url` begins with amqps://",
+        );
     }
-    Some(rabbitmq::Connection { name: name.to_owned(), url, management, tls: tls? })
+    Some(rabbitmq::Connection {
+        name: name.to_owned(),
+        url,
+        management,
+        tls: tls?,
+    })
 }
 
 fn kafka(name: &str, section: &SectionReader<'_>) -> Option<kafka::Connection> {
-    let may_be_unverified = if section.has("unsafe_tls") { section.truth("unsafe_tls") } else { Some(false) };
+    let may_be_unverified = if section.has("unsafe_tls") {
+        section.truth("unsafe_tls")
+    } else {
+        Some(false)
+    };
     let brokers = section.parsed("brokers", |text| brokers(text).map(|()| text.to_owned()));
     let properties = if section.has("properties_file") {
         section.value("properties");
         not_both(section, "properties", "properties_file")
             .and_then(|()| {
-                section.parsed("properties_file", |path| from_file(&read_secret(Path::new(path))?))
+                section.parsed("properties_file", |path| {
+                    from_file(&read_secret(Path::new(path))?)
+                })
             })
             .map(|properties| (properties, "properties_file"))
     } else {
@@ -107,7 +137,9 @@ fn kafka(name: &str, section: &SectionReader<'_>) -> Option<kafka::Connection> {
     let (properties, given_by) = properties?;
     for (name, value) in &properties {
         let unverified = || match may_be_unverified {
-            Some(false) if kafka::switches_verification_off(name, value) => Err(UNVERIFIED.to_owned()),
+            Some(false) if kafka::switches_verification_off(name, value) => {
+                Err(UNVERIFIED.to_owned())
+            }
             _ => Ok(()),
         };
         if let Err(message) = property(name, value).and_then(|()| unverified()) {
@@ -117,8 +149,15 @@ fn kafka(name: &str, section: &SectionReader<'_>) -> Option<kafka::Connection> {
             }
         }
     }
-    let properties = properties.into_iter().map(|(name, value)| (name, Secret::new(value))).collect();
-    Some(kafka::Connection { name: name.to_owned(), brokers: brokers?, properties })
+    let properties = properties
+        .into_iter()
+        .map(|(name, value)| (name, Secret::new(value)))
+        .collect();
+    Some(kafka::Connection {
+        name: name.to_owned(),
+        brokers: brokers?,
+        properties,
+    })
 }
 
 fn property(name: &str, value: &str) -> Result<(), String> {
@@ -130,16 +169,25 @@ fn property(name: &str, value: &str) -> Result<(), String> {
 
 fn from_table(section: &SectionReader<'_>) -> Option<BTreeMap<String, String>> {
     section.note("properties", KeyKind::Properties);
-    let Some(value) = section.value("properties") else { return Some(BTreeMap::new()) };
+    let Some(value) = section.value("properties") else {
+        return Some(BTreeMap::new());
+    };
     let Value::Dict(_, dict) = value else {
-        section.report("properties", format!("is {}, not a section of librdkafka properties", kind(value)));
+        section.report(
+            "properties",
+            format!("is {}, not a section of librdkafka properties", kind(value)),
+        );
         return None;
     };
     let mut properties = BTreeMap::new();
     for (name, value) in dict {
         match scalar(value) {
             Some(text) => drop(properties.insert(name.clone(), text)),
-            None => section.report_entry("properties", name, format!("is {}, not a text", kind(value))),
+            None => section.report_entry(
+                "properties",
+                name,
+                format!("is {}, not a text", kind(value)),
+            ),
         }
     }
     Some(properties)
@@ -166,10 +214,19 @@ fn from_file(text: &str) -> Result<BTreeMap<String, String>, String> {
         }
         // The message leaves out the line: it may be a secret.
         let Some((name, value)) = line.split_once('=') else {
-            return Err(format!("line {} of the file is not `name=value`", index + 1));
+            return Err(format!(
+                "line {} of the file is not `name=value`",
+                index + 1
+            ));
         };
-        if properties.insert(name.trim().to_owned(), value.trim().to_owned()).is_some() {
-            return Err(format!("{} appears more than once in the file", quoted(name.trim())));
+        if properties
+            .insert(name.trim().to_owned(), value.trim().to_owned())
+            .is_some()
+        {
+            return Err(format!(
+                "{} appears more than once in the file",
+                quoted(name.trim())
+            ));
         }
     }
     Ok(properties)
@@ -178,9 +235,12 @@ fn from_file(text: &str) -> Result<BTreeMap<String, String>, String> {
 fn brokers(text: &str) -> Result<(), String> {
     for broker in text.split(',').map(str::trim) {
         let (host, port) = split_port(broker);
-        let fits = !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || "/@".contains(c));
+        let fits =
+            !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || "/@".contains(c));
         if !fits || port.is_some_and(|port| port.parse::<u16>().is_err()) {
-            return Err(format!("{broker:?} is not `host:port` (several are separated by commas)"));
+            return Err(format!(
+                "{broker:?} is not `host:port` (several are separated by commas)"
+            ));
         }
     }
     Ok(())
@@ -212,8 +272,12 @@ impl SameBroker for DeclaredConnections {
     }
 
     fn same_rabbitmq(&self, one: &str, other: &str) -> bool {
-        let place = |name: &str| clients::amqp_place(self.rabbitmq.get(name)?.as_ref()?.url.expose());
-        one == other || place(one).zip(place(other)).is_some_and(|(one, other)| one == other)
+        let place =
+            |name: &str| clients::amqp_place(self.rabbitmq.get(name)?.as_ref()?.url.expose());
+        one == other
+            || place(one)
+                .zip(place(other))
+                .is_some_and(|(one, other)| one == other)
     }
 }
 
@@ -223,10 +287,24 @@ mod tests {
 
     #[test]
     fn brokers_are_hosts_with_ports() {
-        for text in ["127.0.0.1:9092", "a:1,b:2", "a, b:9092", "[::1]:9092", "kafka"] {
+        for text in [
+            "127.0.0.1:9092",
+            "a:1,b:2",
+            "a, b:9092",
+            "[::1]:9092",
+            "kafka",
+        ] {
             assert_eq!(brokers(text), Ok(()), "{text}");
         }
-        for text in ["", "a:1,", ":9092", "a:port", "a:99999", "a b:1", "http://a:1"] {
+        for text in [
+            "",
+            "a:1,",
+            ":9092",
+            "a:port",
+            "a:99999",
+            "a b:1",
+            "http://a:1",
+        ] {
             assert!(brokers(text).is_err(), "{text}");
         }
     }
@@ -244,15 +322,20 @@ mod tests {
     fn clusters_are_recognised_under_two_names() {
         let mut connections = DeclaredConnections::default();
         for (name, brokers) in [("one", "a:9092,b:9092"), ("two", "B"), ("three", "c:9092")] {
-            let connection =
-                kafka::Connection { name: name.into(), brokers: brokers.into(), properties: BTreeMap::new() };
+            let connection = kafka::Connection {
+                name: name.into(),
+                brokers: brokers.into(),
+                properties: BTreeMap::new(),
+            };
             connections.kafka.insert(name.into(), Some(connection));
         }
         assert!(connections.same_kafka("one", "two"));
         assert!(!connections.same_kafka("one", "three"));
-        for (name, url) in
-            [("one", "amqp://u:p@h/%2f"), ("two", "amqp://other:x@H:5672"), ("three", "amqp://h/v")]
-        {
+        for (name, url) in [
+            ("one", "amqp://u:p@h/%2f"),
+            ("two", "amqp://other:x@H:5672"),
+            ("three", "amqp://h/v"),
+        ] {
             let url = Secret::new(url);
             let connection = rabbitmq::Connection {
                 name: name.into(),

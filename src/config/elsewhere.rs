@@ -8,7 +8,11 @@ use super::values::quoted;
 pub(super) fn elsewhere(defaults: &Dict, key: &str) -> Option<String> {
     fn find(dict: &Dict, path: &str, key: &str, found: &mut Vec<String>) {
         for (name, value) in dict {
-            let path = if path.is_empty() { quoted(name) } else { format!("{path}.{}", quoted(name)) };
+            let path = if path.is_empty() {
+                quoted(name)
+            } else {
+                format!("{path}.{}", quoted(name))
+            };
             if name == key {
                 found.push(path.clone());
             }

@@ -26,8 +26,17 @@ pub struct RouteConflict {
 }
 
 /// Reports each target that is a route's ingress, and each ingress of two routes.
-pub(super) fn check(context: &CheckContext<'_>, routes: &[Arc<Route>], connections: &DeclaredConnections) {
-    for RouteConflict { route, key, message } in conflicts(routes, connections) {
+pub(super) fn check(
+    context: &CheckContext<'_>,
+    routes: &[Arc<Route>],
+    connections: &DeclaredConnections,
+) {
+    for RouteConflict {
+        route,
+        key,
+        message,
+    } in conflicts(routes, connections)
+    {
         report(context, &route, key, message);
     }
 }
@@ -36,26 +45,49 @@ pub(super) fn check(context: &CheckContext<'_>, routes: &[Arc<Route>], connectio
 pub fn conflicts(routes: &[Arc<Route>], connections: &impl SameBroker) -> Vec<RouteConflict> {
     let mut found = Vec::new();
     let mut report = |route: &str, key, message| {
-        found.push(RouteConflict { route: route.to_owned(), key, message });
+        found.push(RouteConflict {
+            route: route.to_owned(),
+            key,
+            message,
+        });
     };
     for (index, route) in routes.iter().enumerate() {
         let name = route.name.as_str();
-        if let Some(first) =
-            routes[..index].iter().find(|first| same_source(&first.from, &route.from, connections))
+        if let Some(first) = routes[..index]
+            .iter()
+            .find(|first| same_source(&first.from, &route.from, connections))
         {
-            report(name, "from", format!("route `{}` reads it already, {}", first.name, place(&route.from)));
+            report(
+                name,
+                "from",
+                format!(
+                    "route `{}` reads it already, {}",
+                    first.name,
+                    place(&route.from)
+                ),
+            );
         }
         for (key, target) in std::iter::once(("to", &route.to))
             .chain(route.allow_targets.iter().map(|t| ("allow_targets", t)))
             .chain(route.dead_letter_to.iter().map(|t| ("dead_letter_to", t)))
         {
-            if let Some(ingress) = routes.iter().find(|ingress| feeds(target, route, ingress, connections)) {
+            if let Some(ingress) = routes
+                .iter()
+                .find(|ingress| feeds(target, route, ingress, connections))
+            {
                 let reader = if ingress.name == route.name {
                     "its own route".into()
                 } else {
                     format!("route `{}`", ingress.name)
                 };
-                report(name, key, format!("a loop: {} is the ingress of {reader}", place(&ingress.from)));
+                report(
+                    name,
+                    key,
+                    format!(
+                        "a loop: {} is the ingress of {reader}",
+                        place(&ingress.from)
+                    ),
+                );
             }
         }
     }
@@ -83,12 +115,28 @@ fn place(endpoint: &Endpoint) -> String {
 fn same_source(one: &Endpoint, other: &Endpoint, connections: &impl SameBroker) -> bool {
     match (one, other) {
         (
-            Endpoint::Kafka { connection: a, topic, group },
-            Endpoint::Kafka { connection: b, topic: other_topic, group: other_group },
+            Endpoint::Kafka {
+                connection: a,
+                topic,
+                group,
+            },
+            Endpoint::Kafka {
+                connection: b,
+                topic: other_topic,
+                group: other_group,
+            },
         ) => topic == other_topic && group == other_group && connections.same_kafka(a, b),
         (
-            Endpoint::Rabbitmq { connection: a, queue, .. },
-            Endpoint::Rabbitmq { connection: b, queue: other, .. },
+            Endpoint::Rabbitmq {
+                connection: a,
+                queue,
+                ..
+            },
+            Endpoint::Rabbitmq {
+                connection: b,
+                queue: other,
+                ..
+            },
         ) => queue == other && connections.same_rabbitmq(a, b),
         _ => false,
     }
@@ -97,12 +145,28 @@ fn same_source(one: &Endpoint, other: &Endpoint, connections: &impl SameBroker) 
 /// Reports whether a message that `route` publishes to `target` is read again by `ingress`.
 fn feeds(target: &Target, route: &Route, ingress: &Route, connections: &impl SameBroker) -> bool {
     match (target, &ingress.from) {
-        (Target::Kafka { connection: a, topic }, Endpoint::Kafka { connection: b, topic: read, .. }) => {
-            topic == read && connections.same_kafka(a, b)
-        }
         (
-            Target::Rabbitmq { connection: a, exchange, routing_key },
-            Endpoint::Rabbitmq { connection: b, queue, .. },
+            Target::Kafka {
+                connection: a,
+                topic,
+            },
+            Endpoint::Kafka {
+                connection: b,
+                topic: read,
+                ..
+            },
+        ) => topic == read && connections.same_kafka(a, b),
+        (
+            Target::Rabbitmq {
+                connection: a,
+                exchange,
+                routing_key,
+            },
+            Endpoint::Rabbitmq {
+                connection: b,
+                queue,
+                ..
+            },
         ) => {
             let reaches = match routing_key {
                 RoutingKey::Fixed(key) => key == queue,

@@ -47,21 +47,35 @@ pub(super) struct MergedLayers {
 impl MergedLayers {
     /// Merges all sources. Returns the problems of single variables and `--set`s beside the layers, which leave those
     /// out. `Err` if the file cannot be read at all.
-    pub(super) fn merge(sources: &ConfigSources) -> Result<(Self, Vec<ConfigProblem>), ConfigProblem> {
+    pub(super) fn merge(
+        sources: &ConfigSources,
+    ) -> Result<(Self, Vec<ConfigProblem>), ConfigProblem> {
         let defaults = defaults()?;
         let mut problems = Vec::new();
-        let (mut file, positions) =
-            sources.file.as_deref().map(sources::read).transpose()?.unwrap_or_default();
+        let (mut file, positions) = sources
+            .file
+            .as_deref()
+            .map(sources::read)
+            .transpose()?
+            .unwrap_or_default();
         flatten_properties(&mut file);
-        let mut figment =
-            Figment::from(ConfigLayer { label: DEFAULT_ORIGIN.to_owned(), dict: defaults.clone() })
-                .merge(ConfigLayer { label: sources.label(), dict: file.clone() });
+        let mut figment = Figment::from(ConfigLayer {
+            label: DEFAULT_ORIGIN.to_owned(),
+            dict: defaults.clone(),
+        })
+        .merge(ConfigLayer {
+            label: sources.label(),
+            dict: file.clone(),
+        });
         for (name, text) in &sources.environment {
             match variable(name, &file) {
                 Ok(None) => {}
                 Ok(Some(path)) => {
                     let dict = nest(&path, shaped(&defaults, &path, text));
-                    figment = figment.merge(ConfigLayer { label: format!("environment {name}"), dict });
+                    figment = figment.merge(ConfigLayer {
+                        label: format!("environment {name}"),
+                        dict,
+                    });
                 }
                 Err(message) => {
                     let source = format!("environment {name}");
@@ -79,20 +93,42 @@ impl MergedLayers {
             };
             let text = set.split_once('=').map_or("", |(_, text)| text);
             let dict = nest(&path, shaped(&defaults, &path, text));
-            figment = figment.merge(ConfigLayer { label: format!("--set {key}"), dict });
+            figment = figment.merge(ConfigLayer {
+                label: format!("--set {key}"),
+                dict,
+            });
         }
         let dict = merged(&figment);
-        Ok((Self { figment, dict, defaults, positions }, problems))
+        Ok((
+            Self {
+                figment,
+                dict,
+                defaults,
+                positions,
+            },
+            problems,
+        ))
     }
 
     /// The layers of these values over the defaults.
     pub(super) fn of_dict(mut dict: Dict) -> Result<Self, ConfigProblem> {
         let defaults = defaults()?;
         flatten_properties(&mut dict);
-        let figment = Figment::from(ConfigLayer { label: DEFAULT_ORIGIN.to_owned(), dict: defaults.clone() })
-            .merge(ConfigLayer { label: "sample".to_owned(), dict });
+        let figment = Figment::from(ConfigLayer {
+            label: DEFAULT_ORIGIN.to_owned(),
+            dict: defaults.clone(),
+        })
+        .merge(ConfigLayer {
+            label: "sample".to_owned(),
+            dict,
+        });
         let dict = merged(&figment);
-        Ok(Self { figment, dict, defaults, positions: KeyPositions::default() })
+        Ok(Self {
+            figment,
+            dict,
+            defaults,
+            positions: KeyPositions::default(),
+        })
     }
 
     /// The source of a value, in words.
@@ -105,7 +141,11 @@ impl MergedLayers {
 
 /// The values of all layers together.
 fn merged(figment: &Figment) -> Dict {
-    figment.data().ok().and_then(|mut profiles| profiles.remove(&Profile::Default)).unwrap_or_default()
+    figment
+        .data()
+        .ok()
+        .and_then(|mut profiles| profiles.remove(&Profile::Default))
+        .unwrap_or_default()
 }
 
 fn defaults() -> Result<Dict, ConfigProblem> {
@@ -121,7 +161,10 @@ fn defaults() -> Result<Dict, ConfigProblem> {
 
 /// The path of the key that an environment variable names; `None` if the variable is not configuration.
 fn variable(name: &str, file: &Dict) -> Result<Option<Vec<String>>, String> {
-    let Some(rest) = name.strip_prefix("POSTDATE_").filter(|_| name.contains("__")) else {
+    let Some(rest) = name
+        .strip_prefix("POSTDATE_")
+        .filter(|_| name.contains("__"))
+    else {
         return Ok(None);
     };
     let rest = rest.to_ascii_lowercase();
@@ -149,8 +192,10 @@ fn existing(table: &str, name: &str, file: &Dict) -> Result<String, String> {
     if known.contains(&name) {
         return Ok(name.to_owned());
     }
-    let alike: Vec<&&str> =
-        known.iter().filter(|known| known.replace('-', "_") == name.replace('-', "_")).collect();
+    let alike: Vec<&&str> = known
+        .iter()
+        .filter(|known| known.replace('-', "_") == name.replace('-', "_"))
+        .collect();
     match alike[..] {
         [one] => Ok((*one).to_owned()),
         [] => {
@@ -168,12 +213,19 @@ fn existing(table: &str, name: &str, file: &Dict) -> Result<String, String> {
 /// The key of a `--set`, as text and as a path.
 fn option(set: &str) -> Result<(&str, Vec<String>), ConfigProblem> {
     let wrong = |key: &str, message: &str| {
-        let source = if key.is_empty() { "--set".to_owned() } else { format!("--set {key}") };
+        let source = if key.is_empty() {
+            "--set".to_owned()
+        } else {
+            format!("--set {key}")
+        };
         Err(ConfigProblem::of_source(source, message))
     };
     let Some((key, _)) = set.split_once('=') else {
         // The message leaves out the text: it may be a secret that was to follow a key.
-        return wrong("", "is written KEY=VALUE, such as `--set redis.partitions=16`");
+        return wrong(
+            "",
+            "is written KEY=VALUE, such as `--set redis.partitions=16`",
+        );
     };
     let path: Vec<String> = key.split('.').map(str::to_owned).collect();
     if path.iter().any(String::is_empty) {
@@ -196,26 +248,31 @@ fn nest(path: &[String], value: Value) -> Dict {
     for key in path.iter().skip(1).rev() {
         value = Value::from(Dict::from([(key.clone(), value)]));
     }
-    path.first().map(|first| Dict::from([(first.clone(), value)])).unwrap_or_default()
+    path.first()
+        .map(|first| Dict::from([(first.clone(), value)]))
+        .unwrap_or_default()
 }
 
 /// Parses a text into the type of the key's default. The value of a text key stays text, even if it looks like a
 /// number.
 fn shaped(defaults: &Dict, path: &[String], text: &str) -> Value {
     let parts: Vec<&str> = match path.first().map(String::as_str) {
-        Some("routes") => {
-            std::iter::once("defaults").chain(path.iter().skip(2).map(String::as_str)).collect()
-        }
+        Some("routes") => std::iter::once("defaults")
+            .chain(path.iter().skip(2).map(String::as_str))
+            .collect(),
         _ => path.iter().map(String::as_str).collect(),
     };
-    let shape =
-        parts.iter().try_fold(Value::from(defaults.clone()), |at, part| at.as_dict()?.get(*part).cloned());
+    let shape = parts
+        .iter()
+        .try_fold(Value::from(defaults.clone()), |at, part| {
+            at.as_dict()?.get(*part).cloned()
+        });
     let parsed = match shape {
         Some(Value::Num(..)) => text.replace('_', "").parse::<u64>().ok().map(Value::from),
         Some(Value::Array(..)) => match sources::toml_value(&format!("v = {text}")) {
-            Ok(Value::Dict(_, mut dict)) => {
-                dict.remove("v").filter(|value| matches!(value, Value::Array(..)))
-            }
+            Ok(Value::Dict(_, mut dict)) => dict
+                .remove("v")
+                .filter(|value| matches!(value, Value::Array(..))),
             _ => None,
         },
         _ => None,
@@ -226,10 +283,16 @@ fn shaped(defaults: &Dict, path: &[String], text: &str) -> Value {
 /// Undoes the nesting of `sasl.password = "..."` in `[kafka.main.properties]`: to TOML it is a table in a table, to
 /// librdkafka one name.
 fn flatten_properties(file: &mut Dict) {
-    let Some(Value::Dict(_, kafka)) = file.get_mut("kafka") else { return };
+    let Some(Value::Dict(_, kafka)) = file.get_mut("kafka") else {
+        return;
+    };
     for connection in kafka.values_mut() {
-        let Value::Dict(_, connection) = connection else { continue };
-        let Some(Value::Dict(_, properties)) = connection.get_mut("properties") else { continue };
+        let Value::Dict(_, connection) = connection else {
+            continue;
+        };
+        let Some(Value::Dict(_, properties)) = connection.get_mut("properties") else {
+            continue;
+        };
         let mut flat = Dict::new();
         flatten("", std::mem::take(properties), &mut flat);
         *properties = flat;
@@ -238,7 +301,11 @@ fn flatten_properties(file: &mut Dict) {
 
 fn flatten(prefix: &str, dict: Dict, flat: &mut Dict) {
     for (key, value) in dict {
-        let key = if prefix.is_empty() { key } else { format!("{prefix}.{key}") };
+        let key = if prefix.is_empty() {
+            key
+        } else {
+            format!("{prefix}.{key}")
+        };
         match value {
             Value::Dict(_, inner) => flatten(&key, inner, flat),
             value => {

@@ -74,7 +74,11 @@ pub struct LoadedConfig {
 pub fn load(sources: ConfigSources) -> Result<LoadedConfig, ConfigProblems> {
     let (layers, problems) =
         layers::MergedLayers::merge(&sources).map_err(|problem| ConfigProblems(vec![problem]))?;
-    Ok(LoadedConfig { layers, problems, sources })
+    Ok(LoadedConfig {
+        layers,
+        problems,
+        sources,
+    })
 }
 
 impl LoadedConfig {

@@ -24,12 +24,18 @@ impl FilePosition {
     pub(super) fn of_byte(text: &str, at: usize) -> Self {
         let before = text.get(..at.min(text.len())).unwrap_or_default();
         let start = before.rfind('\n').map_or(0, |end| end + 1);
-        Self { line: before.matches('\n').count() + 1, column: before[start..].chars().count() + 1 }
+        Self {
+            line: before.matches('\n').count() + 1,
+            column: before[start..].chars().count() + 1,
+        }
     }
 
     /// The position that the YAML parser names; `None` if it does not know.
     pub(super) fn of_yaml(location: &Location) -> Option<Self> {
-        let position = Self { line: location.line() as usize, column: location.column() as usize };
+        let position = Self {
+            line: location.line() as usize,
+            column: location.column() as usize,
+        };
         (position.line > 0).then_some(position)
     }
 }
@@ -98,8 +104,9 @@ impl KeyPositions {
     pub(super) fn find(&self, key: &str) -> Option<FilePosition> {
         let mut found: Option<(usize, FilePosition)> = None;
         for (name, position) in &self.0 {
-            let is_around =
-                key.strip_prefix(name.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+            let is_around = key
+                .strip_prefix(name.as_str())
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
             if is_around && found.is_none_or(|(length, _)| length < name.len()) {
                 found = Some((name.len(), *position));
             }
@@ -178,7 +185,9 @@ mod tests {
     use super::*;
 
     fn found(positions: &KeyPositions, key: &str) -> Option<(usize, usize)> {
-        positions.find(key).map(|position| (position.line, position.column))
+        positions
+            .find(key)
+            .map(|position| (position.line, position.column))
     }
 
     #[test]
@@ -202,8 +211,7 @@ mod tests {
 
     #[test]
     fn a_key_of_yaml_is_found() {
-        let text =
-            "routes:\n  orders:\n    to: { topic: t, kafka: main }\n    max_pending: 5\nlist: [a, b]\nlog:\n";
+        let text = "routes:\n  orders:\n    to: { topic: t, kafka: main }\n    max_pending: 5\nlist: [a, b]\nlog:\n";
         let positions = KeyPositions::of_yaml(text);
         for (key, expected) in [
             ("routes.orders.to.kafka", Some((3, 21))),

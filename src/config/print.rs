@@ -16,22 +16,41 @@ const REDACTED_VALUE: &str = "***";
 pub(super) fn print(layers: &MergedLayers, sources: &ConfigSources) -> String {
     let mut out = String::new();
     let mut dict = layers.dict.clone();
-    let listen = dict.get("admin").and_then(|admin| admin.as_dict()?.get("listen")?.as_str()?.parse().ok());
+    let listen = dict
+        .get("admin")
+        .and_then(|admin| admin.as_dict()?.get("listen")?.as_str()?.parse().ok());
     let own_name = Value::from(sources.default_replica_name(listen));
     if let Some(Value::Dict(_, cluster)) = dict.get_mut("cluster")
         && cluster.get("name").and_then(Value::as_str) == Some("")
     {
         cluster.insert("name".to_owned(), own_name);
     }
-    let defaults = dict.remove("defaults").and_then(Value::into_dict).unwrap_or_default();
-    let routes = dict.remove("routes").and_then(Value::into_dict).unwrap_or_default();
-    let mut printer = TomlPrinter { layers, out: &mut out };
+    let defaults = dict
+        .remove("defaults")
+        .and_then(Value::into_dict)
+        .unwrap_or_default();
+    let routes = dict
+        .remove("routes")
+        .and_then(Value::into_dict)
+        .unwrap_or_default();
+    let mut printer = TomlPrinter {
+        layers,
+        out: &mut out,
+    };
     printer.table(&[], &dict, None);
     for (name, route) in &routes {
         if let Value::Dict(_, route) = route {
-            printer.table(&["routes", name], route, Some(&of_its_technology(&defaults, route)));
+            printer.table(
+                &["routes", name],
+                route,
+                Some(&of_its_technology(&defaults, route)),
+            );
         } else {
-            printer.table(&["routes"], &Dict::from([(name.clone(), route.clone())]), None);
+            printer.table(
+                &["routes"],
+                &Dict::from([(name.clone(), route.clone())]),
+                None,
+            );
         }
     }
     out
@@ -46,7 +65,9 @@ fn of_its_technology(defaults: &Dict, route: &Dict) -> Dict {
         from.remove(if kafka { "prefetch" } else { "group" });
     }
     let delay_from = if kafka { "produced" } else { "arrival" };
-    defaults.entry("delay_from".to_owned()).or_insert_with(|| Value::from(delay_from));
+    defaults
+        .entry("delay_from".to_owned())
+        .or_insert_with(|| Value::from(delay_from));
     defaults
 }
 
@@ -58,8 +79,11 @@ struct TomlPrinter<'a> {
 impl TomlPrinter<'_> {
     /// Prints a table: its plain keys first, then the tables in it. `fallback` has the defaults of missing keys.
     fn table(&mut self, path: &[&str], dict: &Dict, fallback: Option<&Dict>) {
-        let mut keys: Vec<&str> =
-            dict.keys().chain(fallback.into_iter().flat_map(Dict::keys)).map(String::as_str).collect();
+        let mut keys: Vec<&str> = dict
+            .keys()
+            .chain(fallback.into_iter().flat_map(Dict::keys))
+            .map(String::as_str)
+            .collect();
         keys.sort_unstable();
         keys.dedup();
         let found = |key: &str| match dict.get(key) {
@@ -68,7 +92,8 @@ impl TomlPrinter<'_> {
         };
         let mut headed = path.is_empty();
         for key in &keys {
-            let Some((value, note)) = found(key).filter(|(value, _)| !matches!(value, Value::Dict(..)))
+            let Some((value, note)) =
+                found(key).filter(|(value, _)| !matches!(value, Value::Dict(..)))
             else {
                 continue;
             };
@@ -82,7 +107,11 @@ impl TomlPrinter<'_> {
                 continue;
             }
             let path: Vec<&str> = path.iter().copied().chain([*key]).collect();
-            self.line(&format!("{} = {}  # {source}{note}", quoted(key), shown(&path, value)));
+            self.line(&format!(
+                "{} = {}  # {source}{note}",
+                quoted(key),
+                shown(&path, value)
+            ));
         }
         for key in keys {
             if let Some((Value::Dict(_, inner), _)) = found(key) {
@@ -113,7 +142,9 @@ fn shown(path: &[&str], value: &Value) -> String {
         Value::String(_, text) => {
             let text = match path {
                 // Tokens and properties of librdkafka.
-                [.., name] if is_secret_property(name) && !name.ends_with("_file") && !text.is_empty() => {
+                [.., name]
+                    if is_secret_property(name) && !name.ends_with("_file") && !text.is_empty() =>
+                {
                     REDACTED_VALUE.to_owned()
                 }
                 _ => Secret::new(text).redacted_url(),

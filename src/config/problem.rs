@@ -20,7 +20,12 @@ pub struct ConfigProblem {
 impl ConfigProblem {
     /// A problem of a whole source.
     pub(super) fn of_source(source: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { source: source.into(), position: None, key: String::new(), message: message.into() }
+        Self {
+            source: source.into(),
+            position: None,
+            key: String::new(),
+            message: message.into(),
+        }
     }
 
     /// The source, with line and column behind the name of the file: `postdate.toml:3:1`.

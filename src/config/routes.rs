@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::connections::{DeclaredConnections, named};
 use super::section::SectionReader;
 use crate::domain::route::{
-    DeadLetterLimits, DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, RateLimit, RetryPolicy,
-    RoutePolicy, TrailLimits, split_exchange,
+    DeadLetterLimits, DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, RateLimit,
+    RetryPolicy, RoutePolicy, TrailLimits, split_exchange,
 };
 use crate::domain::{Endpoint, Route, RouteName, RoutingKey, Target, nearest};
 
@@ -26,7 +26,9 @@ pub(super) fn defaults(section: &SectionReader<'_>) -> Option<()> {
         prefetch(from).map(drop)
     });
     section.texts("allow_targets");
-    section.value("dead_letter_to").map(|_| section.text("dead_letter_to"));
+    section
+        .value("dead_letter_to")
+        .map(|_| section.text("dead_letter_to"));
     policy(section, DelayFrom::Arrival).map(drop)
 }
 
@@ -66,22 +68,39 @@ fn required<'a, T>(
     key: &'static str,
     read: impl FnOnce(&SectionReader<'a>) -> Option<T>,
 ) -> Option<T> {
-    if section.has(key) { section.table(key, read) } else { section.missing(key) }
+    if section.has(key) {
+        section.table(key, read)
+    } else {
+        section.missing(key)
+    }
 }
 
 fn from(table: &SectionReader<'_>, connections: &DeclaredConnections) -> Option<Endpoint> {
-    match technology(table, connections, &["topic", "group"], &["queue", "prefetch"])? {
+    match technology(
+        table,
+        connections,
+        &["topic", "group"],
+        &["queue", "prefetch"],
+    )? {
         BrokerTechnology::Kafka => {
             let connection = table.text("kafka");
             let topic = table.parsed("topic", topic);
             let group = group(table);
-            Some(Endpoint::Kafka { connection: connection?, topic: topic?, group: group? })
+            Some(Endpoint::Kafka {
+                connection: connection?,
+                topic: topic?,
+                group: group?,
+            })
         }
         BrokerTechnology::Rabbitmq => {
             let connection = table.text("rabbitmq");
             let queue = table.parsed("queue", |text| short("a queue", text));
             let prefetch = prefetch(table);
-            Some(Endpoint::Rabbitmq { connection: connection?, queue: queue?, prefetch: prefetch? })
+            Some(Endpoint::Rabbitmq {
+                connection: connection?,
+                queue: queue?,
+                prefetch: prefetch?,
+            })
         }
     }
 }
@@ -91,7 +110,10 @@ fn to(table: &SectionReader<'_>, connections: &DeclaredConnections) -> Option<Ta
         BrokerTechnology::Kafka => {
             let connection = table.text("kafka");
             let topic = table.parsed("topic", topic);
-            Some(Target::Kafka { connection: connection?, topic: topic? })
+            Some(Target::Kafka {
+                connection: connection?,
+                topic: topic?,
+            })
         }
         BrokerTechnology::Rabbitmq => {
             let connection = table.text("rabbitmq");
@@ -114,7 +136,11 @@ fn to(table: &SectionReader<'_>, connections: &DeclaredConnections) -> Option<Ta
                     "on the default exchange it is the name of a queue and cannot be empty",
                 );
             }
-            Some(Target::Rabbitmq { connection, exchange, routing_key })
+            Some(Target::Rabbitmq {
+                connection,
+                exchange,
+                routing_key,
+            })
         }
     }
 }
@@ -149,12 +175,21 @@ fn technology(
     };
     for key in foreign {
         if table.has(key) {
-            table.report(key, format!("is not a key of {name}, which this `{what}` is"));
+            table.report(
+                key,
+                format!("is not a key of {name}, which this `{what}` is"),
+            );
         }
     }
     let (key, names): (_, Vec<&str>) = match technology {
-        BrokerTechnology::Kafka => ("kafka", connections.kafka.keys().map(String::as_str).collect()),
-        BrokerTechnology::Rabbitmq => ("rabbitmq", connections.rabbitmq.keys().map(String::as_str).collect()),
+        BrokerTechnology::Kafka => (
+            "kafka",
+            connections.kafka.keys().map(String::as_str).collect(),
+        ),
+        BrokerTechnology::Rabbitmq => (
+            "rabbitmq",
+            connections.rabbitmq.keys().map(String::as_str).collect(),
+        ),
     };
     let connection = table.value(key).and_then(|value| value.as_str());
     if let Some(connection) = connection.filter(|connection| !names.contains(connection)) {
@@ -183,14 +218,17 @@ fn allowed(section: &SectionReader<'_>, to: &Target) -> Vec<Arc<Target>> {
 /// Reads `dead_letter_to`: a target on the connection of `to`.
 fn dead_letter_to(section: &SectionReader<'_>, to: &Target) -> Option<Arc<Target>> {
     section.value("dead_letter_to")?;
-    section.parsed("dead_letter_to", |text| allowed_target(text, to)).map(Arc::new)
+    section
+        .parsed("dead_letter_to", |text| allowed_target(text, to))
+        .map(Arc::new)
 }
 
 fn allowed_target(text: &str, to: &Target) -> Result<Target, String> {
     match to {
-        Target::Kafka { connection, .. } => {
-            Ok(Target::Kafka { connection: connection.clone(), topic: topic(text)? })
-        }
+        Target::Kafka { connection, .. } => Ok(Target::Kafka {
+            connection: connection.clone(),
+            topic: topic(text)?,
+        }),
         Target::Rabbitmq { connection, .. } => {
             let Some((exchange, key)) = split_exchange(text) else {
                 return Err(format!(
@@ -218,15 +256,21 @@ fn group(table: &SectionReader<'_>) -> Option<String> {
 }
 
 fn prefetch(table: &SectionReader<'_>) -> Option<u16> {
-    table.integer("prefetch", 1..=u64::from(u16::MAX)).map(|prefetch| prefetch as u16)
+    table
+        .integer("prefetch", 1..=u64::from(u16::MAX))
+        .map(|prefetch| prefetch as u16)
 }
 
 fn topic(text: &str) -> Result<String, String> {
-    let fits = text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
+    let fits = text
+        .bytes()
+        .all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
     match text {
         "." | ".." => Err(format!("{text:?} cannot be a topic")),
         _ if fits && (1..=249).contains(&text.len()) => Ok(text.to_owned()),
-        _ => Err(format!("{text:?} cannot be a topic: 1 to 249 of the characters A-Z a-z 0-9 . _ -")),
+        _ => Err(format!(
+            "{text:?} cannot be a topic: 1 to 249 of the characters A-Z a-z 0-9 . _ -"
+        )),
     }
 }
 
@@ -263,19 +307,33 @@ fn policy(section: &SectionReader<'_>, delay_from: DelayFrom) -> Option<RoutePol
             ("drop", OnRefused::Drop),
         ],
     );
-    let on_duplicate =
-        section.choice("on_duplicate", &[("keep", OnDuplicate::Keep), ("replace", OnDuplicate::Replace)]);
+    let on_duplicate = section.choice(
+        "on_duplicate",
+        &[
+            ("keep", OnDuplicate::Keep),
+            ("replace", OnDuplicate::Replace),
+        ],
+    );
     let delay_from = match section.value("delay_from") {
         None => Some(delay_from),
-        Some(_) => section
-            .choice("delay_from", &[("produced", DelayFrom::Produced), ("arrival", DelayFrom::Arrival)]),
+        Some(_) => section.choice(
+            "delay_from",
+            &[
+                ("produced", DelayFrom::Produced),
+                ("arrival", DelayFrom::Arrival),
+            ],
+        ),
     };
     let dedupe_ms = section.millis_or_none("dedupe");
     let rate = rate(section);
     let jitter_ms = section.millis_or_none("jitter");
     let ordered = section.choice("order", &[("none", false), ("key", true)]);
     if ordered == Some(true) && jitter_ms.is_some_and(|jitter| jitter > 0) {
-        let key = if section.is_set("order") { "order" } else { "jitter" };
+        let key = if section.is_set("order") {
+            "order"
+        } else {
+            "jitter"
+        };
         section.report(key, "`jitter` would put the messages of one key out of the order that `order = \"key\"` keeps; one of the two must go");
     }
     let trail = trail(section);
@@ -285,7 +343,10 @@ fn policy(section: &SectionReader<'_>, delay_from: DelayFrom) -> Option<RoutePol
     if let (Some(size), Some(letters)) = (max_size, dead_letters)
         && size > letters.max_message
     {
-        section.report("max_size", "is above `dead_letters.max_message`: what fails could not be kept");
+        section.report(
+            "max_size",
+            "is above `dead_letters.max_message`: what fails could not be kept",
+        );
     }
     Some(RoutePolicy {
         headers: headers?,
@@ -317,7 +378,11 @@ fn rate(section: &SectionReader<'_>) -> Option<RateLimit> {
     let per_second = rate? as u32;
     let burst = burst? as u32;
     if per_second == 0 && burst > 0 {
-        let key = if section.is_set("burst") { "burst" } else { "rate" };
+        let key = if section.is_set("burst") {
+            "burst"
+        } else {
+            "rate"
+        };
         section.report(key, "`burst` without `rate` limits nothing: set `rate` too");
     }
     Some(RateLimit { per_second, burst })
@@ -327,21 +392,35 @@ fn rate(section: &SectionReader<'_>) -> Option<RateLimit> {
 fn trail(section: &SectionReader<'_>) -> Option<TrailLimits> {
     let keep_ms = section.millis_or_none("history");
     let max_events = section.integer("history_max", 1..=MAX_TRAIL_EVENTS);
-    Some(TrailLimits { keep_ms: keep_ms?, max_events: max_events? })
+    Some(TrailLimits {
+        keep_ms: keep_ms?,
+        max_events: max_events?,
+    })
 }
 
 fn dead_letters(section: &SectionReader<'_>) -> Option<DeadLetterLimits> {
     let max = section.integer("max", 1..=100_000_000);
-    let (max_bytes, max_message) =
-        (section.size("max_bytes", MAX_QUOTA_BYTES), section.size("max_message", MAX_MESSAGE_BYTES));
+    let (max_bytes, max_message) = (
+        section.size("max_bytes", MAX_QUOTA_BYTES),
+        section.size("max_message", MAX_MESSAGE_BYTES),
+    );
     let keep_ms = section.millis("keep");
     let max_bytes = max_bytes?;
     let max_message = max_message?;
     if max_message > max_bytes {
-        let key = if section.is_set("max_message") { "max_message" } else { "max_bytes" };
+        let key = if section.is_set("max_message") {
+            "max_message"
+        } else {
+            "max_bytes"
+        };
         section.report(key, "`max_message` is above `max_bytes`");
     }
-    Some(DeadLetterLimits { max: max?, max_bytes: max_bytes as u64, max_message, keep_ms: keep_ms? })
+    Some(DeadLetterLimits {
+        max: max?,
+        max_bytes: max_bytes as u64,
+        max_message,
+        keep_ms: keep_ms?,
+    })
 }
 
 fn retry(section: &SectionReader<'_>) -> Option<RetryPolicy> {
@@ -351,10 +430,18 @@ fn retry(section: &SectionReader<'_>) -> Option<RetryPolicy> {
     let initial_ms = initial?;
     let max_ms = max?;
     if initial_ms > max_ms {
-        let key = if section.is_set("initial") { "initial" } else { "max" };
+        let key = if section.is_set("initial") {
+            "initial"
+        } else {
+            "max"
+        };
         section.report(key, "`initial` is above `max`");
     }
-    Some(RetryPolicy { attempts: attempts? as u32, initial_ms, max_ms })
+    Some(RetryPolicy {
+        attempts: attempts? as u32,
+        initial_ms,
+        max_ms,
+    })
 }
 
 fn headers(section: &SectionReader<'_>) -> Option<HeaderNames> {
@@ -362,21 +449,34 @@ fn headers(section: &SectionReader<'_>) -> Option<HeaderNames> {
     let mut names: Vec<Option<String>> = Vec::new();
     for role in HEADER_ROLES {
         let name = section.parsed(role, |text| header(role, text));
-        let twice = name.as_ref().and_then(|_| names.iter().position(|other| *other == name));
+        let twice = name
+            .as_ref()
+            .and_then(|_| names.iter().position(|other| *other == name));
         if let Some(twice) = twice {
-            section.report(role, format!("is the same header as `{}`", HEADER_ROLES[twice]));
+            section.report(
+                role,
+                format!("is the same header as `{}`", HEADER_ROLES[twice]),
+            );
         }
         names.push(name);
     }
     let mut names = names.into_iter();
     let mut next = || names.next().flatten();
-    Some(HeaderNames { delay: next()?, deliver_at: next()?, id: next()?, op: next()?, target: next()? })
+    Some(HeaderNames {
+        delay: next()?,
+        deliver_at: next()?,
+        id: next()?,
+        op: next()?,
+        target: next()?,
+    })
 }
 
 fn header(role: &str, text: &str) -> Result<String, String> {
     let name = text.to_ascii_lowercase();
     if name.is_empty() || name.len() > 255 || !name.bytes().all(|b| b.is_ascii_graphic()) {
-        return Err(format!("{text:?} cannot be a header: 1 to 255 visible ASCII characters"));
+        return Err(format!(
+            "{text:?} cannot be a header: 1 to 255 visible ASCII characters"
+        ));
     }
     let taken = match name.as_str() {
         "x-delay-due" | "x-delay-attempt" => true,
@@ -384,7 +484,9 @@ fn header(role: &str, text: &str) -> Result<String, String> {
         _ => false,
     };
     if taken {
-        return Err(format!("{text:?} is a header that Postdate sets on what it publishes"));
+        return Err(format!(
+            "{text:?} is a header that Postdate sets on what it publishes"
+        ));
     }
     Ok(name)
 }

@@ -102,11 +102,14 @@ pub fn schema() -> String {
 fn key_kinds() -> KeyKinds {
     let mut all = KeyKinds::new();
     for sample in SAMPLES {
-        let kinds =
-            MergedLayers::of_text(sample).map(|layers| check::kinds(&layers, &ConfigSources::default()));
+        let kinds = MergedLayers::of_text(sample)
+            .map(|layers| check::kinds(&layers, &ConfigSources::default()));
         for (path, kinds) in kinds.unwrap_or_default() {
-            let of_routes = path.strip_prefix(&["defaults".to_owned()]).filter(|path| !path.is_empty());
-            let of_routes = of_routes.map(|path| [&["routes".to_owned(), "main".to_owned()], path].concat());
+            let of_routes = path
+                .strip_prefix(&["defaults".to_owned()])
+                .filter(|path| !path.is_empty());
+            let of_routes =
+                of_routes.map(|path| [&["routes".to_owned(), "main".to_owned()], path].concat());
             for path in of_routes.into_iter().chain([path]) {
                 let known = all.entry(path).or_default();
                 for kind in &kinds {
@@ -127,11 +130,15 @@ fn insert(
     kinds: &[KeyKind],
     all: &BTreeMap<String, KeyReference>,
 ) {
-    let Some((key, tables)) = path.split_last() else { return };
+    let Some((key, tables)) = path.split_last() else {
+        return;
+    };
     let mut at = root;
     for table in tables {
         let section = at.entry(table.clone()).or_insert_with(section);
-        let Some(properties) = open_section(section)["properties"].as_object_mut() else { return };
+        let Some(properties) = open_section(section)["properties"].as_object_mut() else {
+            return;
+        };
         at = properties;
     }
     let reference = all.get(&path.join("."));
@@ -151,8 +158,9 @@ fn insert(
 
 /// The form of a section among those that a key takes: `tls` takes true and false as well.
 fn open_section(form: &mut Value) -> &mut Value {
-    let place =
-        form["anyOf"].as_array().and_then(|forms| forms.iter().position(|form| form["type"] == "object"));
+    let place = form["anyOf"]
+        .as_array()
+        .and_then(|forms| forms.iter().position(|form| form["type"] == "object"));
     match place {
         Some(place) => &mut form["anyOf"][place],
         None => form,
@@ -168,7 +176,9 @@ impl KeyKind {
     fn form(&self) -> Value {
         match self {
             Self::Text => json!({ "type": "string" }),
-            Self::Duration => json!({ "type": "string", "examples": ["250ms", "20s", "2h30m", "30d"] }),
+            Self::Duration => {
+                json!({ "type": "string", "examples": ["250ms", "20s", "2h30m", "30d"] })
+            }
             Self::Size => json!({ "type": "string", "pattern": "^[0-9]+(B|KiB|MiB|GiB)$" }),
             Self::Integer(range) if *range.end() == u64::MAX => {
                 json!({ "type": "integer", "minimum": range.start() })
@@ -198,22 +208,49 @@ fn references() -> BTreeMap<String, KeyReference> {
             prose.push(text);
             continue;
         }
-        let (entry, has_default) = line.strip_prefix('#').map_or((line, true), |entry| (entry, false));
+        let (entry, has_default) = line
+            .strip_prefix('#')
+            .map_or((line, true), |entry| (entry, false));
         let meaning = prose.join(" ");
         prose.clear();
-        if let Some(name) = entry.strip_prefix('[').and_then(|entry| entry.strip_suffix(']')) {
-            let (kind, is_named) =
-                name.split_once('.').map_or((name, false), |(kind, _)| (kind, NAMED_TABLES.contains(&kind)));
-            table = if is_named { format!("{kind}.main") } else { name.to_owned() };
-            let place = if is_named { kind.to_owned() } else { table.clone() };
-            references.insert(place, KeyReference { meaning, default: None });
+        if let Some(name) = entry
+            .strip_prefix('[')
+            .and_then(|entry| entry.strip_suffix(']'))
+        {
+            let (kind, is_named) = name.split_once('.').map_or((name, false), |(kind, _)| {
+                (kind, NAMED_TABLES.contains(&kind))
+            });
+            table = if is_named {
+                format!("{kind}.main")
+            } else {
+                name.to_owned()
+            };
+            let place = if is_named {
+                kind.to_owned()
+            } else {
+                table.clone()
+            };
+            references.insert(
+                place,
+                KeyReference {
+                    meaning,
+                    default: None,
+                },
+            );
         } else if let Some((key, value)) = entry.split_once(" = ") {
-            let path = if table.is_empty() { key.to_owned() } else { format!("{table}.{key}") };
+            let path = if table.is_empty() {
+                key.to_owned()
+            } else {
+                format!("{table}.{key}")
+            };
             let default = has_default.then(|| default_of(value)).flatten();
             if let Some(key) = path.strip_prefix("defaults.") {
                 references.insert(
                     format!("routes.main.{key}"),
-                    KeyReference { meaning: meaning.clone(), default: None },
+                    KeyReference {
+                        meaning: meaning.clone(),
+                        default: None,
+                    },
                 );
             }
             references.insert(path, KeyReference { meaning, default });
@@ -245,7 +282,11 @@ mod tests {
     fn paths(form: &Value, path: &str, found: &mut Vec<String>) {
         for form in form["anyOf"].as_array().into_iter().flatten().chain([form]) {
             for (key, inner) in form["properties"].as_object().into_iter().flatten() {
-                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                let path = if path.is_empty() {
+                    key.clone()
+                } else {
+                    format!("{path}.{key}")
+                };
                 let named = &inner["additionalProperties"];
                 if named["properties"].is_object() {
                     paths(named, &format!("{path}.main"), found);
@@ -266,7 +307,10 @@ mod tests {
         paths(&schema, "", &mut found);
         for (path, reference) in references() {
             let is_section = found.iter().any(|key| key.starts_with(&format!("{path}.")));
-            assert!(is_section || found.contains(&path), "`{path}` is not in the schema");
+            assert!(
+                is_section || found.contains(&path),
+                "`{path}` is not in the schema"
+            );
             assert!(
                 !reference.meaning.is_empty() || is_section || path.ends_with("password"),
                 "`{path}` has no meaning"
@@ -274,8 +318,13 @@ mod tests {
         }
         let references = references();
         for path in found {
-            let inner = ["from.", "to.", "tls."].iter().any(|table| path.contains(table));
-            assert!(inner || references.contains_key(&path), "`{path}` is not in the reference");
+            let inner = ["from.", "to.", "tls."]
+                .iter()
+                .any(|table| path.contains(table));
+            assert!(
+                inner || references.contains_key(&path),
+                "`{path}` is not in the reference"
+            );
         }
     }
 
@@ -286,14 +335,25 @@ mod tests {
         assert_eq!(redis["partitions"]["minimum"], 1);
         assert_eq!(redis["partitions"]["maximum"], 4096);
         assert_eq!(redis["partitions"]["default"], 64);
-        assert_eq!(redis["durability"]["enum"], json!(["async", "replicated", "fsynced"]));
+        assert_eq!(
+            redis["durability"]["enum"],
+            json!(["async", "replicated", "fsynced"])
+        );
         let tls = redis["tls"]["anyOf"].as_array().expect("two forms");
         assert!(tls.iter().any(|form| form["type"] == "boolean"), "{tls:?}");
-        assert!(tls.iter().any(|form| form["properties"]["ca"]["type"] == "string"), "{tls:?}");
+        assert!(
+            tls.iter()
+                .any(|form| form["properties"]["ca"]["type"] == "string"),
+            "{tls:?}"
+        );
         let route = &schema["properties"]["routes"]["additionalProperties"]["properties"];
         assert_eq!(route["from"]["properties"]["prefetch"]["maximum"], 65_535);
         assert_eq!(route["from"]["properties"]["queue"]["type"], "string");
         assert_eq!(route["retry"]["properties"]["attempts"]["minimum"], 1);
-        assert!(route["max_delay"]["description"].as_str().is_some_and(|text| text.len() > 20));
+        assert!(
+            route["max_delay"]["description"]
+                .as_str()
+                .is_some_and(|text| text.len() > 20)
+        );
     }
 }

@@ -21,12 +21,18 @@ pub(super) fn secret(
     not_both(section, key, file)?;
     section.parsed(file, |path| {
         let text = read_secret(Path::new(path))?;
-        check(&text).map(|()| Secret::new(text)).map_err(|message| format!("the text of {path} {message}"))
+        check(&text)
+            .map(|()| Secret::new(text))
+            .map_err(|message| format!("the text of {path} {message}"))
     })
 }
 
 /// Reports a key that is set beside the key of its file.
-pub(super) fn not_both(section: &SectionReader<'_>, key: &'static str, file: &'static str) -> Option<()> {
+pub(super) fn not_both(
+    section: &SectionReader<'_>,
+    key: &'static str,
+    file: &'static str,
+) -> Option<()> {
     if section.is_set(key) {
         section.report(file, format!("`{key}` is set too; one of the two must go"));
         return None;
@@ -43,8 +49,9 @@ pub(super) fn tokens(
     let (given_by, texts, path) = if section.has(file) {
         section.value(key);
         not_both(section, key, file)?;
-        let (text, path) =
-            section.parsed(file, |path| Ok((read_secret(Path::new(path))?, PathBuf::from(path))))?;
+        let (text, path) = section.parsed(file, |path| {
+            Ok((read_secret(Path::new(path))?, PathBuf::from(path)))
+        })?;
         (file, text.lines().map(str::to_owned).collect(), Some(path))
     } else {
         (key, section.texts(key)?, None)
@@ -62,7 +69,16 @@ pub(super) fn tokens(
 /// Reports whether a key, or a librdkafka property, holds a secret, by its name.
 pub(super) fn is_secret_property(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    ["pass", "secret", "token", "private", ".pem", "oauthbearer.config", "jaas", "authorization"]
-        .iter()
-        .any(|part| name.contains(part))
+    [
+        "pass",
+        "secret",
+        "token",
+        "private",
+        ".pem",
+        "oauthbearer.config",
+        "jaas",
+        "authorization",
+    ]
+    .iter()
+    .any(|part| name.contains(part))
 }

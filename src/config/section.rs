@@ -28,8 +28,17 @@ pub(super) struct CheckContext<'a> {
 }
 
 impl<'a> CheckContext<'a> {
-    pub(super) fn new(layers: &'a MergedLayers, file: String, problems: Vec<ConfigProblem>) -> Self {
-        Self { layers, file, problems: RefCell::new(problems), kinds: RefCell::default() }
+    pub(super) fn new(
+        layers: &'a MergedLayers,
+        file: String,
+        problems: Vec<ConfigProblem>,
+    ) -> Self {
+        Self {
+            layers,
+            file,
+            problems: RefCell::new(problems),
+            kinds: RefCell::default(),
+        }
     }
 }
 
@@ -45,8 +54,17 @@ impl CheckContext<'_> {
     /// Adds a problem, unless it was added before.
     pub(super) fn report(&self, source: String, key: String, message: impl Display) {
         let is_in_file = source == self.file;
-        let position = if is_in_file { self.layers.positions.find(&key) } else { None };
-        let problem = ConfigProblem { source, position, key, message: message.to_string() };
+        let position = if is_in_file {
+            self.layers.positions.find(&key)
+        } else {
+            None
+        };
+        let problem = ConfigProblem {
+            source,
+            position,
+            key,
+            message: message.to_string(),
+        };
         let mut problems = self.problems.borrow_mut();
         if !problems.contains(&problem) {
             problems.push(problem);
@@ -79,7 +97,13 @@ impl<'a> SectionReader<'a> {
         dict: &'a Dict,
         fallback: Option<(Vec<&'a str>, &'a Dict)>,
     ) -> Self {
-        Self { context, path, dict, fallback, known: RefCell::default() }
+        Self {
+            context,
+            path,
+            dict,
+            fallback,
+            known: RefCell::default(),
+        }
     }
 
     /// Runs `read`, then reports every key that it did not ask for as unknown.
@@ -103,7 +127,9 @@ impl<'a> SectionReader<'a> {
         });
         let Some(value) = self.dict.get(key) else {
             return match fallback {
-                Some((path, dict)) => SectionReader::new(self.context, path, dict, None).read_to_end(read),
+                Some((path, dict)) => {
+                    SectionReader::new(self.context, path, dict, None).read_to_end(read)
+                }
                 None => self.missing(key),
             };
         };
@@ -118,7 +144,11 @@ impl<'a> SectionReader<'a> {
         mut read: impl FnMut(&'a str, &SectionReader<'a>),
     ) {
         self.known.borrow_mut().push(key);
-        let Some(value) = self.dict.get(key).filter(|value| !matches!(value, Value::Empty(..))) else {
+        let Some(value) = self
+            .dict
+            .get(key)
+            .filter(|value| !matches!(value, Value::Empty(..)))
+        else {
             return;
         };
         let Value::Dict(_, names) = value else {
@@ -127,7 +157,8 @@ impl<'a> SectionReader<'a> {
         for (name, value) in names {
             let path = self.path.iter().copied().chain([key]).collect();
             let at = SectionReader::new(self.context, path, names, None);
-            let fallback = fallback.and_then(|key| Some((vec![key], self.dict.get(key)?.as_dict()?)));
+            let fallback =
+                fallback.and_then(|key| Some((vec![key], self.dict.get(key)?.as_dict()?)));
             at.enter(name, value, fallback, |section| {
                 read(name, section);
                 Some(())
@@ -164,14 +195,20 @@ impl<'a> SectionReader<'a> {
     /// Reports whether a layer above the defaults sets the key in this table.
     pub(super) fn is_set(&self, key: &'static str) -> bool {
         let value = self.dict.get(key);
-        value.is_some_and(|value| self.context.layers.origin(value) != super::layers::DEFAULT_ORIGIN)
+        value
+            .is_some_and(|value| self.context.layers.origin(value) != super::layers::DEFAULT_ORIGIN)
     }
 
     /// Reports whether the key has another value in this table than its default.
     pub(super) fn differs(&self, key: &'static str) -> bool {
         let defaults = &self.context.layers.defaults;
-        let fallback = self.path.iter().try_fold(defaults, |dict, name| dict.get(*name)?.as_dict());
-        self.dict.get(key).is_some_and(|value| fallback.and_then(|dict| dict.get(key)) != Some(value))
+        let fallback = self
+            .path
+            .iter()
+            .try_fold(defaults, |dict, name| dict.get(*name)?.as_dict());
+        self.dict
+            .get(key)
+            .is_some_and(|value| fallback.and_then(|dict| dict.get(key)) != Some(value))
     }
 
     /// Reports whether the table `key` is missing or empty.
@@ -191,12 +228,22 @@ impl<'a> SectionReader<'a> {
     /// The value of a key, from this table or its fallback.
     pub(super) fn value(&self, key: &'static str) -> Option<&'a Value> {
         self.known.borrow_mut().push(key);
-        self.dict.get(key).or_else(|| self.fallback.as_ref().and_then(|(_, fallback)| fallback.get(key)))
+        self.dict.get(key).or_else(|| {
+            self.fallback
+                .as_ref()
+                .and_then(|(_, fallback)| fallback.get(key))
+        })
     }
 
     /// Notes what a key takes. A reader that is made of another notes first, and knows better.
     pub(super) fn note(&self, key: &str, kind: KeyKind) {
-        let path = self.path.iter().copied().chain([key]).map(str::to_owned).collect();
+        let path = self
+            .path
+            .iter()
+            .copied()
+            .chain([key])
+            .map(str::to_owned)
+            .collect();
         let mut kinds = self.context.kinds.borrow_mut();
         let known = kinds.entry(path).or_default();
         let adds_nothing = kind == KeyKind::Text && !known.is_empty();
@@ -206,9 +253,17 @@ impl<'a> SectionReader<'a> {
     }
 
     /// Reads a key. A missing one is a problem.
-    fn read<T>(&self, key: &'static str, read: impl FnOnce(&'a Value) -> Result<T, String>) -> Option<T> {
-        let Some(value) = self.value(key) else { return self.missing(key) };
-        read(value).map_err(|message| self.report(key, message)).ok()
+    fn read<T>(
+        &self,
+        key: &'static str,
+        read: impl FnOnce(&'a Value) -> Result<T, String>,
+    ) -> Option<T> {
+        let Some(value) = self.value(key) else {
+            return self.missing(key);
+        };
+        read(value)
+            .map_err(|message| self.report(key, message))
+            .ok()
     }
 
     /// Reads a text.
@@ -241,16 +296,21 @@ impl<'a> SectionReader<'a> {
 
     /// Reads a duration above zero.
     pub(super) fn duration(&self, key: &'static str) -> Option<Duration> {
-        self.millis(key).map(|millis| Duration::from_millis(millis.unsigned_abs()))
+        self.millis(key)
+            .map(|millis| Duration::from_millis(millis.unsigned_abs()))
     }
 
     /// Reads a duration above zero, in milliseconds.
     pub(super) fn millis(&self, key: &'static str) -> Option<i64> {
         self.note(key, KeyKind::Duration);
-        self.measure(key, "a duration such as \"20s\"", |text| match units::millis(text)? {
-            0 => Err("must be above zero".to_owned()),
-            millis => Ok(millis),
-        })
+        self.measure(
+            key,
+            "a duration such as \"20s\"",
+            |text| match units::millis(text)? {
+                0 => Err("must be above zero".to_owned()),
+                millis => Ok(millis),
+            },
+        )
     }
 
     /// Reads a duration in milliseconds, which may be zero.
@@ -262,10 +322,12 @@ impl<'a> SectionReader<'a> {
     /// Reads a size above zero, at most `max` bytes.
     pub(super) fn size(&self, key: &'static str, max: u64) -> Option<usize> {
         self.note(key, KeyKind::Size);
-        self.measure(key, "a size such as \"1MiB\"", |text| match units::size(text)? {
-            0 => Err("must be above zero".to_owned()),
-            bytes if bytes > max => Err(format!("{text:?} is more than {}MiB", max >> 20)),
-            bytes => Ok(bytes as usize),
+        self.measure(key, "a size such as \"1MiB\"", |text| {
+            match units::size(text)? {
+                0 => Err("must be above zero".to_owned()),
+                bytes if bytes > max => Err(format!("{text:?} is more than {}MiB", max >> 20)),
+                bytes => Ok(bytes as usize),
+            }
         })
     }
 
@@ -280,10 +342,19 @@ impl<'a> SectionReader<'a> {
             let Some(number) = number else {
                 return Err(format!("must be a whole number, not {}", shown(value)));
             };
-            match u64::try_from(number).ok().filter(|number| range.contains(number)) {
+            match u64::try_from(number)
+                .ok()
+                .filter(|number| range.contains(number))
+            {
                 Some(number) => Ok(number),
-                None if *range.end() == u64::MAX => Err(format!("{number} is below {}", range.start())),
-                None => Err(format!("{number} is not within {} to {}", range.start(), range.end())),
+                None if *range.end() == u64::MAX => {
+                    Err(format!("{number} is below {}", range.start()))
+                }
+                None => Err(format!(
+                    "{number} is not within {} to {}",
+                    range.start(),
+                    range.end()
+                )),
             }
         })
     }
@@ -298,12 +369,20 @@ impl<'a> SectionReader<'a> {
     }
 
     /// Reads one of a few words.
-    pub(super) fn choice<T: Copy>(&self, key: &'static str, words: &[(&'static str, T)]) -> Option<T> {
-        self.note(key, KeyKind::Choice(words.iter().map(|(word, _)| *word).collect()));
+    pub(super) fn choice<T: Copy>(
+        &self,
+        key: &'static str,
+        words: &[(&'static str, T)],
+    ) -> Option<T> {
+        self.note(
+            key,
+            KeyKind::Choice(words.iter().map(|(word, _)| *word).collect()),
+        );
         self.parsed(key, |text| {
             let meant = words.iter().find(|(word, _)| *word == text);
             meant.map(|(_, meaning)| *meaning).ok_or_else(|| {
-                let names: Vec<String> = words.iter().map(|(word, _)| format!("{word:?}")).collect();
+                let names: Vec<String> =
+                    words.iter().map(|(word, _)| format!("{word:?}")).collect();
                 format!("{text:?} is not one of {}", names.join(", "))
             })
         })
@@ -313,14 +392,24 @@ impl<'a> SectionReader<'a> {
     pub(super) fn texts(&self, key: &'static str) -> Option<Vec<String>> {
         self.note(key, KeyKind::Texts);
         self.read(key, |value| match value {
-            Value::Array(_, items) => items.iter().map(|item| text(item).map(str::to_owned)).collect(),
-            _ => Err(format!("must be a list such as [\"a\", \"b\"], not {}", kind(value))),
+            Value::Array(_, items) => items
+                .iter()
+                .map(|item| text(item).map(str::to_owned))
+                .collect(),
+            _ => Err(format!(
+                "must be a list such as [\"a\", \"b\"], not {}",
+                kind(value)
+            )),
         })
     }
 
     /// Reports a key as missing.
     pub(super) fn missing<T>(&self, key: &str) -> Option<T> {
-        self.context.report(self.context.file.clone(), join(&self.path, key), "is missing");
+        self.context.report(
+            self.context.file.clone(),
+            join(&self.path, key),
+            "is missing",
+        );
         None
     }
 
@@ -334,39 +423,64 @@ impl<'a> SectionReader<'a> {
             Some(value) => (&self.path, Some(value)),
             None => in_fallback().map_or((&self.path, None), |(path, value)| (path, Some(value))),
         };
-        let source = value.map_or_else(|| self.context.file.clone(), |value| self.context.origin(value));
+        let source = value.map_or_else(
+            || self.context.file.clone(),
+            |value| self.context.origin(value),
+        );
         self.context.report(source, join(path, key), message);
     }
 
     /// Reports a problem of one entry of a table with free names in it.
     pub(super) fn report_entry(&self, key: &'a str, entry: &str, message: impl Display) {
-        let value = self.dict.get(key).and_then(|table| table.as_dict()?.get(entry));
-        let source = value.map_or_else(|| self.context.file.clone(), |value| self.context.origin(value));
+        let value = self
+            .dict
+            .get(key)
+            .and_then(|table| table.as_dict()?.get(entry));
+        let source = value.map_or_else(
+            || self.context.file.clone(),
+            |value| self.context.origin(value),
+        );
         let path: Vec<&str> = self.path.iter().copied().chain([key]).collect();
         self.context.report(source, join(&path, entry), message);
     }
 
     /// Reports a problem of the section as a whole.
     pub(super) fn report_self(&self, message: impl Display) {
-        let Some((key, path)) = self.path.split_last() else { return };
+        let Some((key, path)) = self.path.split_last() else {
+            return;
+        };
         // Any value names the source of the section: merging keeps no source for a table.
         let value = self.dict.values().next();
-        let source = value.map_or_else(|| self.context.file.clone(), |value| self.context.origin(value));
+        let source = value.map_or_else(
+            || self.context.file.clone(),
+            |value| self.context.origin(value),
+        );
         self.context.report(source, join(path, key), message);
     }
 
     fn report_unknown(&self) {
         let known = self.known.borrow();
-        for key in self.dict.keys().filter(|key| !known.contains(&key.as_str())) {
+        for key in self
+            .dict
+            .keys()
+            .filter(|key| !known.contains(&key.as_str()))
+        {
             if let Some(near) = nearest(key, known.iter().copied()) {
-                self.report(key, format!("unknown key; did you mean `{}`?", join(&self.path, near)));
-            } else if let Some(elsewhere) = elsewhere::elsewhere(&self.context.layers.defaults, key) {
+                self.report(
+                    key,
+                    format!("unknown key; did you mean `{}`?", join(&self.path, near)),
+                );
+            } else if let Some(elsewhere) = elsewhere::elsewhere(&self.context.layers.defaults, key)
+            {
                 self.report(key, format!("unknown key; did you mean `{elsewhere}`?"));
             } else {
                 let mut names = known.clone();
                 names.sort_unstable();
                 names.dedup();
-                self.report(key, format!("unknown key; known here: {}", names.join(", ")));
+                self.report(
+                    key,
+                    format!("unknown key; known here: {}", names.join(", ")),
+                );
             }
         }
     }

@@ -26,7 +26,10 @@ pub struct ConfigSources {
 
 /// The value of an environment variable that is no key of the configuration; `None` if it is empty or not UTF-8.
 pub fn variable(name: &str) -> Option<String> {
-    std::env::var_os(name)?.into_string().ok().filter(|value| !value.is_empty())
+    std::env::var_os(name)?
+        .into_string()
+        .ok()
+        .filter(|value| !value.is_empty())
 }
 
 impl ConfigSources {
@@ -38,29 +41,52 @@ impl ConfigSources {
             // Bytes that are not UTF-8 become U+FFFD, which makes the value of any key wrong.
             .map(|(name, value)| (name, value.to_string_lossy().into_owned()))
             .collect();
-        let named = environment.iter().find(|(name, value)| name == "POSTDATE_CONFIG" && !value.is_empty());
+        let named = environment
+            .iter()
+            .find(|(name, value)| name == "POSTDATE_CONFIG" && !value.is_empty());
         let file = config
             .or_else(|| named.map(|(_, value)| value.into()))
-            .or_else(|| SEARCHED_FILES.iter().map(PathBuf::from).find(|path| path.exists()));
-        let host_name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        Self { file, environment, set, host_name }
+            .or_else(|| {
+                SEARCHED_FILES
+                    .iter()
+                    .map(PathBuf::from)
+                    .find(|path| path.exists())
+            });
+        let host_name = rustix::system::uname()
+            .nodename()
+            .to_string_lossy()
+            .into_owned();
+        Self {
+            file,
+            environment,
+            set,
+            host_name,
+        }
     }
 
     /// The value of an environment variable, unless empty.
     pub(super) fn variable(&self, name: &str) -> Option<&str> {
-        self.environment.iter().find(|(n, v)| n == name && !v.is_empty()).map(|(_, value)| value.as_str())
+        self.environment
+            .iter()
+            .find(|(n, v)| n == name && !v.is_empty())
+            .map(|(_, value)| value.as_str())
     }
 
     /// The name of a replica that was given none: its host and the port of its admin listener, so that two replicas on
     /// one host differ. The host alone where the listener is wrong in the configuration.
     pub(super) fn default_replica_name(&self, listen: Option<SocketAddr>) -> String {
-        listen
-            .map_or_else(|| self.host_name.clone(), |listen| format!("{}:{}", self.host_name, listen.port()))
+        listen.map_or_else(
+            || self.host_name.clone(),
+            |listen| format!("{}:{}", self.host_name, listen.port()),
+        )
     }
 
     /// The name of the file, for a reader.
     pub(super) fn label(&self) -> String {
-        self.file.as_ref().map_or_else(|| "configuration".to_owned(), |file| file.display().to_string())
+        self.file.as_ref().map_or_else(
+            || "configuration".to_owned(),
+            |file| file.display().to_string(),
+        )
     }
 }
 
@@ -73,7 +99,10 @@ pub(super) struct SyntaxFault {
 
 impl From<figment::Error> for SyntaxFault {
     fn from(error: figment::Error) -> Self {
-        Self { position: None, message: error.to_string() }
+        Self {
+            position: None,
+            message: error.to_string(),
+        }
     }
 }
 
@@ -84,16 +113,35 @@ pub(super) fn read(path: &Path) -> Result<(Dict, KeyPositions), ConfigProblem> {
     let is_toml = match path.extension().and_then(|extension| extension.to_str()) {
         Some("toml") => true,
         Some("yaml" | "yml") => false,
-        _ => return Err(wrong("a configuration file ends in .toml, .yaml or .yml".to_owned())),
+        _ => {
+            return Err(wrong(
+                "a configuration file ends in .toml, .yaml or .yml".to_owned(),
+            ));
+        }
     };
-    let text = std::fs::read_to_string(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
-    let value = if is_toml { toml_value(&text) } else { yaml_value(&text) };
-    let positions = if is_toml { KeyPositions::of_toml } else { KeyPositions::of_yaml };
+    let text =
+        std::fs::read_to_string(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
+    let value = if is_toml {
+        toml_value(&text)
+    } else {
+        yaml_value(&text)
+    };
+    let positions = if is_toml {
+        KeyPositions::of_toml
+    } else {
+        KeyPositions::of_yaml
+    };
     match value {
         Ok(Value::Dict(_, dict)) => Ok((dict, positions(&text))),
         Ok(Value::Empty(..)) => Ok((Dict::new(), KeyPositions::default())),
-        Ok(other) => Err(wrong(format!("holds {} instead of keys and values", super::values::kind(&other)))),
-        Err(fault) => Err(ConfigProblem { position: fault.position, ..wrong(fault.message) }),
+        Ok(other) => Err(wrong(format!(
+            "holds {} instead of keys and values",
+            super::values::kind(&other)
+        ))),
+        Err(fault) => Err(ConfigProblem {
+            position: fault.position,
+            ..wrong(fault.message)
+        }),
     }
 }
 
@@ -101,7 +149,10 @@ pub(super) fn toml_value(text: &str) -> Result<Value, SyntaxFault> {
     let table = text.parse::<toml::Table>().map_err(|error| {
         let at = error.span().map_or(0, |span| span.start);
         let position = Some(FilePosition::of_byte(text, at));
-        SyntaxFault { position, message: error.message().replace('\n', "; ") }
+        SyntaxFault {
+            position,
+            message: error.message().replace('\n', "; "),
+        }
     })?;
     Ok(Value::serialize(table)?)
 }
@@ -114,27 +165,36 @@ fn yaml_value(text: &str) -> Result<Value, SyntaxFault> {
         reject_unsupported_tags: true,
         with_snippet: false,
     };
-    let value: Option<serde_json::Value> =
-        serde_saphyr::from_str_with_options(text, options).map_err(|error| {
+    let value: Option<serde_json::Value> = serde_saphyr::from_str_with_options(text, options)
+        .map_err(|error| {
             // This advice of the library is for programmers.
-            let text = error.to_string().replace(", set DuplicateKeyPolicy in Options if acceptable", "");
+            let text = error
+                .to_string()
+                .replace(", set DuplicateKeyPolicy in Options if acceptable", "");
             let position = error.location().as_ref().and_then(FilePosition::of_yaml);
             let told = position.map(|at| format!(" at line {}, column {}", at.line, at.column));
             let text = told.map_or_else(|| text.clone(), |told| text.replace(&told, ""));
-            SyntaxFault { position, message: text.replace('\n', "; ") }
+            SyntaxFault {
+                position,
+                message: text.replace('\n', "; "),
+            }
         })?;
     Ok(Value::serialize(value)?)
 }
 
 /// The text of a file with a secret, without one line break at its end.
 pub fn read_secret(path: &Path) -> Result<String, String> {
-    let mut text =
-        std::fs::read_to_string(path).map_err(|e| format!("{} cannot be read: {e}", path.display()))?;
+    let mut text = std::fs::read_to_string(path)
+        .map_err(|e| format!("{} cannot be read: {e}", path.display()))?;
     if text.ends_with('\n') {
         text.pop();
         if text.ends_with('\r') {
             text.pop();
         }
     }
-    if text.is_empty() { Err(format!("{} is empty", path.display())) } else { Ok(text) }
+    if text.is_empty() {
+        Err(format!("{} is empty", path.display()))
+    } else {
+        Ok(text)
+    }
 }

@@ -30,10 +30,14 @@ pub(super) fn read(section: &SectionReader<'_>) -> Option<store::Config> {
     let is_tls = tls.as_ref().map(|(is_on, _)| *is_on);
     let topology = topology(section, is_tls);
     let prefix = section.parsed("prefix", |text| {
-        let fits = text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:-".contains(&b));
+        let fits = text
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"._:-".contains(&b));
         match text.len() {
             1..=64 if fits => Ok(text.to_owned()),
-            _ => Err(format!("{text:?} must be 1 to 64 of the characters A-Z a-z 0-9 . _ : -")),
+            _ => Err(format!(
+                "{text:?} must be 1 to 64 of the characters A-Z a-z 0-9 . _ : -"
+            )),
         }
     });
     let partitions = section.integer("partitions", 1..=4096);
@@ -74,11 +78,16 @@ fn report_tls_beside_url(section: &SectionReader<'_>, url: Option<&Secret>) {
     match section.value("tls") {
         Some(Value::Dict(..)) if url.is_none_or(|url| url.expose().starts_with("rediss://")) => {}
         Some(Value::Dict(..)) => {
-            section.report("tls", "names files, but TLS is spoken only if `url` begins with rediss://");
+            section.report(
+                "tls",
+                "names files, but TLS is spoken only if `url` begins with rediss://",
+            );
         }
         _ if section.differs("tls") => {
-            section
-                .report("tls", "says that TLS is spoken; a standalone server has that in `url`: rediss://");
+            section.report(
+                "tls",
+                "says that TLS is spoken; a standalone server has that in `url`: rediss://",
+            );
         }
         _ => {}
     }
@@ -86,20 +95,40 @@ fn report_tls_beside_url(section: &SectionReader<'_>, url: Option<&Secret>) {
 
 fn topology(section: &SectionReader<'_>, is_tls: Option<bool>) -> Option<Topology> {
     use TopologyKind::{Cluster, Sentinel, Standalone};
-    let kinds = [("standalone", Standalone), ("sentinel", Sentinel), ("cluster", Cluster)];
+    let kinds = [
+        ("standalone", Standalone),
+        ("sentinel", Sentinel),
+        ("cluster", Cluster),
+    ];
     let kind = section.choice("topology", &kinds);
     let url = secret(section, "url", "url_file", clients::redis_url);
     let nodes = nodes(section);
     let master = section.parsed("master", |text| Ok(text.to_owned()));
     let own = login(section, "username", "password", "password_file");
-    let sentinels = login(section, "sentinel_username", "sentinel_password", "sentinel_password_file");
-    let with_tls = |login: Option<Login>| Some(Login { tls: is_tls?, ..login? });
+    let sentinels = login(
+        section,
+        "sentinel_username",
+        "sentinel_password",
+        "sentinel_password_file",
+    );
+    let with_tls = |login: Option<Login>| {
+        Some(Login {
+            tls: is_tls?,
+            ..login?
+        })
+    };
     let own = with_tls(own);
     let sentinels = with_tls(sentinels);
     let kind = kind?;
     let alone = kind == Standalone;
-    for key in ["url", "url_file"].into_iter().filter(|key| !alone && section.differs(key)) {
-        section.report(key, "is for a standalone server; here `nodes` says where it is");
+    for key in ["url", "url_file"]
+        .into_iter()
+        .filter(|key| !alone && section.differs(key))
+    {
+        section.report(
+            key,
+            "is for a standalone server; here `nodes` says where it is",
+        );
     }
     if alone {
         report_tls_beside_url(section, url.as_ref());
@@ -109,13 +138,22 @@ fn topology(section: &SectionReader<'_>, is_tls: Option<bool>) -> Option<Topolog
             section.report(key, "goes with `topology` \"sentinel\" or \"cluster\"; a standalone server has all of it in `url`");
         }
     }
-    for key in ["master", "sentinel_username", "sentinel_password", "sentinel_password_file"] {
+    for key in [
+        "master",
+        "sentinel_username",
+        "sentinel_password",
+        "sentinel_password_file",
+    ] {
         if kind != Sentinel && section.differs(key) {
             section.report(key, "goes with `topology = \"sentinel\"`");
         }
     }
     if !alone && nodes.as_ref().is_some_and(Vec::is_empty) {
-        let of = if kind == Sentinel { "the sentinels" } else { "some nodes of the cluster" };
+        let of = if kind == Sentinel {
+            "the sentinels"
+        } else {
+            "some nodes of the cluster"
+        };
         section.report("nodes", format!("name {of}, such as [\"redis-0:6379\"]"));
     }
     if kind == Sentinel && master.as_ref().is_some_and(String::is_empty) {
@@ -123,10 +161,16 @@ fn topology(section: &SectionReader<'_>, is_tls: Option<bool>) -> Option<Topolog
     }
     Some(match kind {
         Standalone => Topology::Standalone(url?),
-        Sentinel => {
-            Topology::Sentinel { nodes: nodes?, master: master?, login: own?, sentinel_login: sentinels? }
-        }
-        Cluster => Topology::Cluster { nodes: nodes?, login: own? },
+        Sentinel => Topology::Sentinel {
+            nodes: nodes?,
+            master: master?,
+            login: own?,
+            sentinel_login: sentinels?,
+        },
+        Cluster => Topology::Cluster {
+            nodes: nodes?,
+            login: own?,
+        },
     })
 }
 
@@ -164,14 +208,24 @@ fn login(
         section.text(password)
     };
     let filled = |text: String| (!text.is_empty()).then_some(text);
-    Some(Login { username: filled(username?), password: filled(password?).map(Secret::new), tls: false })
+    Some(Login {
+        username: filled(username?),
+        password: filled(password?).map(Secret::new),
+        tls: false,
+    })
 }
 
 fn durability(section: &SectionReader<'_>) -> Option<Durability> {
-    let tier = section.choice("durability", &[("async", 0), ("replicated", 1), ("fsynced", 2)]);
+    let tier = section.choice(
+        "durability",
+        &[("async", 0), ("replicated", 1), ("fsynced", 2)],
+    );
     let replicas = section.integer("wait_replicas", 0..=MAX_WAIT_REPLICAS);
     let timeout = section.duration("wait_timeout");
-    let wait = ReplicaWait { replicas: replicas? as u32, timeout: timeout? };
+    let wait = ReplicaWait {
+        replicas: replicas? as u32,
+        timeout: timeout?,
+    };
     let tier = match tier? {
         0 => Durability::Async,
         1 => Durability::Replicated(wait),
@@ -179,12 +233,18 @@ fn durability(section: &SectionReader<'_>) -> Option<Durability> {
     };
     match tier {
         Durability::Replicated(ReplicaWait { replicas: 0, .. }) => {
-            section.report("wait_replicas", "must be at least 1 with `durability = \"replicated\"`");
+            section.report(
+                "wait_replicas",
+                "must be at least 1 with `durability = \"replicated\"`",
+            );
         }
         Durability::Async | Durability::Replicated(_) | Durability::Fsynced(_) => {}
     }
     if wait.timeout > std::time::Duration::from_secs(10) {
-        section.report("wait_timeout", "is more than 10s: so long nothing else would be stored or claimed");
+        section.report(
+            "wait_timeout",
+            "is more than 10s: so long nothing else would be stored or claimed",
+        );
     }
     Some(tier)
 }

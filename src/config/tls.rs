@@ -19,9 +19,15 @@ pub(super) fn client_files(section: &SectionReader<'_>) -> Option<ClientFiles> {
     section.table("tls", |table| {
         let ca = path(table, "ca");
         let identity = identity(table);
-        let authorities = ClientFiles { ca: ca.ok()?, identity: None };
+        let authorities = ClientFiles {
+            ca: ca.ok()?,
+            identity: None,
+        };
         report(table, "ca", authorities.check()).ok()?;
-        Some(ClientFiles { identity: identity.ok()?, ..authorities })
+        Some(ClientFiles {
+            identity: identity.ok()?,
+            ..authorities
+        })
     })
 }
 

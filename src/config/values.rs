@@ -4,7 +4,9 @@ use figment::value::{Num, Value};
 
 /// The text of a value, or a message that it is none.
 pub(super) fn text(value: &Value) -> Result<&str, String> {
-    value.as_str().ok_or_else(|| format!("must be text in quotes, not {}", kind(value)))
+    value
+        .as_str()
+        .ok_or_else(|| format!("must be text in quotes, not {}", kind(value)))
 }
 
 /// The kind of a value, in words for a reader.
@@ -21,7 +23,9 @@ pub(super) fn kind(value: &Value) -> &'static str {
 
 /// A number without a fraction. YAML numbers are unsigned where they can be, TOML numbers are signed.
 pub(super) fn integer(number: Num) -> Option<i128> {
-    number.to_i128().or_else(|| number.to_u128().and_then(|number| number.try_into().ok()))
+    number
+        .to_i128()
+        .or_else(|| number.to_u128().and_then(|number| number.try_into().ok()))
 }
 
 /// A value with its kind, for a message.
@@ -39,11 +43,23 @@ pub(super) fn shown(value: &Value) -> String {
 
 /// A key with the path of its section, as TOML writes it.
 pub(super) fn join(path: &[&str], key: &str) -> String {
-    path.iter().copied().chain([key]).map(quoted).collect::<Vec<_>>().join(".")
+    path.iter()
+        .copied()
+        .chain([key])
+        .map(quoted)
+        .collect::<Vec<_>>()
+        .join(".")
 }
 
 /// A key as TOML writes it.
 pub(super) fn quoted(key: &str) -> String {
-    let bare = !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
-    if bare { key.to_owned() } else { toml::Value::from(key).to_string() }
+    let bare = !key.is_empty()
+        && key
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
+    if bare {
+        key.to_owned()
+    } else {
+        toml::Value::from(key).to_string()
+    }
 }

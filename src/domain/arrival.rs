@@ -24,7 +24,10 @@ pub struct Arrival {
 impl From<UnixMs> for Arrival {
     /// An arrival that is known exactly.
     fn from(at: UnixMs) -> Self {
-        Self { earliest: at, latest: at }
+        Self {
+            earliest: at,
+            latest: at,
+        }
     }
 }
 
@@ -75,11 +78,19 @@ mod tests {
     fn whichever_clock_has_stepped_does_not_count() {
         for by in [HOUR, -HOUR, 500_000, -500_000] {
             let mut steady = SteadyClocks::default();
-            assert_eq!(steady.judge(1000, 3000), 3000, "both go right, and one is a little ahead");
+            assert_eq!(
+                steady.judge(1000, 3000),
+                3000,
+                "both go right, and one is a little ahead"
+            );
             assert_eq!(steady.judge(by, 3000), 3000, "the store's stepped by {by}");
             assert_eq!(steady.judge(by, 2000), 2000);
             assert_eq!(steady.judge(1000, 2000), 2000, "and is back");
-            assert_eq!(steady.judge(1000, by), 1000, "the wall clock stepped by {by}");
+            assert_eq!(
+                steady.judge(1000, by),
+                1000,
+                "the wall clock stepped by {by}"
+            );
             assert_eq!(steady.judge(900, 2 * by), 900);
             assert_eq!(steady.judge(900, 1000), 1000);
         }
@@ -89,9 +100,21 @@ mod tests {
     fn clocks_that_agree_are_believed_wherever_they_are() {
         let mut steady = SteadyClocks::default();
         steady.judge(HOUR, 0);
-        assert_eq!(steady.judge(10, 0), 10, "the store's was an hour ahead, and was set right");
-        assert_eq!(steady.judge(10 + HOUR, HOUR), 10 + HOUR, "the machine slept");
-        assert_eq!(steady.judge(10 + HOUR, 0), 10 + HOUR, "and then its clock stepped");
+        assert_eq!(
+            steady.judge(10, 0),
+            10,
+            "the store's was an hour ahead, and was set right"
+        );
+        assert_eq!(
+            steady.judge(10 + HOUR, HOUR),
+            10 + HOUR,
+            "the machine slept"
+        );
+        assert_eq!(
+            steady.judge(10 + HOUR, 0),
+            10 + HOUR,
+            "and then its clock stepped"
+        );
     }
 
     #[test]

@@ -33,7 +33,9 @@ pub struct Clock {
 impl Clock {
     /// Starts the monotonic count.
     pub fn start() -> Self {
-        Self { origin_us: since_boot_us() }
+        Self {
+            origin_us: since_boot_us(),
+        }
     }
 
     /// The monotonic clock.
@@ -49,7 +51,9 @@ impl Clock {
     /// The wall clock, Unix microseconds.
     #[allow(clippy::disallowed_methods)] // the one place that reads clocks
     pub fn wall_us(&self) -> i64 {
-        let us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as i64);
+        let us = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |d| d.as_micros() as i64);
         us + shifted::us()
     }
 
@@ -81,7 +85,8 @@ fn since_boot_us() -> i64 {
 #[cfg(not(target_os = "linux"))]
 #[allow(clippy::disallowed_methods)]
 fn since_boot_us() -> i64 {
-    static FIRST: std::sync::LazyLock<std::time::Instant> = std::sync::LazyLock::new(std::time::Instant::now);
+    static FIRST: std::sync::LazyLock<std::time::Instant> =
+        std::sync::LazyLock::new(std::time::Instant::now);
     FIRST.elapsed().as_micros() as i64
 }
 
@@ -144,7 +149,8 @@ struct StepProof {
 
 impl StepProof {
     fn at_age(self, mono_us: i64) -> i64 {
-        self.low.saturating_sub(mono_us.saturating_sub(self.mono_us).max(0) / DRIFT_DIVISOR)
+        self.low
+            .saturating_sub(mono_us.saturating_sub(self.mono_us).max(0) / DRIFT_DIVISOR)
     }
 }
 
@@ -194,7 +200,12 @@ impl StoreClock {
 
     fn sending_at(&self, master: u64, mono_us: i64) -> TimeRequest {
         let own = self.masters.lock().get(&master).copied();
-        TimeRequest { master, own, bound: self.offset.load(Ordering::Acquire), mono_us }
+        TimeRequest {
+            master,
+            own,
+            bound: self.offset.load(Ordering::Acquire),
+            mono_us,
+        }
     }
 
     /// Sets the current masters. The bounds of all others are dropped, once one of these has answered.
@@ -224,10 +235,16 @@ impl StoreClock {
         // Redis read its clock after the request was sent and before the reply came.
         let low = time_us - mono_us;
         let high = time_us - request.mono_us;
-        let offer = MasterBounds { low, high, proof: StepProof { low, mono_us } };
+        let offer = MasterBounds {
+            low,
+            high,
+            proof: StepProof { low, mono_us },
+        };
         let mut masters = self.masters.lock();
         let stepped = if let Some(own) = masters.get_mut(&request.master) {
-            let behind = request.own.is_some_and(|had| request.is_below(time_us, had.low, 0));
+            let behind = request
+                .own
+                .is_some_and(|had| request.is_below(time_us, had.low, 0));
             // Bounds that do not overlap were drawn by clocks of different speed. If Redis's went faster, the latest
             // answer counts. If it went slower, that has to be proved.
             if behind || offer.low > own.high {
@@ -262,12 +279,17 @@ impl StoreClock {
 
     /// Redis's time as a lower bound, milliseconds. Until a first reply was observed it is the local wall clock.
     pub fn now(&self) -> UnixMs {
-        self.now_us().map_or_else(|| self.clock.wall(), |us| UnixMs(us.div_euclid(1000)))
+        self.now_us()
+            .map_or_else(|| self.clock.wall(), |us| UnixMs(us.div_euclid(1000)))
     }
 
     /// The time of one master as a lower bound, milliseconds. Until it has answered it is the time of all.
     pub fn now_of(&self, master: u64) -> UnixMs {
-        let own = self.masters.lock().get(&master).map(|bounds| self.clock.mono_us() + bounds.low);
+        let own = self
+            .masters
+            .lock()
+            .get(&master)
+            .map(|bounds| self.clock.mono_us() + bounds.low);
         own.map_or_else(|| self.now(), |us| UnixMs(us.div_euclid(1000)))
     }
 
@@ -278,16 +300,23 @@ impl StoreClock {
         let latest = self.latest_offset.load(Ordering::Acquire);
         let at = |us: i64| UnixMs(us.div_euclid(1000));
         if latest == i64::MIN {
-            return Arrival { earliest: at(mono + wall), latest: at(mono + wall).plus(1) };
+            return Arrival {
+                earliest: at(mono + wall),
+                latest: at(mono + wall).plus(1),
+            };
         }
         let counts = self.steady.lock().judge(latest, wall);
-        Arrival { earliest: at(self.reached_us()), latest: at(mono + counts).plus(1) }
+        Arrival {
+            earliest: at(self.reached_us()),
+            latest: at(mono + counts).plus(1),
+        }
     }
 
     /// The moment that both clocks have reached, Unix microseconds; `i64::MIN` until the store was first reached. A
     /// message due by this moment stays due, however old the reading is.
     pub fn reached_us(&self) -> i64 {
-        self.now_us().map_or(i64::MIN, |store| store.min(self.clock.wall_us()))
+        self.now_us()
+            .map_or(i64::MIN, |store| store.min(self.clock.wall_us()))
     }
 
     /// Reports whether both clocks call a moment past.
@@ -307,7 +336,8 @@ impl StoreClock {
 
     /// The local wall clock minus Redis's, microseconds; 0 until first observed.
     pub fn skew_us(&self) -> i64 {
-        self.now_us().map_or(0, |store| self.clock.wall_us() - store)
+        self.now_us()
+            .map_or(0, |store| self.clock.wall_us() - store)
     }
 
     /// The number of times that Redis's clock stepped back.

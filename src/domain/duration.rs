@@ -28,8 +28,11 @@ const GO_UNITS: &[DurationUnit] = &[
     ("ns", 1),
 ];
 const ISO_DATE_UNITS: &[DurationUnit] = &[("D", 86_400_000 * NS_PER_MS)];
-const ISO_TIME_UNITS: &[DurationUnit] =
-    &[("H", 3_600_000 * NS_PER_MS), ("M", 60_000 * NS_PER_MS), ("S", 1000 * NS_PER_MS)];
+const ISO_TIME_UNITS: &[DurationUnit] = &[
+    ("H", 3_600_000 * NS_PER_MS),
+    ("M", 60_000 * NS_PER_MS),
+    ("S", 1000 * NS_PER_MS),
+];
 
 /// Why a text is no duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +83,11 @@ pub fn parse_header(text: &str) -> Result<i64, DurationError> {
 /// Parses a duration of the configuration to milliseconds. It needs a unit and takes no fraction.
 pub fn parse_setting(text: &str) -> Result<i64, DurationError> {
     let sum = sum(text)?;
-    if sum.fraction { Err(DurationError::Fraction) } else { sum.ms() }
+    if sum.fraction {
+        Err(DurationError::Fraction)
+    } else {
+        sum.ms()
+    }
 }
 
 /// The text of a duration in milliseconds, which both parsers read back: `1h30m`, `1s300ms`, `0s`. A negative
@@ -91,7 +98,13 @@ pub fn render(ms: i64) -> String {
     if rest == 0 {
         return "0s".to_owned();
     }
-    for (unit, size) in [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)] {
+    for (unit, size) in [
+        ("d", 86_400_000),
+        ("h", 3_600_000),
+        ("m", 60_000),
+        ("s", 1000),
+        ("ms", 1),
+    ] {
         if rest >= size {
             text.push_str(&(rest / size).to_string());
             text.push_str(unit);
@@ -122,7 +135,10 @@ impl DurationSum {
                 return Err(DurationError::FractionNotLast);
             }
             let (number, fraction, rest) = number(text)?;
-            let end = rest.bytes().position(|b| b.is_ascii_digit()).unwrap_or(rest.len());
+            let end = rest
+                .bytes()
+                .position(|b| b.is_ascii_digit())
+                .unwrap_or(rest.len());
             let (name, rest) = rest.split_at(end);
             if name.is_empty() {
                 return Err(DurationError::NoUnit);
@@ -153,7 +169,9 @@ fn sum(text: &str) -> Result<DurationSum, DurationError> {
         sum.add(text, GO_UNITS)?;
         return Ok(sum);
     };
-    let (date, time) = iso.split_once('T').map_or((iso, None), |(date, time)| (date, Some(time)));
+    let (date, time) = iso
+        .split_once('T')
+        .map_or((iso, None), |(date, time)| (date, Some(time)));
     if time.unwrap_or(date).is_empty() {
         return Err(DurationError::NoNumber); // `P`, `PT`, `P1DT`
     }
@@ -180,7 +198,11 @@ fn number(text: &str) -> Result<(u64, Option<&str>, &str), DurationError> {
 }
 
 fn split_digits(text: &str) -> (&str, &str) {
-    text.split_at(text.bytes().position(|b| !b.is_ascii_digit()).unwrap_or(text.len()))
+    text.split_at(
+        text.bytes()
+            .position(|b| !b.is_ascii_digit())
+            .unwrap_or(text.len()),
+    )
 }
 
 /// The value of ASCII digits.

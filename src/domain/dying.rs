@@ -12,7 +12,11 @@ use super::{RouteName, Text};
 
 /// Headers that tell a dead-letter consumer the reason, the error and the route. Their names are the same on every
 /// route.
-const DEAD_HEADERS: [&str; 3] = ["x-delay-dead-reason", "x-delay-dead-error", "x-delay-dead-route"];
+const DEAD_HEADERS: [&str; 3] = [
+    "x-delay-dead-reason",
+    "x-delay-dead-error",
+    "x-delay-dead-route",
+];
 
 /// Sends a message on its way: due now, without a name, and with the reason in its history.
 pub fn begin(entry: &mut Entry, now: UnixMs, reason: DeadReason) {
@@ -28,7 +32,11 @@ pub fn begin(entry: &mut Entry, now: UnixMs, reason: DeadReason) {
 
 /// The reason of the death.
 pub fn reason(entry: &Entry) -> DeadReason {
-    let word = entry.history.last().map(|last| last.reason.as_str()).unwrap_or_default();
+    let word = entry
+        .history
+        .last()
+        .map(|last| last.reason.as_str())
+        .unwrap_or_default();
     DeadReason::parse(word).unwrap_or(DeadReason::Attempts)
 }
 
@@ -36,17 +44,28 @@ pub fn reason(entry: &Entry) -> DeadReason {
 #[must_use]
 pub fn outgoing(entry: &Entry, route: &RouteName) -> Entry {
     let mut entry = entry.clone();
-    let error = entry.history.last().map(|last| last.error.clone()).unwrap_or_default();
+    let error = entry
+        .history
+        .last()
+        .map(|last| last.error.clone())
+        .unwrap_or_default();
     let origin = entry.message.origin;
     let value = |text: Text| match origin {
         Origin::Kafka => HeaderValue::Bytes(text.bytes().clone()),
         Origin::Rabbitmq => HeaderValue::LongString(text.bytes().clone()),
     };
     let ours = |header: &Header| {
-        DEAD_HEADERS.iter().chain(&stamped::ALL).any(|name| header.name.as_str().eq_ignore_ascii_case(name))
+        DEAD_HEADERS
+            .iter()
+            .chain(&stamped::ALL)
+            .any(|name| header.name.as_str().eq_ignore_ascii_case(name))
     };
     entry.message.headers.retain(|header| !ours(header));
-    let values = [Text::from(reason(&entry).as_str()), error, Text::from(route.as_str())];
+    let values = [
+        Text::from(reason(&entry).as_str()),
+        error,
+        Text::from(route.as_str()),
+    ];
     for (name, text) in DEAD_HEADERS.into_iter().zip(values) {
         entry.message.headers.push(Header::new(name, value(text)));
     }
@@ -69,12 +88,19 @@ mod tests {
     fn it_tells_why_and_is_kept_as_it_was() {
         let mut entry = testing::entry(UnixMs(5), b"body");
         let header = |name: &str| Header::new(name, HeaderValue::Bytes("x".into()));
-        entry.message.headers = vec![header("kept"), header("X-Delay-Dead-Reason"), header("x-delay-id")];
+        entry.message.headers = vec![
+            header("kept"),
+            header("X-Delay-Dead-Reason"),
+            header("x-delay-id"),
+        ];
         entry.flags = Flags(Flags::NAMED);
         remember(&mut entry, UnixMs(6), "unavailable", "no leader");
         let message = entry.message.clone();
         begin(&mut entry, UnixMs(7), DeadReason::Attempts);
-        assert_eq!((entry.due, entry.asked_due(), entry.history.len()), (UnixMs(7), UnixMs(5), 2));
+        assert_eq!(
+            (entry.due, entry.asked_due(), entry.history.len()),
+            (UnixMs(7), UnixMs(5), 2)
+        );
         assert!(entry.flags.has(Flags::DYING) && !entry.flags.has(Flags::NAMED));
         assert_eq!(reason(&entry), DeadReason::Attempts);
         let out = outgoing(&entry, &testing::route().name);
@@ -82,8 +108,12 @@ mod tests {
             HeaderValue::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
             other => panic!("{other:?}"),
         };
-        let headers: Vec<_> =
-            out.message.headers.iter().map(|h| (h.name.to_string(), text(&h.value))).collect();
+        let headers: Vec<_> = out
+            .message
+            .headers
+            .iter()
+            .map(|h| (h.name.to_string(), text(&h.value)))
+            .collect();
         let expected = [
             ("kept", "x"),
             (DEAD_HEADERS[0], "attempts"),

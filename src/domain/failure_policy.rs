@@ -79,21 +79,40 @@ pub fn decide(
     route: &Route,
     take_quota: impl FnOnce(usize) -> bool,
 ) -> FailedMessage {
-    let FailedPublish { entry, verdict, handouts, flow, now, jitter } = publish;
+    let FailedPublish {
+        entry,
+        verdict,
+        handouts,
+        flow,
+        now,
+        jitter,
+    } = publish;
     if let Some(decision) = not_counted(publish, route.policy.retry) {
-        return FailedMessage { entry: entry.clone(), decision, is_full: None };
+        return FailedMessage {
+            entry: entry.clone(),
+            decision,
+            is_full: None,
+        };
     }
     let entry = retry::failed(entry, verdict, handouts, now);
     let rule = rule(verdict, flow, route.policy.on_refused);
     let retry = route.policy.retry;
     let again = |at| {
-        if rule == RetryRule::Wait { FailureDecision::WaitUntil(at) } else { FailureDecision::RetryAt(at) }
+        if rule == RetryRule::Wait {
+            FailureDecision::WaitUntil(at)
+        } else {
+            FailureDecision::RetryAt(at)
+        }
     };
-    let is_over = rule == RetryRule::DeadLetter || verdict.is_hopeless() || entry.failures >= retry.attempts;
+    let is_over =
+        rule == RetryRule::DeadLetter || verdict.is_hopeless() || entry.failures >= retry.attempts;
     let (decision, is_full) = if rule == RetryRule::Drop {
         (FailureDecision::Drop, None)
     } else if !is_over {
-        (again(now.plus(back_off_ms(retry, entry.failures, jitter))), None)
+        (
+            again(now.plus(back_off_ms(retry, entry.failures, jitter))),
+            None,
+        )
     } else {
         let reason = dead_reason(verdict);
         if !reason.is_own_fault() && !take_quota(entry.stored_size()) {
@@ -104,7 +123,11 @@ pub fn decide(
             (FailureDecision::DeadLetter(reason), None)
         }
     };
-    FailedMessage { entry, decision, is_full }
+    FailedMessage {
+        entry,
+        decision,
+        is_full,
+    }
 }
 
 /// How a failed message goes on while it has attempts left.
@@ -139,13 +162,18 @@ fn rule(verdict: &Verdict, flow: PublishFlow, on_refused: OnRefused) -> RetryRul
 fn not_counted(publish: FailedPublish<'_>, retry: RetryPolicy) -> Option<FailureDecision> {
     let FailedPublish { now, jitter, .. } = publish;
     match (publish.flow, publish.verdict) {
-        (PublishFlow::Delayed, Verdict::NotTried) => Some(FailureDecision::RetryAt(publish.entry.due)),
+        (PublishFlow::Delayed, Verdict::NotTried) => {
+            Some(FailureDecision::RetryAt(publish.entry.due))
+        }
         (PublishFlow::Passing { .. }, Verdict::NotTried) => {
             Some(FailureDecision::WaitUntil(now.plus(UNTRIED_RETRY_MS)))
         }
         (
             PublishFlow::Passing { waits },
-            Verdict::Refused { reason: Refusal::UnknownTarget | Refusal::Unavailable, .. },
+            Verdict::Refused {
+                reason: Refusal::UnknownTarget | Refusal::Unavailable,
+                ..
+            },
         ) => {
             let wait_ms = back_off_ms(retry, waits + 1, jitter).min(TARGET_RETRY_MS);
             Some(FailureDecision::WaitUntil(now.plus(wait_ms)))
@@ -157,11 +185,26 @@ fn not_counted(publish: FailedPublish<'_>, retry: RetryPolicy) -> Option<Failure
 /// The dead letter's reason for this verdict.
 fn dead_reason(verdict: &Verdict) -> DeadReason {
     match verdict {
-        Verdict::Refused { reason: Refusal::TooBig, .. } => DeadReason::TooBigForTarget,
-        Verdict::Refused { reason: Refusal::Unroutable, .. } => DeadReason::Unroutable,
-        Verdict::Refused { reason: Refusal::UnknownTarget, .. } => DeadReason::UnknownTarget,
-        Verdict::Refused { reason: Refusal::NotAllowed, .. } => DeadReason::NotAllowed,
-        Verdict::Refused { reason: Refusal::Unpublishable, .. } => DeadReason::Unpublishable,
+        Verdict::Refused {
+            reason: Refusal::TooBig,
+            ..
+        } => DeadReason::TooBigForTarget,
+        Verdict::Refused {
+            reason: Refusal::Unroutable,
+            ..
+        } => DeadReason::Unroutable,
+        Verdict::Refused {
+            reason: Refusal::UnknownTarget,
+            ..
+        } => DeadReason::UnknownTarget,
+        Verdict::Refused {
+            reason: Refusal::NotAllowed,
+            ..
+        } => DeadReason::NotAllowed,
+        Verdict::Refused {
+            reason: Refusal::Unpublishable,
+            ..
+        } => DeadReason::Unpublishable,
         _ => DeadReason::Attempts,
     }
 }
@@ -170,7 +213,10 @@ fn dead_reason(verdict: &Verdict) -> DeadReason {
 /// downwards.
 fn back_off_ms(retry: RetryPolicy, failures: u32, jitter: f64) -> i64 {
     let doublings = failures.saturating_sub(1).min(40);
-    let whole = retry.initial_ms.saturating_mul(1i64 << doublings).min(retry.max_ms);
+    let whole = retry
+        .initial_ms
+        .saturating_mul(1i64 << doublings)
+        .min(retry.max_ms);
     ((whole as f64 * (0.5 + jitter / 2.0)) as i64).max(1)
 }
 

@@ -36,7 +36,9 @@ impl Message {
     /// The key that decides the order of messages in an ordered route. AMQP has no null, so an empty routing key is
     /// none.
     pub fn order_key(&self) -> Option<&Bytes> {
-        self.key.as_ref().filter(|key| self.origin == Origin::Kafka || !key.is_empty())
+        self.key
+            .as_ref()
+            .filter(|key| self.origin == Origin::Kafka || !key.is_empty())
     }
 
     /// The length of the body in bytes; 0 for a null body.
@@ -51,7 +53,10 @@ impl Message {
 
     /// The bytes of all headers together: names and values, nested ones too.
     pub fn headers_len(&self) -> usize {
-        self.headers.iter().map(|h| h.name.len() + h.value.size()).sum()
+        self.headers
+            .iter()
+            .map(|h| h.name.len() + h.value.size())
+            .sum()
     }
 }
 
@@ -70,7 +75,10 @@ impl Header {
 
     /// A header of this name and value.
     pub fn new(name: impl Into<Text>, value: HeaderValue) -> Self {
-        Self { name: name.into(), value }
+        Self {
+            name: name.into(),
+            value,
+        }
     }
 }
 
@@ -129,7 +137,10 @@ impl HeaderValue {
             Self::I32(_) | Self::U32(_) | Self::F32(_) => 4,
             Self::Decimal { .. } => 5,
             Self::I64(_) | Self::F64(_) | Self::Timestamp(_) => 8,
-            Self::Table(fields) => fields.iter().map(|h| h.name.len() + 2 + h.value.size()).sum(),
+            Self::Table(fields) => fields
+                .iter()
+                .map(|h| h.name.len() + 2 + h.value.size())
+                .sum(),
             Self::Array(items) => items.iter().map(|v| 1 + v.size()).sum(),
         }
     }
@@ -168,6 +179,7 @@ pub mod stamped {
 
     /// Reports whether a header's name is one of these, in any case.
     pub fn is_one(name: &super::Text) -> bool {
-        ALL.iter().any(|own| name.as_str().eq_ignore_ascii_case(own))
+        ALL.iter()
+            .any(|own| name.as_str().eq_ignore_ascii_case(own))
     }
 }

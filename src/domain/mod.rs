@@ -40,8 +40,9 @@ pub use partition::{Partition, Partitions};
 pub use percent::percent_encoded;
 pub use repeat_cause::RepeatCause;
 pub use route::{
-    DeadLetterLimits, DelayFrom, Endpoint, HeaderNames, OnDuplicate, OnInvalid, OnRefused, PauseState,
-    RateLimit, RetryPolicy, Route, RouteName, RoutePolicy, RoutingKey, Target, TargetRef, TrailLimits,
+    DeadLetterLimits, DelayFrom, Endpoint, HeaderNames, OnDuplicate, OnInvalid, OnRefused,
+    PauseState, RateLimit, RetryPolicy, Route, RouteName, RoutePolicy, RoutingKey, Target,
+    TargetRef, TrailLimits,
 };
 pub use secret::Secret;
 pub use text::Text;

@@ -53,7 +53,15 @@ pub fn parse(text: &str) -> Result<UnixMs, MomentError> {
     if !rest.is_empty() {
         return Err(MomentError::Form);
     }
-    let civil = DateTime::new(year, month as i8, day as i8, hour as i8, minute as i8, second as i8, 0);
+    let civil = DateTime::new(
+        year,
+        month as i8,
+        day as i8,
+        hour as i8,
+        minute as i8,
+        second as i8,
+        0,
+    );
     let civil = civil.map_err(|_| MomentError::NoSuchTime)?;
     let seconds = civil.duration_since(UNIX_EPOCH_DAY).as_secs() - offset_s;
     Ok(UnixMs(seconds * 1000 + ms))
@@ -62,8 +70,10 @@ pub fn parse(text: &str) -> Result<UnixMs, MomentError> {
 /// RFC 3339 in UTC with milliseconds, `2026-11-21T10:00:00.000Z`, which [`parse`] reads back; `None` outside of the
 /// years 0 to 9999.
 pub fn render(moment: UnixMs) -> Option<String> {
-    let civil =
-        UNIX_EPOCH_DAY.checked_add(SignedDuration::from_millis(moment.0)).ok().filter(|c| c.year() >= 0)?;
+    let civil = UNIX_EPOCH_DAY
+        .checked_add(SignedDuration::from_millis(moment.0))
+        .ok()
+        .filter(|c| c.year() >= 0)?;
     Some(format!(
         "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z",
         civil.year(),
@@ -81,7 +91,11 @@ fn number(rest: &mut &[u8], digits: usize) -> Result<i16, MomentError> {
     let (taken, left) = rest.split_at_checked(digits).ok_or(MomentError::Form)?;
     *rest = left;
     taken.iter().try_fold(0, |value, b| {
-        if b.is_ascii_digit() { Ok(value * 10 + i16::from(b - b'0')) } else { Err(MomentError::Form) }
+        if b.is_ascii_digit() {
+            Ok(value * 10 + i16::from(b - b'0'))
+        } else {
+            Err(MomentError::Form)
+        }
     })
 }
 
@@ -89,19 +103,30 @@ fn number(rest: &mut &[u8], digits: usize) -> Result<i16, MomentError> {
 fn literal(rest: &mut &[u8], one_of: &[u8]) -> Result<u8, MomentError> {
     let (&first, left) = rest.split_first().ok_or(MomentError::Form)?;
     *rest = left;
-    if one_of.contains(&first) { Ok(first) } else { Err(MomentError::Form) }
+    if one_of.contains(&first) {
+        Ok(first)
+    } else {
+        Err(MomentError::Form)
+    }
 }
 
 /// Takes a fraction of a second if there is one: milliseconds, 0 to 1000, rounded up.
 fn fraction(rest: &mut &[u8]) -> Result<i64, MomentError> {
-    let Some(behind) = rest.strip_prefix(b".") else { return Ok(0) };
-    let end = behind.iter().position(|b| !b.is_ascii_digit()).unwrap_or(behind.len());
+    let Some(behind) = rest.strip_prefix(b".") else {
+        return Ok(0);
+    };
+    let end = behind
+        .iter()
+        .position(|b| !b.is_ascii_digit())
+        .unwrap_or(behind.len());
     let (digits, left) = behind.split_at(end);
     if digits.is_empty() {
         return Err(MomentError::Form);
     }
     *rest = left;
-    let ms = (0..3).fold(0, |ms, at| ms * 10 + digits.get(at).map_or(0, |b| i64::from(b - b'0')));
+    let ms = (0..3).fold(0, |ms, at| {
+        ms * 10 + digits.get(at).map_or(0, |b| i64::from(b - b'0'))
+    });
     Ok(ms + i64::from(digits.iter().skip(3).any(|b| *b != b'0')))
 }
 

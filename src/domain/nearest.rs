@@ -24,7 +24,13 @@ mod tests {
 
     #[test]
     fn names_what_is_near_and_nothing_else() {
-        let keys = ["url", "url_file", "prefix", "partitions", "shutdown_timeout"];
+        let keys = [
+            "url",
+            "url_file",
+            "prefix",
+            "partitions",
+            "shutdown_timeout",
+        ];
         assert_eq!(nearest("partitons", keys), Some("partitions"));
         assert_eq!(nearest("URL", keys), Some("url"));
         assert_eq!(nearest("timeout", keys), Some("shutdown_timeout"));

@@ -4,7 +4,9 @@
 /// encodes.
 pub fn percent_encoded(text: &str) -> String {
     let encode = |byte: u8| match byte {
-        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
+        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+            char::from(byte).to_string()
+        }
         other => format!("%{other:02X}"),
     };
     text.bytes().map(encode).collect()

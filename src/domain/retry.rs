@@ -36,7 +36,11 @@ pub fn remember(entry: &mut Entry, at: UnixMs, reason: &str, error: &str) {
     if entry.history.len() >= MAX_HISTORY {
         entry.history.remove(0);
     }
-    entry.history.push(Failure { at, reason: reason.into(), error: cut(error) });
+    entry.history.push(Failure {
+        at,
+        reason: reason.into(),
+        error: cut(error),
+    });
 }
 
 /// Cuts an error text to its bound.

@@ -18,7 +18,8 @@ impl RouteName {
         let first = bytes.next()?;
         let fits = first.is_ascii_lowercase()
             && name.len() <= 64
-            && bytes.all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_' || b == b'-')
+            && bytes
+                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_' || b == b'-')
             && !name.contains("__");
         fits.then(|| Self(name.into()))
     }
@@ -67,10 +68,15 @@ impl Route {
     /// The route's own ingress as a target: publishing there sends a message through the route.
     pub fn ingress_target(&self) -> Target {
         match &self.from {
-            Endpoint::Kafka { connection, topic, .. } => {
-                Target::Kafka { connection: connection.clone(), topic: topic.clone() }
-            }
-            Endpoint::Rabbitmq { connection, queue, .. } => Target::Rabbitmq {
+            Endpoint::Kafka {
+                connection, topic, ..
+            } => Target::Kafka {
+                connection: connection.clone(),
+                topic: topic.clone(),
+            },
+            Endpoint::Rabbitmq {
+                connection, queue, ..
+            } => Target::Rabbitmq {
                 connection: connection.clone(),
                 exchange: String::new(),
                 routing_key: RoutingKey::Fixed(queue.clone()),
@@ -80,7 +86,9 @@ impl Route {
 
     /// All targets that the route may publish to.
     pub fn targets(&self) -> impl Iterator<Item = &Arc<Target>> {
-        std::iter::once(&self.to).chain(&self.allow_targets).chain(&self.dead_letter_to)
+        std::iter::once(&self.to)
+            .chain(&self.allow_targets)
+            .chain(&self.dead_letter_to)
     }
 
     /// The target of a stored bundle. `None` if it is not (or no longer) allowed.
@@ -93,12 +101,18 @@ impl Route {
 
     /// The target with this name. `None` if the route may not publish to it.
     pub fn named_target(&self, name: &str) -> Option<&Arc<Target>> {
-        std::iter::once(&self.to).chain(&self.allow_targets).find(|target| target.name() == name)
+        std::iter::once(&self.to)
+            .chain(&self.allow_targets)
+            .find(|target| target.name() == name)
     }
 
     /// The reference by which bundles store one of the route's targets.
     pub fn target_ref(&self, target: &Arc<Target>) -> TargetRef {
-        if Arc::ptr_eq(target, &self.to) { TargetRef::Own } else { TargetRef::Named(target.name().into()) }
+        if Arc::ptr_eq(target, &self.to) {
+            TargetRef::Own
+        } else {
+            TargetRef::Named(target.name().into())
+        }
     }
 }
 
@@ -115,7 +129,11 @@ pub enum TargetRef {
 impl TargetRef {
     /// Reads the stored form: the empty text is the route's own target.
     pub fn from_text(text: Text) -> Self {
-        if text.is_empty() { Self::Own } else { Self::Named(text) }
+        if text.is_empty() {
+            Self::Own
+        } else {
+            Self::Named(text)
+        }
     }
 
     /// The stored form: empty for the route's own target.
@@ -188,7 +206,11 @@ impl Target {
     pub fn name(&self) -> String {
         match self {
             Self::Kafka { topic, .. } => topic.clone(),
-            Self::Rabbitmq { exchange, routing_key: RoutingKey::Fixed(key), .. } => {
+            Self::Rabbitmq {
+                exchange,
+                routing_key: RoutingKey::Fixed(key),
+                ..
+            } => {
                 format!("{exchange}/{key}")
             }
             Self::Rabbitmq { exchange, .. } => format!("{exchange}/"),
@@ -388,7 +410,12 @@ pub struct DeadLetterLimits {
 
 impl Default for DeadLetterLimits {
     fn default() -> Self {
-        Self { max: 100_000, max_bytes: 256 << 20, max_message: 16 << 20, keep_ms: 30 * 86_400_000 }
+        Self {
+            max: 100_000,
+            max_bytes: 256 << 20,
+            max_message: 16 << 20,
+            keep_ms: 30 * 86_400_000,
+        }
     }
 }
 
@@ -403,7 +430,10 @@ pub struct TrailLimits {
 
 impl TrailLimits {
     /// No trail.
-    pub const OFF: Self = Self { keep_ms: 0, max_events: 1 };
+    pub const OFF: Self = Self {
+        keep_ms: 0,
+        max_events: 1,
+    };
 
     /// Reports whether events are kept.
     pub fn is_on(self) -> bool {
@@ -413,7 +443,10 @@ impl TrailLimits {
 
 impl Default for TrailLimits {
     fn default() -> Self {
-        Self { keep_ms: 3_600_000, max_events: 100_000 }
+        Self {
+            keep_ms: 3_600_000,
+            max_events: 100_000,
+        }
     }
 }
 

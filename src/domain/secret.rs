@@ -18,7 +18,11 @@ impl Secret {
     /// A URL without its user, password and query; safe to show.
     pub fn redacted_url(&self) -> String {
         let Some((scheme, rest)) = self.0.split_once("://") else {
-            return if self.0.contains('@') { "***".to_owned() } else { self.0.clone() };
+            return if self.0.contains('@') {
+                "***".to_owned()
+            } else {
+                self.0.clone()
+            };
         };
         // A password may contain an unescaped `@`, `/` or `?`. Cut at the last `@` first, so that no part of it
         // shows.
@@ -49,8 +53,14 @@ mod tests {
         for (url, shown) in [
             ("redis://127.0.0.1:6379/1", "redis://127.0.0.1:6379/1"),
             ("redis://:hunter2@h:6379", "redis://***@h:6379"),
-            ("amqp://u:hun@t/er?2@h/%2f?heartbeat=5", "amqp://***@h/%2f?***"),
-            ("unix:///run/redis.sock?pass=hunter2", "unix:///run/redis.sock?***"),
+            (
+                "amqp://u:hun@t/er?2@h/%2f?heartbeat=5",
+                "amqp://***@h/%2f?***",
+            ),
+            (
+                "unix:///run/redis.sock?pass=hunter2",
+                "unix:///run/redis.sock?***",
+            ),
             ("u:hunter2@h", "***"),
             ("plain", "plain"),
         ] {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    DelayFrom, Endpoint, Entry, HeaderNames, Message, OnDuplicate, OnInvalid, OnRefused, Origin, RetryPolicy,
-    Route, RouteName, RoutePolicy, Target, UnixMs,
+    DelayFrom, Endpoint, Entry, HeaderNames, Message, OnDuplicate, OnInvalid, OnRefused, Origin,
+    RetryPolicy, Route, RouteName, RoutePolicy, Target, UnixMs,
 };
 
 /// A Kafka to Kafka route called `orders`, all defaults.
@@ -21,7 +21,10 @@ pub fn route() -> Arc<Route> {
             topic: "orders.delayed".into(),
             group: "postdate".into(),
         },
-        to: Arc::new(Target::Kafka { connection: "main".into(), topic: "orders".into() }),
+        to: Arc::new(Target::Kafka {
+            connection: "main".into(),
+            topic: "orders".into(),
+        }),
         allow_targets: Vec::new(),
         dead_letter_to: None,
         policy: RoutePolicy {
@@ -41,7 +44,11 @@ pub fn route() -> Arc<Route> {
             rate: None,
             jitter_ms: 0,
             ordered: false,
-            retry: RetryPolicy { attempts: 16, initial_ms: 1000, max_ms: 300_000 },
+            retry: RetryPolicy {
+                attempts: 16,
+                initial_ms: 1000,
+                max_ms: 300_000,
+            },
             dead_letters: crate::domain::DeadLetterLimits::default(),
             trail: crate::domain::TrailLimits::default(),
         },

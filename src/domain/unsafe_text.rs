@@ -50,10 +50,19 @@ mod tests {
     #[test]
     fn every_unsafe_character_is_escaped_and_no_other() {
         let all = ('\0'..='\u{3000}').filter(|c| is_unsafe(*c));
-        let ranges = [(0..=0x1f), (0x7f..=0x9f), (0x61c..=0x61c), (0x200e..=0x200f), (0x2028..=0x202e)];
+        let ranges = [
+            (0..=0x1f),
+            (0x7f..=0x9f),
+            (0x61c..=0x61c),
+            (0x200e..=0x200f),
+            (0x2028..=0x202e),
+        ];
         let expected = ranges.into_iter().chain([0x2066..=0x2069]).flatten();
         assert!(all.map(u32::from).eq(expected));
-        assert_eq!(escaped("a\n\u{1b}[2J\u{9b}\u{202e}\\é"), r"a\n\u{1b}[2J\u{9b}\u{202e}\é");
+        assert_eq!(
+            escaped("a\n\u{1b}[2J\u{9b}\u{202e}\\é"),
+            r"a\n\u{1b}[2J\u{9b}\u{202e}\é"
+        );
         assert_eq!(escaped(&escaped("a\nb")), r"a\nb");
     }
 }

@@ -99,7 +99,9 @@ impl DeadReason {
 
     /// All reasons, in the contract's order.
     pub fn all() -> impl Iterator<Item = Self> {
-        Self::FAILED.into_iter().chain(InvalidReason::ALL.into_iter().map(Self::Invalid))
+        Self::FAILED
+            .into_iter()
+            .chain(InvalidReason::ALL.into_iter().map(Self::Invalid))
     }
 
     /// The reason with this name.
@@ -110,7 +112,10 @@ impl DeadReason {
     /// Reports whether the message itself is to blame: no broker, setting or other message. Its dead letter pauses
     /// nobody, and gives way to newer ones.
     pub fn is_own_fault(self) -> bool {
-        matches!(self, Self::Invalid(_) | Self::TooBigForTarget | Self::Unpublishable)
+        matches!(
+            self,
+            Self::Invalid(_) | Self::TooBigForTarget | Self::Unpublishable
+        )
     }
 
     /// The name in the contract.

@@ -24,7 +24,10 @@ pub(in crate::egress) fn delivered(published: AmqpMessage) -> Message {
 pub(in crate::egress) fn consumed(record: &KafkaRecord<'_>) -> Message {
     let bytes = |b: &[u8]| Bytes::copy_from_slice(b);
     let value = |v: Option<&[u8]>| v.map_or(HeaderValue::Null, |v| HeaderValue::Bytes(bytes(v)));
-    let headers = record.headers.iter().map(|(name, v)| Header::new(&**name, value(v.as_deref())));
+    let headers = record
+        .headers
+        .iter()
+        .map(|(name, v)| Header::new(&**name, value(v.as_deref())));
     Message {
         origin: Origin::Kafka,
         key: record.key.as_deref().map(bytes),
@@ -65,15 +68,26 @@ mod carried {
         routing_key: &RoutingKey,
         copies: bool,
     ) -> Option<Message> {
-        let rules = AmqpRules { routing_key, own_user: OWN_USER, copies };
+        let rules = AmqpRules {
+            routing_key,
+            own_user: OWN_USER,
+            copies,
+        };
         let outgoing = to_amqp(message, delay_headers, rules).ok()?;
         let properties = checked(&outgoing, OWN_USER, FRAME_MAX).ok()?;
         let (frame_len, read) = amqp::fuzzing::over_the_wire(&properties)?;
         let counted = amqp::wire_len(&outgoing.headers, &outgoing.properties) + FRAME_OVERHEAD;
-        assert!(frame_len <= counted, "{frame_len} bytes on the wire, {counted} counted: {outgoing:?}");
+        assert!(
+            frame_len <= counted,
+            "{frame_len} bytes on the wire, {counted} counted: {outgoing:?}"
+        );
         // The text of a float that is no number equals itself.
         assert_eq!(format!("{read:?}"), format!("{properties:?}"));
         let (headers, properties) = amqp::from_amqp(&read);
-        Some(super::delivered(AmqpMessage { properties, headers, ..outgoing }))
+        Some(super::delivered(AmqpMessage {
+            properties,
+            headers,
+            ..outgoing
+        }))
     }
 }

@@ -25,9 +25,14 @@ impl Lanes for AllLanes {
     fn lane(&self, target: &Target) -> Arc<dyn Lane> {
         let lane = match target {
             Target::Kafka { .. } => self.kafka.lane(target),
-            Target::Rabbitmq { connection, exchange, .. } => {
-                self.rabbitmq.get(connection).map(|lanes| lanes.lane(exchange))
-            }
+            Target::Rabbitmq {
+                connection,
+                exchange,
+                ..
+            } => self
+                .rabbitmq
+                .get(connection)
+                .map(|lanes| lanes.lane(exchange)),
         };
         lane.unwrap_or_else(|| Arc::new(NoLane))
     }
@@ -40,7 +45,10 @@ impl Lane for NoLane {
     fn submit_all(&self, publications: Vec<Publication>) {
         for publication in publications {
             let error = "no such connection".into();
-            let refused = Verdict::Refused { reason: Refusal::Unavailable, error };
+            let refused = Verdict::Refused {
+                reason: Refusal::Unavailable,
+                error,
+            };
             publication.answer(refused);
         }
     }

@@ -85,7 +85,10 @@ impl Publication {
             verdicts: verdicts.clone(),
             not_after_us: not_after_us.into(),
         };
-        Self { batch: Arc::new(batch), index: 0 }
+        Self {
+            batch: Arc::new(batch),
+            index: 0,
+        }
     }
 
     /// The message with its due time and attempts.
@@ -97,9 +100,15 @@ impl Publication {
     pub fn delay_headers(&self) -> Option<DelayHeaders<'_>> {
         let id = self.batch.ids.get(self.index as usize)?;
         let entry = self.entry();
-        let traceparent = DeliverySpan::of(&self.batch.spans, self.index).map(DeliverySpan::traceparent);
+        let traceparent =
+            DeliverySpan::of(&self.batch.spans, self.index).map(DeliverySpan::traceparent);
         let attempt = entry.handouts + self.batch.expiries + 1;
-        Some(DelayHeaders { id, due: entry.asked_due(), attempt, traceparent })
+        Some(DelayHeaders {
+            id,
+            due: entry.asked_due(),
+            attempt,
+            traceparent,
+        })
     }
 
     /// Reports whether it is too late to send the message to its broker. Its verdict is `NotTried` then.

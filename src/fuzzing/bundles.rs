@@ -29,7 +29,10 @@ pub fn bundles(data: &[u8]) {
         let blob = encode(&bundle);
         let read = decode(&blob);
         // The text of a float that is no number equals itself.
-        assert_eq!(format!("{read:?}"), format!("{:?}", Ok::<_, CodecError>(&bundle)));
+        assert_eq!(
+            format!("{read:?}"),
+            format!("{:?}", Ok::<_, CodecError>(&bundle))
+        );
         judge(&blob);
     } else {
         judge(&Bytes::copy_from_slice(input.rest()));
@@ -56,7 +59,11 @@ fn judge(blob: &Bytes) {
 
 fn judge_outline(outline: &BundleOutline, bundle: &Bundle) {
     assert_eq!(outline.bundle.target, bundle.target);
-    let sizes: Vec<_> = bundle.entries.iter().map(|entry| entry.message.body_len()).collect();
+    let sizes: Vec<_> = bundle
+        .entries
+        .iter()
+        .map(|entry| entry.message.body_len())
+        .collect();
     assert_eq!(outline.sizes, sizes);
 }
 
@@ -66,18 +73,30 @@ fn bundle(input: &mut Input<'_>) -> Bundle {
     while !input.is_empty() && entries.len() < MAX_MESSAGES {
         entries.push(entry(input));
     }
-    Bundle { target, entries: Arc::new(entries) }
+    Bundle {
+        target,
+        entries: Arc::new(entries),
+    }
 }
 
 fn entry(input: &mut Input<'_>) -> Entry {
     let mut message = input.message();
     // Long bodies, and those that compress.
     let repeated = input.byte();
-    if let Some(body) = message.body.as_mut().filter(|body| !body.is_empty() && repeated > 200) {
-        *body = body.repeat((1 << (repeated % MAX_BODY_LOG)) / body.len() + 1).into();
+    if let Some(body) = message
+        .body
+        .as_mut()
+        .filter(|body| !body.is_empty() && repeated > 200)
+    {
+        *body = body
+            .repeat((1 << (repeated % MAX_BODY_LOG)) / body.len() + 1)
+            .into();
     }
-    let history =
-        input.list(|input| Failure { at: UnixMs(input.signed()), reason: input.text(), error: input.text() });
+    let history = input.list(|input| Failure {
+        at: UnixMs(input.signed()),
+        reason: input.text(),
+        error: input.text(),
+    });
     Entry {
         due: UnixMs(input.signed()),
         asked: input.maybe(|input| UnixMs(input.signed())),

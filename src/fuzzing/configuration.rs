@@ -30,19 +30,27 @@ pub fn configuration_yaml(data: &[u8]) {
 }
 
 fn judge(data: &[u8], format: &str) {
-    let Ok(text) = std::str::from_utf8(data) else { return };
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
     if ENDLESS.iter().any(|folder| text.contains(folder)) {
         return;
     }
     let lines = || text.lines().map(str::trim_end);
-    let variable = |line: &str| line.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let variable = |line: &str| {
+        line.split_once('=')
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    };
     let sources = ConfigSources {
         file: Some(file(data, format)),
         environment: lines()
             .filter(|line| line.starts_with(VARIABLE_START))
             .filter_map(|line| variable(&line[1..]))
             .collect(),
-        set: lines().filter_map(|line| line.strip_prefix(SET_START)).map(str::to_owned).collect(),
+        set: lines()
+            .filter_map(|line| line.strip_prefix(SET_START))
+            .map(str::to_owned)
+            .collect(),
         host_name: "here".to_owned(),
     };
     let loaded = match config::load(sources) {
@@ -61,13 +69,17 @@ fn judge(data: &[u8], format: &str) {
 fn judge_problems(problems: &ConfigProblems) {
     assert!(!problems.0.is_empty());
     for problem in &problems.0 {
-        assert!(!problem.message.is_empty() && !problem.to_string().is_empty(), "{problem:?}");
+        assert!(
+            !problem.message.is_empty() && !problem.to_string().is_empty(),
+            "{problem:?}"
+        );
     }
 }
 
 /// Writes the file of this process that the loader reads.
 fn file(data: &[u8], format: &str) -> PathBuf {
-    let path = std::env::temp_dir().join(format!("postdate-fuzzing-{}.{format}", std::process::id()));
+    let path =
+        std::env::temp_dir().join(format!("postdate-fuzzing-{}.{format}", std::process::id()));
     if let Err(error) = fs::write(&path, data) {
         panic!("{} cannot be written: {error}", path.display());
     }

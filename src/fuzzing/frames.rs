@@ -51,7 +51,10 @@ pub fn amqp_frames(data: &[u8]) {
                 let is_unchanged = got == sent;
                 assert!(is_unchanged || unreadable_reason(&headers).is_some());
                 if std::mem::replace(&mut delivery_is_whole[channel], true) && !is_unchanged {
-                    assert!(!is_plainly_decodable(sent), "{sent:?} became {got:?} without need");
+                    assert!(
+                        !is_plainly_decodable(sent),
+                        "{sent:?} became {got:?} without need"
+                    );
                 }
             }
             _ => assert_eq!(got, sent),
@@ -66,7 +69,10 @@ fn frame(input: &mut Input<'_>) -> Vec<u8> {
     let channel = (kind >> 7) & 1;
     let (kind, payload) = match kind % 8 {
         0 | 1 => (METHOD_FRAME, deliver(input)),
-        2..=4 => (HEADER_FRAME, [&[0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4][..], input.slice()].concat()),
+        2..=4 => (
+            HEADER_FRAME,
+            [&[0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4][..], input.slice()].concat(),
+        ),
         5 => (HEADER_FRAME, input.slice().to_vec()),
         6 => (BODY_FRAME, input.slice().to_vec()),
         _ => (HEARTBEAT_FRAME, Vec::new()),
@@ -91,7 +97,10 @@ fn deliver(input: &mut Input<'_>) -> Vec<u8> {
 /// Reports whether a content header can be decoded as it is, and is no imitation of a replaced one. A payload that may nest
 /// deep is not tried.
 fn is_plainly_decodable(sent: &[u8]) -> bool {
-    let containers = sent.iter().filter(|byte| matches!(byte, b'A' | b'F')).count();
+    let containers = sent
+        .iter()
+        .filter(|byte| matches!(byte, b'A' | b'F'))
+        .count();
     if containers > SHALLOW || sent.windows(11).any(|part| part == b"-unreadable") {
         return false;
     }

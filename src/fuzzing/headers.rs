@@ -33,7 +33,17 @@ pub fn delay_headers(data: &[u8]) {
             let value = HeaderValue::Bytes(bytes::Bytes::copy_from_slice(input.rest()));
             let headers = vec![Header { name, value }];
             let origin = Origin::Kafka;
-            admission(Message { origin, key: None, body: None, headers, properties: None }, None, true);
+            admission(
+                Message {
+                    origin,
+                    key: None,
+                    body: None,
+                    headers,
+                    properties: None,
+                },
+                None,
+                true,
+            );
         }
         _ => {
             let produced = input.maybe(|input| UnixMs(input.signed()));
@@ -47,8 +57,16 @@ fn durations(text: &str) {
     let header = duration::parse_header(text);
     if let Ok(ms) = header {
         assert!(ms >= 0, "{text:?} is {ms} ms");
-        assert_eq!(duration::parse_header(&duration::render(ms)), Ok(ms), "{text:?}");
-        assert_eq!(duration::parse_setting(&duration::render(ms)), Ok(ms), "{text:?}");
+        assert_eq!(
+            duration::parse_header(&duration::render(ms)),
+            Ok(ms),
+            "{text:?}"
+        );
+        assert_eq!(
+            duration::parse_setting(&duration::render(ms)),
+            Ok(ms),
+            "{text:?}"
+        );
     }
     if let Ok(ms) = duration::parse_setting(text) {
         assert_eq!(header, Ok(ms), "{text:?} as a setting and as a header");
@@ -58,7 +76,11 @@ fn durations(text: &str) {
 fn moments(text: &str) {
     let Ok(at) = moment::parse(text) else { return };
     if let Some(written) = moment::render(at) {
-        assert_eq!(moment::parse(&written), Ok(at), "{text:?} was written as {written:?}");
+        assert_eq!(
+            moment::parse(&written),
+            Ok(at),
+            "{text:?} was written as {written:?}"
+        );
     }
 }
 
@@ -70,14 +92,23 @@ fn admission(message: Message, produced: Option<UnixMs>, commands: bool) {
     match admit(message, None, produced, &route, arrival) {
         Admitted::PassThrough { message, .. } => assert!(message.headers.len() <= headers.len()),
         Admitted::Delayed { due, message, .. } | Admitted::Reschedule { due, message, .. } => {
-            assert!((0..=ARRIVAL.0 + route.policy.max_delay_ms).contains(&due.0), "{due:?}");
+            assert!(
+                (0..=ARRIVAL.0 + route.policy.max_delay_ms).contains(&due.0),
+                "{due:?}"
+            );
             // Without its delay headers it passes through, were it to come again.
             let again = admit(message.clone(), None, produced, &route, arrival);
-            assert!(matches!(again, Admitted::PassThrough { .. }), "{message:?} became {again:?}");
+            assert!(
+                matches!(again, Admitted::PassThrough { .. }),
+                "{message:?} became {again:?}"
+            );
         }
         Admitted::Cancel { id } => assert!(!id.is_empty()),
         Admitted::Invalid { error, message, .. } => {
-            assert!(!error.is_empty() && error.len() <= MAX_ERROR_BYTES, "{error}");
+            assert!(
+                !error.is_empty() && error.len() <= MAX_ERROR_BYTES,
+                "{error}"
+            );
             // The text of a float that is no number equals itself.
             assert_eq!(format!("{:?}", message.headers), format!("{headers:?}"));
         }

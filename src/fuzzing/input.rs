@@ -92,7 +92,9 @@ impl<'a> Input<'a> {
     /// A text of at most 255 characters, as a target's name is.
     pub(super) fn short_text(&mut self) -> Text {
         let len = self.byte();
-        String::from_utf8_lossy(self.take(len.into())).as_ref().into()
+        String::from_utf8_lossy(self.take(len.into()))
+            .as_ref()
+            .into()
     }
 
     pub(super) fn maybe<T>(&mut self, read: impl FnOnce(&mut Self) -> T) -> Option<T> {
@@ -102,7 +104,10 @@ impl<'a> Input<'a> {
     /// A header's name: one of those that mean something, or any.
     pub(super) fn name(&mut self) -> Text {
         let chosen = usize::from(self.byte());
-        NAMES.get(chosen).copied().map_or_else(|| self.text(), Text::from_static)
+        NAMES
+            .get(chosen)
+            .copied()
+            .map_or_else(|| self.text(), Text::from_static)
     }
 
     /// A list of at most [`MAX_HEADERS`] items.
@@ -131,21 +136,32 @@ impl<'a> Input<'a> {
             10 => HeaderValue::I64(self.signed()),
             11 => HeaderValue::F32(f32::from_le_bytes(self.array())),
             12 => HeaderValue::F64(f64::from_le_bytes(self.array())),
-            13 => HeaderValue::Decimal { scale: self.byte(), value: u32::from_le_bytes(self.array()) },
+            13 => HeaderValue::Decimal {
+                scale: self.byte(),
+                value: u32::from_le_bytes(self.array()),
+            },
             14 => HeaderValue::Timestamp(u64::from_le_bytes(self.array())),
-            15 if inner <= MAX_HEADER_DEPTH => HeaderValue::Table(self.list(|input| input.header(inner))),
-            16 if inner <= MAX_HEADER_DEPTH => HeaderValue::Array(self.list(|input| input.value(inner))),
+            15 if inner <= MAX_HEADER_DEPTH => {
+                HeaderValue::Table(self.list(|input| input.header(inner)))
+            }
+            16 if inner <= MAX_HEADER_DEPTH => {
+                HeaderValue::Array(self.list(|input| input.value(inner)))
+            }
             _ => HeaderValue::Null,
         }
     }
 
     fn header(&mut self, depth: usize) -> Header {
-        Header { name: self.name(), value: self.value(depth) }
+        Header {
+            name: self.name(),
+            value: self.value(depth),
+        }
     }
 
     /// A value as Kafka has it.
     fn plain_value(&mut self) -> HeaderValue {
-        self.maybe(Self::bytes).map_or(HeaderValue::Null, HeaderValue::Bytes)
+        self.maybe(Self::bytes)
+            .map_or(HeaderValue::Null, HeaderValue::Bytes)
     }
 
     fn properties(&mut self) -> Properties {
@@ -181,7 +197,10 @@ impl<'a> Input<'a> {
             origin: Origin::Kafka,
             key: self.maybe(Self::bytes),
             properties: None,
-            headers: self.list(|input| Header { name: input.name(), value: input.plain_value() }),
+            headers: self.list(|input| Header {
+                name: input.name(),
+                value: input.plain_value(),
+            }),
             body: self.maybe(Self::bytes),
         }
     }

@@ -17,16 +17,31 @@ pub fn mapping(data: &[u8]) {
     let attempt = u32::from(input.byte());
     let is_delayed = input.flag();
     let copies = input.flag();
-    let routing_key = if input.flag() { RoutingKey::Key } else { RoutingKey::Fixed("key".to_owned()) };
-    let delay_headers = is_delayed.then_some(DelayHeaders { id: &id, due, attempt, traceparent: None });
+    let routing_key = if input.flag() {
+        RoutingKey::Key
+    } else {
+        RoutingKey::Fixed("key".to_owned())
+    };
+    let delay_headers = is_delayed.then_some(DelayHeaders {
+        id: &id,
+        due,
+        attempt,
+        traceparent: None,
+    });
     let message = input.message();
 
     let record = through_kafka(&message, delay_headers);
     assert_eq!(through_kafka(&record, None), record, "a record is a record");
-    let Some(delivered) = through_rabbitmq(&message, delay_headers, &routing_key, copies) else { return };
+    let Some(delivered) = through_rabbitmq(&message, delay_headers, &routing_key, copies) else {
+        return;
+    };
     let back = through_kafka(&delivered, None);
     if message.origin == Origin::Kafka {
-        assert_eq!((&back.key, &back.body), (&message.key, &message.body), "{message:?}");
+        assert_eq!(
+            (&back.key, &back.body),
+            (&message.key, &message.body),
+            "{message:?}"
+        );
         assert!(value(&back, "kafka.key").is_none(), "{back:?}");
     }
     if let Some(again) = through_rabbitmq(&delivered, None, &routing_key, copies) {
@@ -37,5 +52,9 @@ pub fn mapping(data: &[u8]) {
 
 fn value<'a>(message: &'a Message, name: &'static str) -> Option<&'a HeaderValue> {
     let name = Text::from_static(name);
-    message.headers.iter().find(|header| header.name == name).map(|header| &header.value)
+    message
+        .headers
+        .iter()
+        .find(|header| header.name == name)
+        .map(|header| &header.value)
 }

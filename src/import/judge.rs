@@ -11,7 +11,9 @@ use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
 use super::types::{BodyCodec, EntryForm, ImportQueue, ImportRequest, RefusalReason, ScoreUnit};
-use crate::domain::{Arrival, Endpoint, Header, HeaderValue, Message, Origin, Properties, Route, UnixMs};
+use crate::domain::{
+    Arrival, Endpoint, Header, HeaderValue, Message, Origin, Properties, Route, UnixMs,
+};
 use crate::ingress::admit::{Admitted, admit};
 use crate::ingress::intake::ImportedMessage;
 use crate::store::import::{ForeignEntry, unpack};
@@ -61,20 +63,38 @@ impl EntryJudge {
     }
 
     /// The message that an entry becomes.
-    pub(super) fn judge(&self, entry: &ForeignEntry, arrival: Arrival) -> Result<AcceptedEntry, Refusal> {
+    pub(super) fn judge(
+        &self,
+        entry: &ForeignEntry,
+        arrival: Arrival,
+    ) -> Result<AcceptedEntry, Refusal> {
         let body = self.body(entry)?;
         let asked = self.due(&entry.score)?;
         let due = asked.max(arrival.latest.plus(RECALL_MS));
         let message = self.message(body, due, &self.name(entry));
         match admit(message, None, None, &self.route, arrival) {
-            Admitted::Delayed { due, id: Some(id), target, message } => Ok(AcceptedEntry {
-                message: ImportedMessage { due, id, target, message },
+            Admitted::Delayed {
+                due,
+                id: Some(id),
+                target,
+                message,
+            } => Ok(AcceptedEntry {
+                message: ImportedMessage {
+                    due,
+                    id,
+                    target,
+                    message,
+                },
                 is_overdue: asked <= arrival.latest,
             }),
-            Admitted::Invalid { reason, error, .. } => {
-                Err((RefusalReason::Invalid, format!("{}: {error}", reason.as_str())))
-            }
-            _ => Err((RefusalReason::Invalid, "it is no delayed message".to_owned())),
+            Admitted::Invalid { reason, error, .. } => Err((
+                RefusalReason::Invalid,
+                format!("{}: {error}", reason.as_str()),
+            )),
+            _ => Err((
+                RefusalReason::Invalid,
+                "it is no delayed message".to_owned(),
+            )),
         }
     }
 
@@ -82,13 +102,18 @@ impl EntryJudge {
         match &self.form {
             EntryForm::Redisson(codec) => {
                 let value = unpack(&entry.member).map(|unpacked| unpacked.value);
-                decoded(*codec, value.ok_or((RefusalReason::NotRedisson, String::new()))?)
+                decoded(
+                    *codec,
+                    value.ok_or((RefusalReason::NotRedisson, String::new()))?,
+                )
             }
             EntryForm::Member => Ok(entry.member.clone()),
             EntryForm::JsonField(field) => {
                 let missing = || format!("it has no field `{}`", field.escape_debug());
                 let found = json_field(&entry.member, field);
-                found.and_then(|body| body.ok_or_else(missing)).map_err(|why| (RefusalReason::NotJson, why))
+                found
+                    .and_then(|body| body.ok_or_else(missing))
+                    .map_err(|why| (RefusalReason::NotJson, why))
             }
             EntryForm::Hash => Ok(entry.body.clone()),
         }
@@ -104,7 +129,9 @@ impl EntryJudge {
             return Ok(UnixMs(ms as i64));
         }
         let hint = match self.score {
-            ScoreUnit::Milliseconds if MOMENTS_MS.contains(&(number * 1e3)) => "; are these seconds?",
+            ScoreUnit::Milliseconds if MOMENTS_MS.contains(&(number * 1e3)) => {
+                "; are these seconds?"
+            }
             ScoreUnit::Seconds if MOMENTS_MS.contains(&number) => "; are these milliseconds?",
             _ => "",
         };
@@ -119,7 +146,12 @@ impl EntryJudge {
             ImportQueue::Zset { key, .. } => ("zset", key),
         };
         let mut hash = Sha256::new();
-        for part in [key.as_bytes(), &entry.member[..], entry.score.as_bytes(), &entry.body[..]] {
+        for part in [
+            key.as_bytes(),
+            &entry.member[..],
+            entry.score.as_bytes(),
+            &entry.body[..],
+        ] {
             hash.update((part.len() as u64).to_be_bytes());
             hash.update(part);
         }
@@ -131,20 +163,38 @@ impl EntryJudge {
     /// The message as a producer of the route's own technology would send it.
     fn message(&self, body: Bytes, due: UnixMs, name: &str) -> Message {
         let names = &self.route.policy.headers;
-        let delay = [(names.deliver_at.clone(), due.0.to_string()), (names.id.clone(), name.to_owned())];
+        let delay = [
+            (names.deliver_at.clone(), due.0.to_string()),
+            (names.id.clone(), name.to_owned()),
+        ];
         let is_kafka = matches!(self.route.from, Endpoint::Kafka { .. });
         let value = |text: String| {
             let bytes = Bytes::from(text);
-            if is_kafka { HeaderValue::Bytes(bytes) } else { HeaderValue::LongString(bytes) }
+            if is_kafka {
+                HeaderValue::Bytes(bytes)
+            } else {
+                HeaderValue::LongString(bytes)
+            }
         };
         let headers = self.headers.iter().cloned().chain(delay);
-        let headers = headers.map(|(name, text)| Header::new(name, value(text))).collect();
+        let headers = headers
+            .map(|(name, text)| Header::new(name, value(text)))
+            .collect();
         let key = self.key.clone().map(Bytes::from);
         if is_kafka {
-            return Message { origin: Origin::Kafka, key, body: Some(body), headers, properties: None };
+            return Message {
+                origin: Origin::Kafka,
+                key,
+                body: Some(body),
+                headers,
+                properties: None,
+            };
         }
         // The message is persistent, as every message that Postdate publishes.
-        let properties = Properties { delivery_mode: Some(2), ..Properties::default() };
+        let properties = Properties {
+            delivery_mode: Some(2),
+            ..Properties::default()
+        };
         Message {
             origin: Origin::Rabbitmq,
             key: Some(key.unwrap_or_default()),
@@ -159,7 +209,11 @@ impl EntryJudge {
 fn whole_ms(seconds: f64) -> f64 {
     let ms = seconds * 1e3;
     let nearest = ms.round();
-    if (ms - nearest).abs() < 1e-3 { nearest } else { ms.ceil() }
+    if (ms - nearest).abs() < 1e-3 {
+        nearest
+    } else {
+        ms.ceil()
+    }
 }
 
 fn decoded(codec: BodyCodec, value: Bytes) -> Result<Bytes, Refusal> {
@@ -187,7 +241,9 @@ fn unwrapped_json(json: &Bytes) -> Result<Bytes, String> {
 fn json_field(json: &Bytes, field: &str) -> Result<Option<Bytes>, String> {
     let fields: BTreeMap<String, &RawValue> =
         serde_json::from_slice(json).map_err(|error| error.to_string())?;
-    let found = fields.get(field).map(|value| json.slice_ref(value.get().as_bytes()));
+    let found = fields
+        .get(field)
+        .map(|value| json.slice_ref(value.get().as_bytes()));
     found.map(|value| unwrapped_json(&value)).transpose()
 }
 
@@ -203,7 +259,11 @@ fn lower_hex(bytes: &[u8]) -> String {
 
 /// The beginning of a member, escaped, and why it stays.
 pub(super) fn shown(member: &[u8], why: &str) -> String {
-    let cut = if member.len() > EXAMPLE_BYTES { "..." } else { "" };
+    let cut = if member.len() > EXAMPLE_BYTES {
+        "..."
+    } else {
+        ""
+    };
     let text = member[..member.len().min(EXAMPLE_BYTES)].escape_ascii();
     let colon = if why.is_empty() { "" } else { ": " };
     format!("`{text}{cut}`{colon}{why}")

@@ -15,7 +15,9 @@ use crate::domain::{OnDuplicate, Route, Text, UnixMs};
 use crate::ingress::intake::ImportedMessage;
 use crate::ingress::{Ledger, Source};
 use crate::lifecycle::tick;
-use crate::store::import::{EntryProblem, ForeignEntry, ForeignError, ForeignPhase, ForeignQueue, QueueSize};
+use crate::store::import::{
+    EntryProblem, ForeignEntry, ForeignError, ForeignPhase, ForeignQueue, QueueSize,
+};
 use crate::store::{Store, StoreError, TRAIL_DELAY, TrailWord, WriteOp, WriteResult};
 
 /// Time between two extensions of the lock while the store is waited for.
@@ -31,7 +33,10 @@ const MOST_PASSES: usize = 4;
 type DoubtfulNames = BTreeMap<String, i64>;
 
 /// Takes the queue's lock. A lock that a killed import left behind ends by itself, and is waited for once.
-pub(super) async fn take_lock(queue: &ForeignQueue, watcher: &Arc<dyn ImportWatcher>) -> anyhow::Result<()> {
+pub(super) async fn take_lock(
+    queue: &ForeignQueue,
+    watcher: &Arc<dyn ImportWatcher>,
+) -> anyhow::Result<()> {
     match queue.lock().await {
         Err(ForeignError::Locked) => {}
         other => return Ok(other?),
@@ -86,9 +91,14 @@ impl<'a> EntryMover<'a> {
         watcher: &'a Arc<dyn ImportWatcher>,
     ) -> anyhow::Result<Self> {
         let source_name = queue.name();
-        let note = rooms.store.import_note(&request.route.name, &source_name).await?;
+        let note = rooms
+            .store
+            .import_note(&request.route.name, &source_name)
+            .await?;
         let doubtful = note.map(|note| serde_json::from_str(&note)).transpose();
-        let doubtful = doubtful.context("the note of an earlier import cannot be read")?.unwrap_or_default();
+        let doubtful = doubtful
+            .context("the note of an earlier import cannot be read")?
+            .unwrap_or_default();
         // A name that is taken belongs to this very entry, stored by an earlier run.
         let mut route = Route::clone(&request.route);
         route.policy.on_duplicate = OnDuplicate::Keep;
@@ -113,9 +123,9 @@ impl<'a> EntryMover<'a> {
     pub(super) async fn run(&mut self, phase: ForeignPhase) -> anyhow::Result<()> {
         for _ in 0..MOST_PASSES {
             // The last phase finds everything that stays once more, but for elements without a due time.
-            self.tally
-                .refused
-                .retain(|reason, _| phase == ForeignPhase::DueTimes && *reason == RefusalReason::NoDueTime);
+            self.tally.refused.retain(|reason, _| {
+                phase == ForeignPhase::DueTimes && *reason == RefusalReason::NoDueTime
+            });
             let before = self.tally.moved + self.tally.taken;
             let mut stay = 0;
             loop {
@@ -134,7 +144,9 @@ impl<'a> EntryMover<'a> {
 
     /// Forgets the note, and returns what was done.
     pub(super) async fn finish(self) -> anyhow::Result<ImportTally> {
-        self.store.note_import(&self.route.name, &self.source_name, None).await?;
+        self.store
+            .note_import(&self.route.name, &self.source_name, None)
+            .await?;
         self.watcher.moved(self.tally.moved, self.tally.moved, None);
         Ok(self.tally)
     }
@@ -177,10 +189,17 @@ impl<'a> EntryMover<'a> {
         accepted: Vec<(ForeignEntry, AcceptedEntry)>,
     ) -> anyhow::Result<()> {
         let (entries, accepted): (Vec<_>, Vec<_>) = accepted.into_iter().unzip();
-        let names: Vec<Text> = accepted.iter().map(|entry| entry.message.id.clone()).collect();
+        let names: Vec<Text> = accepted
+            .iter()
+            .map(|entry| entry.message.id.clone())
+            .collect();
         let stored = self.stored_earlier(&names).await?;
         let mut to_store = Vec::with_capacity(accepted.len());
-        for AcceptedEntry { message, is_overdue } in accepted {
+        for AcceptedEntry {
+            message,
+            is_overdue,
+        } in accepted
+        {
             self.tally.overdue += u64::from(is_overdue);
             if stored.contains(&message.id) {
                 self.tally.resumed += 1;
@@ -189,7 +208,8 @@ impl<'a> EntryMover<'a> {
             // What was noted and is due may have been stored and have left, and nobody remembers. No message leaves before
             // it is due.
             let due_ms = self.doubtful.get(message.id.as_str());
-            let is_forgotten = due_ms.is_some_and(|&due_ms| self.store.clock().now() >= UnixMs(due_ms));
+            let is_forgotten =
+                due_ms.is_some_and(|&due_ms| self.store.clock().now() >= UnixMs(due_ms));
             self.tally.repeated += u64::from(is_forgotten);
             to_store.push(message);
         }
@@ -209,17 +229,23 @@ impl<'a> EntryMover<'a> {
     }
 
     fn report(&self, wait: Option<ImportWait>) {
-        self.watcher.moved(self.tally.moved, self.of.max(self.tally.moved + 1), wait);
+        self.watcher
+            .moved(self.tally.moved, self.of.max(self.tally.moved + 1), wait);
     }
 
     /// Finds the names of a batch that an earlier run has stored: their messages wait, are in flight, or have left.
     async fn stored_earlier(&self, names: &[Text]) -> anyhow::Result<BTreeSet<Text>> {
         let mut stored = BTreeSet::new();
-        let noted: Vec<&Text> =
-            names.iter().filter(|name| self.doubtful.contains_key(name.as_str())).collect();
+        let noted: Vec<&Text> = names
+            .iter()
+            .filter(|name| self.doubtful.contains_key(name.as_str()))
+            .collect();
         let unknown = self.look_up(noted, &mut stored).await?;
         if !unknown.is_empty() && self.store.trail(&self.route.name).is_some() {
-            self.report(Some(ImportWait::Trail { messages: unknown.len(), takes: TRAIL_DELAY }));
+            self.report(Some(ImportWait::Trail {
+                messages: unknown.len(),
+                takes: TRAIL_DELAY,
+            }));
             // What left a moment ago is not in the trail yet, and nothing tells when it is but time.
             tokio::time::sleep(TRAIL_DELAY).await;
             self.look_up(unknown, &mut stored).await?;
@@ -254,21 +280,34 @@ impl<'a> EntryMover<'a> {
         }
         let trail = answer(self.store.trail_of(route, id)).await?;
         let events = trail.map(|trail| trail.events).unwrap_or_default();
-        Ok(events.iter().any(|event| event.word != TrailWord::Deduplicated))
+        Ok(events
+            .iter()
+            .any(|event| event.word != TrailWord::Deduplicated))
     }
 
     /// Notes the names that are about to be stored, beside those of earlier runs.
     async fn note(&self, to_store: &[ImportedMessage]) -> anyhow::Result<()> {
-        let own = to_store.iter().map(|message| (message.id.as_str().to_owned(), message.due.0));
+        let own = to_store
+            .iter()
+            .map(|message| (message.id.as_str().to_owned(), message.due.0));
         let names: DoubtfulNames = self.doubtful.clone().into_iter().chain(own).collect();
         let note = serde_json::to_string(&names)?;
-        self.store.note_import(&self.route.name, &self.source_name, Some(&note)).await?;
+        self.store
+            .note_import(&self.route.name, &self.source_name, Some(&note))
+            .await?;
         Ok(())
     }
 
     /// Stores messages, and waits until the store has all of them. Extends the lock meanwhile.
     async fn store_all(&mut self, messages: Vec<ImportedMessage>) -> anyhow::Result<()> {
-        let Self { source, queue, watcher, tally, of, .. } = self;
+        let Self {
+            source,
+            queue,
+            watcher,
+            tally,
+            of,
+            ..
+        } = self;
         let gate = source.gate();
         let ledger = Ledger::new();
         let mut storing = std::pin::pin!(async {
@@ -304,7 +343,11 @@ impl<'a> EntryMover<'a> {
         let route = &self.route.name;
         let home = self.store.home_of(route, id.as_str());
         let partition = answer(self.store.locate(route, id.as_str(), home)).await?;
-        let op = WriteOp::Cancel { route: route.clone(), id: id.clone(), of: None };
+        let op = WriteOp::Cancel {
+            route: route.clone(),
+            id: id.clone(),
+            of: None,
+        };
         match answer(self.store.command(partition, op)).await? {
             WriteResult::Cancelled => self.tally.taken += 1,
             _ => self.tally.repeated += 1,
@@ -315,6 +358,13 @@ impl<'a> EntryMover<'a> {
 
 /// Waits for the store's answer within a deadline.
 async fn answer<T>(asked: impl Future<Output = Result<T, StoreError>>) -> anyhow::Result<T> {
-    let late = || anyhow!("the store did not answer within {} s", ANSWER_DEADLINE.as_secs());
-    Ok(tokio::time::timeout(ANSWER_DEADLINE, asked).await.map_err(|_| late())??)
+    let late = || {
+        anyhow!(
+            "the store did not answer within {} s",
+            ANSWER_DEADLINE.as_secs()
+        )
+    };
+    Ok(tokio::time::timeout(ANSWER_DEADLINE, asked)
+        .await
+        .map_err(|_| late())??)
 }

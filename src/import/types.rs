@@ -113,7 +113,9 @@ impl RefusalReason {
                 "no element that Redisson wrote: move such a set with `postdate import zset`, or remove the member with \
                  ZREM"
             }
-            Self::TooLarge => "larger than the route's `max_size`: raise it, then run the import again",
+            Self::TooLarge => {
+                "larger than the route's `max_size`: raise it, then run the import again"
+            }
             Self::NoBody => {
                 "the hash has no field of the member's name: write the body there, or remove the member with ZREM"
             }

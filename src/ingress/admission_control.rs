@@ -22,7 +22,9 @@ use super::permits::{AdmissionGate, GateControl, MessageVolume, share_of};
 use crate::domain::{Route, RouteName};
 use crate::lifecycle::{Shutdown, Tasks, tick};
 use crate::mutants::{self, Mutant};
-use crate::store::{Counts, DeadFilter, DeadLetterQuota, RedisMemory, RoutePauses, Store, StoreError};
+use crate::store::{
+    Counts, DeadFilter, DeadLetterQuota, RedisMemory, RoutePauses, Store, StoreError,
+};
 use crate::telemetry::Metrics;
 
 /// Longest time between two counts.
@@ -83,8 +85,16 @@ pub struct AdmissionDependencies<'a> {
 
 /// Starts the task that counts. Returns each route's gate.
 pub fn start(dependencies: AdmissionDependencies<'_>) -> BTreeMap<RouteName, AdmissionGate> {
-    let AdmissionDependencies { routes, store, quota, metrics, replicas, max_skew, tasks, shutdown } =
-        dependencies;
+    let AdmissionDependencies {
+        routes,
+        store,
+        quota,
+        metrics,
+        replicas,
+        max_skew,
+        tasks,
+        shutdown,
+    } = dependencies;
     let count_now = Arc::new(Notify::new());
     let (admission, gates) = routes
         .iter()
@@ -164,7 +174,8 @@ impl AdmissionController {
         self.read_memory().await;
         match tokio::time::timeout(
             COUNT_TIMEOUT,
-            self.store.counts(self.routes.iter().map(|route| &route.name)),
+            self.store
+                .counts(self.routes.iter().map(|route| &route.name)),
         )
         .await
         {
@@ -185,11 +196,18 @@ impl AdmissionController {
 
     /// The permits of each route that were returned before a count.
     fn returned(&self) -> BTreeMap<RouteName, MessageVolume> {
-        self.admission.iter().map(|(name, control)| (name.clone(), control.returned())).collect()
+        self.admission
+            .iter()
+            .map(|(name, control)| (name.clone(), control.returned()))
+            .collect()
     }
 
     /// Gives each route this replica's share of the capacity that a count saw.
-    fn share_out(&self, counts: &BTreeMap<RouteName, Counts>, returned: &BTreeMap<RouteName, MessageVolume>) {
+    fn share_out(
+        &self,
+        counts: &BTreeMap<RouteName, Counts>,
+        returned: &BTreeMap<RouteName, MessageVolume>,
+    ) {
         let replicas = (self.replicas)();
         for route in &self.routes {
             let counted = counts.get(&route.name).copied().unwrap_or_default();
@@ -197,7 +215,13 @@ impl AdmissionController {
             if let Some(control) = self.admission.get(&route.name) {
                 let share = share_of(most_pending(route), pending(&counted), replicas);
                 let room = self.room(&counted).div_ceil(replicas.max(1) as u64);
-                control.set_share(before, MessageVolume { bytes: share.bytes.min(room), ..share });
+                control.set_share(
+                    before,
+                    MessageVolume {
+                        bytes: share.bytes.min(room),
+                        ..share
+                    },
+                );
             }
         }
     }
@@ -226,9 +250,14 @@ impl AdmissionController {
         // A store that was replaced has a part of readiness and a line of its own.
         let may_be_used = !self.store.is_replaced();
         let answers = counted.is_ok();
-        self.metrics.show_count_failure(counted.as_ref().err().map(StoreError::to_string));
+        self.metrics
+            .show_count_failure(counted.as_ref().err().map(StoreError::to_string));
         self.set_gates();
-        for (route, excess) in counted.unwrap_or_default().into_iter().filter(|_| may_be_used) {
+        for (route, excess) in counted
+            .unwrap_or_default()
+            .into_iter()
+            .filter(|_| may_be_used)
+        {
             self.trim(&route, excess).await;
         }
         let takes_nothing_in = !answers || !may_be_used || self.store.write_failure().is_some();
@@ -243,17 +272,29 @@ impl AdmissionController {
 
     /// Drops the oldest dead letters of a route whose messages are to blame themselves. They pause nothing, so they give way.
     async fn trim(&self, route: &Arc<Route>, excess: u64) {
-        let filter =
-            DeadFilter { route: Some(route.name.clone()), invalid: Some(true), ..DeadFilter::default() };
+        let filter = DeadFilter {
+            route: Some(route.name.clone()),
+            invalid: Some(true),
+            ..DeadFilter::default()
+        };
         let dropping = async {
             let mut left = excess as usize;
             while left > 0 {
-                let page = self.store.dead_page(&filter, None, left.min(TRIM_BATCH)).await?;
+                let page = self
+                    .store
+                    .dead_page(&filter, None, left.min(TRIM_BATCH))
+                    .await?;
                 let ids: Vec<_> = page.marks.into_iter().map(|mark| mark.id).collect();
                 if ids.is_empty() {
                     break;
                 }
-                let dropped = self.store.drop_dead(&ids).await?.into_iter().filter(|there| *there).count();
+                let dropped = self
+                    .store
+                    .drop_dead(&ids)
+                    .await?
+                    .into_iter()
+                    .filter(|there| *there)
+                    .count();
                 if let Some(metrics) = self.metrics.route(&route.name) {
                     metrics.dropped("dead_letters_full", dropped as u64);
                 }
@@ -286,7 +327,9 @@ impl AdmissionController {
 
     /// The room in Redis that is left for a route with these counts.
     fn room(&self, counts: &Counts) -> u64 {
-        let held = counts.pending_bytes().saturating_add(counts.dead_bytes.max(0) as u64);
+        let held = counts
+            .pending_bytes()
+            .saturating_add(counts.dead_bytes.max(0) as u64);
         room(self.memory, held, self.routes.len())
     }
 
@@ -322,7 +365,10 @@ impl AdmissionController {
                  late by that"
             );
         } else if self.skewed && !skewed {
-            info!(skew_ms = skew_us / 1000, "this replica's clock and redis's agree again");
+            info!(
+                skew_ms = skew_us / 1000,
+                "this replica's clock and redis's agree again"
+            );
         }
         self.skewed = skewed;
     }
@@ -334,11 +380,16 @@ impl AdmissionController {
         let returned = self.returned();
         self.read_memory().await;
         let asked_at = Instant::now();
-        let counts = self.store.counts(self.routes.iter().map(|route| &route.name)).await?;
+        let counts = self
+            .store
+            .counts(self.routes.iter().map(|route| &route.name))
+            .await?;
         self.share_out(&counts, &returned);
         self.report_room(&counts);
         for route in &self.routes {
-            let Some(metrics) = self.metrics.route(&route.name) else { continue };
+            let Some(metrics) = self.metrics.route(&route.name) else {
+                continue;
+            };
             let counts = counts.get(&route.name).copied().unwrap_or_default();
             metrics.show_counts(counts.messages, counts.dead);
             let full = limit_reached(route, pending(&counts));
@@ -351,7 +402,11 @@ impl AdmissionController {
             } else {
                 self.dead_letters_full.remove(&route.name);
             }
-            let Counts { messages: pending, dead, .. } = counts;
+            let Counts {
+                messages: pending,
+                dead,
+                ..
+            } = counts;
             let pending_bytes = counts.pending_bytes();
             match full.or(dead_letters.full.then_some("dead_letters")) {
                 Some(limit) if self.at_limit.insert(route.name.clone()) => {
@@ -370,13 +425,23 @@ impl AdmissionController {
 
 /// The most that a route may have pending.
 fn most_pending(route: &Route) -> MessageVolume {
-    let bytes = if mutants::is(Mutant::NoByteQuota) { u64::MAX } else { route.policy.max_pending_bytes };
-    MessageVolume { messages: route.policy.max_pending, bytes }
+    let bytes = if mutants::is(Mutant::NoByteQuota) {
+        u64::MAX
+    } else {
+        route.policy.max_pending_bytes
+    };
+    MessageVolume {
+        messages: route.policy.max_pending,
+        bytes,
+    }
 }
 
 /// Messages and bytes that a route has pending by a count, which may be wrong for a while.
 fn pending(counts: &Counts) -> MessageVolume {
-    MessageVolume { messages: counts.messages.max(0) as u64, bytes: counts.pending_bytes() }
+    MessageVolume {
+        messages: counts.messages.max(0) as u64,
+        bytes: counts.pending_bytes(),
+    }
 }
 
 /// The key of the limit that a route has reached, if any.

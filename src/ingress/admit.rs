@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::headers::{self, DelayHeaders, HeaderCommand};
 use crate::domain::route::DelayFrom;
 use crate::domain::{
-    Arrival, Header, InvalidReason, Message, Route, Target, Text, UnixMs, duration, message::stamped,
+    Arrival, Header, InvalidReason, Message, Route, Target, Text, UnixMs, duration,
+    message::stamped,
 };
 
 /// The kind of a record, by its headers.
@@ -79,29 +80,58 @@ pub fn admit(
     match decision {
         Ok(AdmitDecision::PassThrough { target, named }) => {
             if named {
-                message.headers.retain(|h| !headers::has_name(h, &route.policy.headers.target));
+                message
+                    .headers
+                    .retain(|h| !headers::has_name(h, &route.policy.headers.target));
             }
             Admitted::PassThrough { target, message }
         }
         Ok(AdmitDecision::Delayed { due, id, target }) => {
             message.headers.retain(|h| !is_delay_header(h, route));
-            Admitted::Delayed { due, id, target, message }
+            Admitted::Delayed {
+                due,
+                id,
+                target,
+                message,
+            }
         }
         Ok(AdmitDecision::Cancel { id }) => Admitted::Cancel { id },
         Ok(AdmitDecision::Reschedule { id, due, target }) => {
             message.headers.retain(|h| !is_delay_header(h, route));
-            Admitted::Reschedule { id, due, target, message }
+            Admitted::Reschedule {
+                id,
+                due,
+                target,
+                message,
+            }
         }
-        Err((reason, error)) => Admitted::Invalid { reason, error: Text::from(error), message },
+        Err((reason, error)) => Admitted::Invalid {
+            reason,
+            error: Text::from(error),
+            message,
+        },
     }
 }
 
 /// An [`Admitted`] without its message.
 enum AdmitDecision {
-    PassThrough { target: Arc<Target>, named: bool },
-    Delayed { due: UnixMs, id: Option<Text>, target: Arc<Target> },
-    Cancel { id: Text },
-    Reschedule { id: Text, due: UnixMs, target: Arc<Target> },
+    PassThrough {
+        target: Arc<Target>,
+        named: bool,
+    },
+    Delayed {
+        due: UnixMs,
+        id: Option<Text>,
+        target: Arc<Target>,
+    },
+    Cancel {
+        id: Text,
+    },
+    Reschedule {
+        id: Text,
+        due: UnixMs,
+        target: Arc<Target>,
+    },
 }
 
 type InvalidCause = (InvalidReason, String);
@@ -117,7 +147,10 @@ pub(super) fn within_limits(
     // Kafka's client cuts a name at a NUL byte: the header would arrive under another name.
     let is_cut = |header: &Header| header.name.as_str().contains('\0');
     if matches!(*route.to, Target::Kafka { .. }) && message.headers.iter().any(is_cut) {
-        return Err((InvalidReason::BadHeaders, "a header's name holds a NUL byte".to_owned()));
+        return Err((
+            InvalidReason::BadHeaders,
+            "a header's name holds a NUL byte".to_owned(),
+        ));
     }
     let bytes = message.headers_len();
     let most = route.policy.max_headers;
@@ -128,7 +161,10 @@ pub(super) fn within_limits(
     let bytes = message.body_len();
     let most = route.policy.max_size;
     if bytes > most {
-        return Err((InvalidReason::TooBig, format!("a body of {bytes} bytes, over max_size of {most}")));
+        return Err((
+            InvalidReason::TooBig,
+            format!("a body of {bytes} bytes, over max_size of {most}"),
+        ));
     }
     Ok(())
 }
@@ -143,29 +179,49 @@ fn decide(
     let found = headers::find_delay_headers(&message.headers, names);
     // Each header may appear once, needed or not: two ids on a passing message are no less odd.
     if let Some(name) = found.repeated {
-        return Err((InvalidReason::Ambiguous, format!("{name} appears more than once")));
+        return Err((
+            InvalidReason::Ambiguous,
+            format!("{name} appears more than once"),
+        ));
     }
     if found.delay.is_some() && found.deliver_at.is_some() {
-        return Err((InvalidReason::Ambiguous, format!("both {} and {}", names.delay, names.deliver_at)));
+        return Err((
+            InvalidReason::Ambiguous,
+            format!("both {} and {}", names.delay, names.deliver_at),
+        ));
     }
     let origin = message.origin;
     let op = found.op.map(|value| headers::op(value, origin)).transpose();
     let op = op.map_err(|e| (InvalidReason::BadOp, format!("{}: {e}", names.op)))?;
     if op.is_some() && !route.policy.commands {
-        return Err((InvalidReason::BadOp, format!("{}: the route takes no commands", names.op)));
+        return Err((
+            InvalidReason::BadOp,
+            format!("{}: the route takes no commands", names.op),
+        ));
     }
     let delayed = found.delay.is_some() || found.deliver_at.is_some();
     if op.is_none() && !delayed {
         // An id alone asks for nothing: a message that Postdate published may pass through again unchanged.
         let target = target(&found, message, route)?;
-        return Ok(AdmitDecision::PassThrough { target, named: found.target.is_some() });
+        return Ok(AdmitDecision::PassThrough {
+            target,
+            named: found.target.is_some(),
+        });
     }
     let bad_id = |e: String| (InvalidReason::BadId, format!("{}: {e}", names.id));
-    let id = found.id.map(|value| headers::id(value, origin)).transpose().map_err(bad_id)?;
+    let id = found
+        .id
+        .map(|value| headers::id(value, origin))
+        .transpose()
+        .map_err(bad_id)?;
     let Some(op) = op else {
         let target = target(&found, message, route)?;
         let due = due(&found, message, produced, route, arrival)?;
-        return Ok(AdmitDecision::Delayed { due, id: id.flatten(), target });
+        return Ok(AdmitDecision::Delayed {
+            due,
+            id: id.flatten(),
+            target,
+        });
     };
     let id = match id {
         Some(Some(id)) => id,
@@ -182,18 +238,31 @@ fn decide(
         return Ok(AdmitDecision::Cancel { id });
     }
     let target = target(&found, message, route)?;
-    Ok(AdmitDecision::Reschedule { id, due: due(&found, message, produced, route, arrival)?, target })
+    Ok(AdmitDecision::Reschedule {
+        id,
+        due: due(&found, message, produced, route, arrival)?,
+        target,
+    })
 }
 
 /// The route's own target, or the allowed one that the message names.
-fn target(found: &DelayHeaders<'_>, message: &Message, route: &Route) -> Result<Arc<Target>, InvalidCause> {
-    let Some(value) = found.target else { return Ok(route.to.clone()) };
+fn target(
+    found: &DelayHeaders<'_>,
+    message: &Message,
+    route: &Route,
+) -> Result<Arc<Target>, InvalidCause> {
+    let Some(value) = found.target else {
+        return Ok(route.to.clone());
+    };
     let text = headers::text(value, message.origin).and_then(Text::from_utf8);
     let target = text.and_then(|name| route.named_target(name.as_str()).cloned());
     target.ok_or_else(|| {
         let named = headers::describe(value, message.origin);
         let name = &route.policy.headers.target;
-        (InvalidReason::ForbiddenTarget, format!("{name}: {named} is neither the route's target nor allowed"))
+        (
+            InvalidReason::ForbiddenTarget,
+            format!("{name}: {named} is neither the route's target nor allowed"),
+        )
     })
 }
 
@@ -210,12 +279,20 @@ fn due(
     let (due, name) = match (found.delay, found.deliver_at) {
         (Some(value), _) => {
             let delay = headers::delay_ms(value, message.origin);
-            let delay = delay.map_err(|e| (InvalidReason::BadDelay, format!("{}: {e}", names.delay)))?;
+            let delay =
+                delay.map_err(|e| (InvalidReason::BadDelay, format!("{}: {e}", names.delay)))?;
             let from = delay_base(produced, policy.delay_from, arrival.latest);
             // A delay of 0 from the arrival is due on arrival. `earliest` makes it so: `latest` may not have
             // come yet.
             let nothing = delay == 0 && from == arrival.latest;
-            (if nothing { arrival.earliest } else { from.plus(delay) }, &names.delay)
+            (
+                if nothing {
+                    arrival.earliest
+                } else {
+                    from.plus(delay)
+                },
+                &names.delay,
+            )
         }
         (None, Some(value)) => {
             let due = headers::deliver_at(value, message.origin);
@@ -226,7 +303,10 @@ fn due(
         }
         // Only a reschedule can have neither header.
         (None, None) => {
-            let error = format!("{} or {}: missing, {} needs one", names.delay, names.deliver_at, names.op);
+            let error = format!(
+                "{} or {}: missing, {} needs one",
+                names.delay, names.deliver_at, names.op
+            );
             return Err((InvalidReason::BadDelay, error));
         }
     };
@@ -234,7 +314,10 @@ fn due(
     if ahead > policy.max_delay_ms {
         let ahead = duration::render(ahead);
         let most = duration::render(policy.max_delay_ms);
-        return Err((InvalidReason::TooFar, format!("{name}: due in {ahead}, over max_delay of {most}")));
+        return Err((
+            InvalidReason::TooFar,
+            format!("{name}: due in {ahead}, over max_delay of {most}"),
+        ));
     }
     // RFC 3339 reaches back to the year 0. Every past due time means now, and the store need not know times
     // before 1970.
@@ -244,7 +327,8 @@ fn due(
 /// The time that a delay counts from. A production time in the future, or before 1970 (Kafka's -1: no
 /// timestamp), says nothing about when the message was produced.
 fn delay_base(produced: Option<UnixMs>, from: DelayFrom, arrival: UnixMs) -> UnixMs {
-    let known = produced.filter(|at| from == DelayFrom::Produced && (UnixMs(0)..=arrival).contains(at));
+    let known =
+        produced.filter(|at| from == DelayFrom::Produced && (UnixMs(0)..=arrival).contains(at));
     known.unwrap_or(arrival)
 }
 
@@ -252,9 +336,15 @@ fn delay_base(produced: Option<UnixMs>, from: DelayFrom, arrival: UnixMs) -> Uni
 /// Postdate sets when it publishes (an inbound one is from an earlier life of the message).
 pub(super) fn is_delay_header(header: &Header, route: &Route) -> bool {
     let names = &route.policy.headers;
-    [&names.delay, &names.deliver_at, &names.id, &names.op, &names.target]
-        .iter()
-        .any(|n| headers::has_name(header, n))
+    [
+        &names.delay,
+        &names.deliver_at,
+        &names.id,
+        &names.op,
+        &names.target,
+    ]
+    .iter()
+    .any(|n| headers::has_name(header, n))
         || stamped::ALL.iter().any(|n| headers::has_name(header, n))
 }
 

@@ -70,12 +70,26 @@ impl StoreWork {
     pub(super) fn new(route: Arc<Route>, now: UnixMs) -> Self {
         // A claimed bundle of a rate-limited route waits for its tokens in memory, so a bundle holds no more
         // than one second's worth.
-        let worth = route.policy.rate.map_or(BUNDLE_MESSAGES, |rate| rate.per_second as usize);
-        Self { route, now, max_messages: worth.min(BUNDLE_MESSAGES), partitions: BTreeMap::new() }
+        let worth = route
+            .policy
+            .rate
+            .map_or(BUNDLE_MESSAGES, |rate| rate.per_second as usize);
+        Self {
+            route,
+            now,
+            max_messages: worth.min(BUNDLE_MESSAGES),
+            partitions: BTreeMap::new(),
+        }
     }
 
     /// Adds a message to be kept until it is due. `target` is empty for the route's own.
-    pub(super) fn store(&mut self, p: Partition, target: TargetRef, entry: Entry, receipt: Receipt) {
+    pub(super) fn store(
+        &mut self,
+        p: Partition,
+        target: TargetRef,
+        entry: Entry,
+        receipt: Receipt,
+    ) {
         let work = self.partitions.entry(p).or_default();
         let named = entry.flags.has(Flags::NAMED);
         if let Some(id) = entry.id.clone().filter(|_| named)
@@ -91,8 +105,17 @@ impl StoreWork {
             work.close(&self.route);
         }
         let together = named || ordered;
-        let span = if together { MIN_SPAN_MS } else { span_ms(entry.due.since(self.now)) };
-        let key = BundleKey { target, span, bucket: entry.due.0.div_euclid(span), together };
+        let span = if together {
+            MIN_SPAN_MS
+        } else {
+            span_ms(entry.due.since(self.now))
+        };
+        let key = BundleKey {
+            target,
+            span,
+            bucket: entry.due.0.div_euclid(span),
+            together,
+        };
         work.target = Some(key.target.clone());
         let bytes = entry.stored_size();
         let at = work.open_bundle(key);
@@ -144,7 +167,11 @@ impl StoreWork {
 impl PartitionWork {
     /// The index of the open bundle of a key. Opens one if there is none.
     fn open_bundle(&mut self, key: BundleKey) -> usize {
-        if self.open.get(self.last_open).is_none_or(|(known, _)| *known != key) {
+        if self
+            .open
+            .get(self.last_open)
+            .is_none_or(|(known, _)| *known != key)
+        {
             self.last_open = self.open_by_key.get(&key).copied().unwrap_or_else(|| {
                 self.open.push((key.clone(), OpenBundle::default()));
                 self.open_by_key.insert(key, self.open.len() - 1);
@@ -175,7 +202,10 @@ impl PartitionWork {
         self.ops.push(WriteOp::Store {
             route: route.name.clone(),
             on_duplicate: route.policy.on_duplicate,
-            bundle: Bundle { target, entries: Arc::new(bundle.entries) },
+            bundle: Bundle {
+                target,
+                entries: Arc::new(bundle.entries),
+            },
         });
         self.positions.push(None);
         self.receipts.push(bundle.receipts);
@@ -210,7 +240,10 @@ mod tests {
         for (at, entry) in messages.into_iter().enumerate() {
             work.store(Partition(3), TargetRef::Own, entry, ledger.enter(at as i64));
         }
-        work.finish().remove(&Partition(3)).map(|w| w.ops).unwrap_or_default()
+        work.finish()
+            .remove(&Partition(3))
+            .map(|w| w.ops)
+            .unwrap_or_default()
     }
 
     fn sizes(ops: &[WriteOp]) -> Vec<usize> {
@@ -242,21 +275,39 @@ mod tests {
     #[test]
     fn a_bundle_of_a_limited_route_holds_a_seconds_worth() {
         let mut route = (*testing::route()).clone();
-        route.policy.rate = Some(crate::domain::RateLimit { per_second: 2, burst: 100 });
+        route.policy.rate = Some(crate::domain::RateLimit {
+            per_second: 2,
+            burst: 100,
+        });
         let ledger = Ledger::new();
         let mut work = StoreWork::new(Arc::new(route), UnixMs(0));
         for at in 0..5 {
-            work.store(Partition(3), TargetRef::Own, entry(3_600_000, None), ledger.enter(at));
+            work.store(
+                Partition(3),
+                TargetRef::Own,
+                entry(3_600_000, None),
+                ledger.enter(at),
+            );
         }
-        let ops = work.finish().remove(&Partition(3)).map(|w| w.ops).unwrap_or_default();
+        let ops = work
+            .finish()
+            .remove(&Partition(3))
+            .map(|w| w.ops)
+            .unwrap_or_default();
         assert_eq!(sizes(&ops), vec![1, 2, 2]);
     }
 
     #[test]
     fn a_name_that_comes_again_closes_what_was_begun_before() {
-        let ops = work(vec![entry(1000, Some("a")), entry(1001, Some("b")), entry(1002, Some("a"))]);
+        let ops = work(vec![
+            entry(1000, Some("a")),
+            entry(1001, Some("b")),
+            entry(1002, Some("a")),
+        ]);
         assert_eq!(sizes(&ops), vec![1, 2]);
-        let WriteOp::Store { bundle, .. } = &ops[0] else { panic!("a store comes first") };
+        let WriteOp::Store { bundle, .. } = &ops[0] else {
+            panic!("a store comes first")
+        };
         assert_eq!(bundle.entries.len(), 2, "the first two come first");
     }
 
@@ -266,7 +317,13 @@ mod tests {
         route.policy.ordered = true;
         let ledger = Ledger::new();
         let mut work = StoreWork::new(Arc::new(route), UnixMs(0));
-        let messages = [("", None), ("", Some("a")), ("", None), ("other", None), ("", None)];
+        let messages = [
+            ("", None),
+            ("", Some("a")),
+            ("", None),
+            ("other", None),
+            ("", None),
+        ];
         for (at, (target, name)) in messages.into_iter().enumerate() {
             let mut entry = entry(3_600_000, name);
             entry.handouts = at as u32;
@@ -277,7 +334,11 @@ mod tests {
                 ledger.enter(at as i64),
             );
         }
-        let ops = work.finish().remove(&Partition(3)).map(|w| w.ops).unwrap_or_default();
+        let ops = work
+            .finish()
+            .remove(&Partition(3))
+            .map(|w| w.ops)
+            .unwrap_or_default();
         assert_eq!(ops.len(), 3);
         let came = ops.iter().flat_map(|op| match op {
             WriteOp::Store { bundle, .. } => bundle.entries.iter().map(|e| e.handouts).collect(),

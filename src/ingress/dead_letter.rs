@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use crate::domain::{
-    DeadLetterLimits, DeadReason, Entry, Flags, Origin, Route, RoutePolicy, TargetRef, UnixMs, dying,
+    DeadLetterLimits, DeadReason, Entry, Flags, Origin, Route, RoutePolicy, TargetRef, UnixMs,
+    dying,
 };
 use crate::store::{Bundle, DeadLetter, WriteOp};
 
@@ -22,11 +23,23 @@ pub(super) fn to_write_op(
     if first {
         dying::begin(&mut entry, now, reason);
     }
-    let bundle = Bundle { target, entries: Arc::new(vec![entry]) };
+    let bundle = Bundle {
+        target,
+        entries: Arc::new(vec![entry]),
+    };
     if first {
-        WriteOp::Store { route: name, on_duplicate: route.policy.on_duplicate, bundle }
+        WriteOp::Store {
+            route: name,
+            on_duplicate: route.policy.on_duplicate,
+            bundle,
+        }
     } else {
-        WriteOp::DeadLetter(DeadLetter { route: name, reason, bundle, raw: None })
+        WriteOp::DeadLetter(DeadLetter {
+            route: name,
+            reason,
+            bundle,
+            raw: None,
+        })
     }
 }
 
@@ -71,16 +84,24 @@ mod tests {
         let entry = |body: usize, header: usize| {
             let mut entry = testing::entry(UnixMs(0), b"");
             entry.message.body = Some(Bytes::from(vec![0; body]));
-            entry.message.headers = vec![Header::new("h", HeaderValue::Bytes(vec![0; header].into()))];
+            entry.message.headers =
+                vec![Header::new("h", HeaderValue::Bytes(vec![0; header].into()))];
             entry.message.key = Some(Bytes::from_static(b"key"));
             entry
         };
         let fits = entry(95, 1);
         assert_eq!(fit_entry(fits.clone(), &policy), Some(fits), "inclusive");
-        let Some(short) = fit_entry(entry(96, 1), &policy) else { panic!("from Kafka it is kept") };
+        let Some(short) = fit_entry(entry(96, 1), &policy) else {
+            panic!("from Kafka it is kept")
+        };
         assert!(short.flags.has(Flags::LEFT_OUT) && short.message.body.is_none());
-        assert_eq!((short.message.headers.len(), short.message.key), (1, Some("key".into())));
-        let Some(short) = fit_entry(entry(1, 99), &policy) else { panic!("from Kafka it is kept") };
+        assert_eq!(
+            (short.message.headers.len(), short.message.key),
+            (1, Some("key".into()))
+        );
+        let Some(short) = fit_entry(entry(1, 99), &policy) else {
+            panic!("from Kafka it is kept")
+        };
         assert_eq!(short.message.headers, []);
         let mut amqp = entry(96, 1);
         amqp.message.origin = Origin::Rabbitmq;

@@ -10,7 +10,9 @@ use parking_lot::Mutex;
 use tracing::debug;
 
 use super::{Receipt, dead_letter};
-use crate::domain::failure_policy::{self, FailedMessage, FailedPublish, FailureDecision, PublishFlow};
+use crate::domain::failure_policy::{
+    self, FailedMessage, FailedPublish, FailureDecision, PublishFlow,
+};
 use crate::domain::{Entry, Partition, Route, Target, UnixMs, Verdict, retry};
 use crate::egress::{Lanes, Publication, PublishBatch, VerdictInbox};
 use crate::lifecycle::{Shutdown, Stage, Tasks};
@@ -90,7 +92,15 @@ struct FailedDue {
 
 impl DueOnArrival {
     pub(super) fn start(dependencies: &DueOnArrivalDependencies<'_>) -> Self {
-        let &DueOnArrivalDependencies { store, lanes, tracer, bursts, quota, tasks, shutdown } = dependencies;
+        let &DueOnArrivalDependencies {
+            store,
+            lanes,
+            tracer,
+            bursts,
+            quota,
+            tasks,
+            shutdown,
+        } = dependencies;
         let publisher = Arc::new(DuePublisher {
             store: store.clone(),
             lanes: lanes.clone(),
@@ -122,7 +132,12 @@ impl DueOnArrival {
     }
 
     /// Submits a batch to its lanes, in order.
-    pub(super) fn publish(&self, route: &Arc<Route>, metrics: &Arc<RouteMetrics>, batch: Vec<DueMessage>) {
+    pub(super) fn publish(
+        &self,
+        route: &Arc<Route>,
+        metrics: &Arc<RouteMetrics>,
+        batch: Vec<DueMessage>,
+    ) {
         let publisher = &self.0;
         let mut batch = batch.into_iter().peekable();
         while let Some(first) = batch.next() {
@@ -147,10 +162,21 @@ impl DuePublisher {
         together: Vec<DueMessage>,
     ) -> Vec<Publication> {
         let handed_us = self.store.clock().local().mono_us();
-        let ids = self.store.unique_ids(together.iter().map(|due| due.partition));
+        let ids = self
+            .store
+            .unique_ids(together.iter().map(|due| due.partition));
         let mut entries = Vec::with_capacity(together.len());
         let mut open = Vec::with_capacity(together.len());
-        for (DueMessage { entry, partition, receipt, .. }, id) in together.into_iter().zip(&ids) {
+        for (
+            DueMessage {
+                entry,
+                partition,
+                receipt,
+                ..
+            },
+            id,
+        ) in together.into_iter().zip(&ids)
+        {
             if let Some(cause) = entry.repeat_cause(0) {
                 metrics.redelivered(cause, 1);
                 self.bursts.note_message(
@@ -176,12 +202,23 @@ impl DuePublisher {
             not_after_us: (handed_us + LANE_DEADLINE_US).into(),
         });
         let left = open.len();
-        let publication = |index| Publication { batch: batch.clone(), index };
+        let publication = |index| Publication {
+            batch: batch.clone(),
+            index,
+        };
         let publications = (0..left as u32).map(publication).collect();
         let trail = self.store.trail(&route.name).cloned();
         let route = route.clone();
         let metrics = metrics.clone();
-        let in_flight = DueBatch { batch, route, metrics, trail, open, left, handed_us };
+        let in_flight = DueBatch {
+            batch,
+            route,
+            metrics,
+            trail,
+            open,
+            left,
+            handed_us,
+        };
         self.in_flight.lock().insert(number, in_flight);
         publications
     }
@@ -197,24 +234,50 @@ impl DuePublisher {
         for (ticket, verdict) in verdicts {
             let number = ticket >> INDEX_BITS;
             let index = (ticket & ((1 << INDEX_BITS) - 1)) as usize;
-            let Some(together) = in_flight.get_mut(&number) else { continue };
-            let Some((partition, receipt)) = together.open.get_mut(index).and_then(Option::take) else {
+            let Some(together) = in_flight.get_mut(&number) else {
+                continue;
+            };
+            let Some((partition, receipt)) = together.open.get_mut(index).and_then(Option::take)
+            else {
                 continue;
             };
             together.left -= 1;
-            self.end_span(together, index, &verdict, VerdictMoment { store_us: now_us, mono_us });
-            let DueBatch { batch, route, metrics, trail, handed_us, .. } = &*together;
+            self.end_span(
+                together,
+                index,
+                &verdict,
+                VerdictMoment {
+                    store_us: now_us,
+                    mono_us,
+                },
+            );
+            let DueBatch {
+                batch,
+                route,
+                metrics,
+                trail,
+                handed_us,
+                ..
+            } = &*together;
             if verdict == Verdict::Confirmed {
                 let due_us = batch.entries[index].due.0 * 1000;
                 let late_us = now_us.unwrap_or(due_us) - due_us;
                 metrics.published.inc();
                 if let Some(trail) = trail {
                     let at = UnixMs((due_us + late_us) / 1000);
-                    trail.delivered(batch.ids[index].as_str(), at, late_us / 1000, 1, &batch.target);
+                    trail.delivered(
+                        batch.ids[index].as_str(),
+                        at,
+                        late_us / 1000,
+                        1,
+                        &batch.target,
+                    );
                 }
                 let span = DeliverySpan::of(&batch.spans, index as u32);
                 metrics.delivered_late(late_us, span.map(DeliverySpan::trace_id));
-                metrics.confirm.observe((mono_us - handed_us).max(0) as f64 / 1e6);
+                metrics
+                    .confirm
+                    .observe((mono_us - handed_us).max(0) as f64 / 1e6);
                 safe.push(receipt);
             } else {
                 let route = route.clone();
@@ -222,7 +285,15 @@ impl DuePublisher {
                 let mut entry = batch.entries[index].clone();
                 entry.id = Some(batch.ids[index].clone());
                 let target = batch.target.clone();
-                failed.push(FailedDue { route, metrics, target, entry, partition, receipt, verdict });
+                failed.push(FailedDue {
+                    route,
+                    metrics,
+                    target,
+                    entry,
+                    partition,
+                    receipt,
+                    verdict,
+                });
             }
             if together.left == 0 {
                 in_flight.remove(&number);
@@ -235,8 +306,15 @@ impl DuePublisher {
 
     /// Ends the span of a message's delivery, if its trace is recorded.
     fn end_span(&self, together: &DueBatch, index: usize, verdict: &Verdict, at: VerdictMoment) {
-        let DueBatch { batch, route, handed_us, .. } = together;
-        let Some(span) = DeliverySpan::of(&batch.spans, index as u32) else { return };
+        let DueBatch {
+            batch,
+            route,
+            handed_us,
+            ..
+        } = together;
+        let Some(span) = DeliverySpan::of(&batch.spans, index as u32) else {
+            return;
+        };
         let due = batch.entries[index].asked_due();
         let facts = DeliveryFacts {
             route,
@@ -253,7 +331,9 @@ impl DuePublisher {
 
     /// Stores a failed message, or what the failure policy makes of it.
     fn store_failed(self: Arc<Self>, failed: FailedDue) {
-        let Some(op) = self.failure_op(&failed) else { return failed.receipt.resolve() };
+        let Some(op) = self.failure_op(&failed) else {
+            return failed.receipt.resolve();
+        };
         let publisher = self.clone();
         self.tasks.spawn("ingress:answers", async move {
             match publisher.store.write(failed.partition, vec![op]).await {
@@ -266,10 +346,20 @@ impl DuePublisher {
 
     /// The write for a failed message. `None` if the message is dropped.
     fn failure_op(&self, failed: &FailedDue) -> Option<WriteOp> {
-        let FailedDue { route, metrics, target, entry, verdict, .. } = failed;
+        let FailedDue {
+            route,
+            metrics,
+            target,
+            entry,
+            verdict,
+            ..
+        } = failed;
         let now = self.store.clock().now();
         let target = route.target_ref(target);
-        let one = |entry| Bundle { target: target.clone(), entries: Arc::new(vec![entry]) };
+        let one = |entry| Bundle {
+            target: target.clone(),
+            entries: Arc::new(vec![entry]),
+        };
         let route_name = route.name.clone();
         let store = |bundle| WriteOp::Store {
             route: route_name.clone(),
@@ -283,12 +373,28 @@ impl DuePublisher {
         let handouts = entry.handouts + 1;
         let flow = PublishFlow::Delayed;
         let jitter = fastrand::f64();
-        let publish = FailedPublish { entry, verdict, handouts, flow, now, jitter };
+        let publish = FailedPublish {
+            entry,
+            verdict,
+            handouts,
+            flow,
+            now,
+            jitter,
+        };
         let quota = |size| self.quota.take(&route.name, size);
-        let FailedMessage { mut entry, decision, is_full } = failure_policy::decide(publish, route, quota);
+        let FailedMessage {
+            mut entry,
+            decision,
+            is_full,
+        } = failure_policy::decide(publish, route, quota);
         if let Some(reason) = is_full {
             let error = retry::describe(verdict).1;
-            self.bursts.note(failure_policy::QUOTA_FULL, &route.name, reason.as_str(), error);
+            self.bursts.note(
+                failure_policy::QUOTA_FULL,
+                &route.name,
+                reason.as_str(),
+                error,
+            );
         }
         match decision {
             FailureDecision::RetryAt(due) | FailureDecision::WaitUntil(due) => {
@@ -302,7 +408,13 @@ impl DuePublisher {
                 if matches!(decision, FailureDecision::DeadLetter(_)) {
                     metrics.dead_letter(reason.as_str());
                 }
-                Some(dead_letter::to_write_op(route, reason, target.clone(), entry, now))
+                Some(dead_letter::to_write_op(
+                    route,
+                    reason,
+                    target.clone(),
+                    entry,
+                    now,
+                ))
             }
             FailureDecision::Drop => {
                 metrics.dropped(failure_policy::DROP_REASON, 1);

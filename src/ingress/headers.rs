@@ -34,7 +34,10 @@ pub(super) fn has_name(header: &Header, name: &str) -> bool {
 
 /// Finds the delay headers under a route's names for them, in one pass and without allocation: most headers
 /// differ in length already.
-pub(super) fn find_delay_headers<'a>(headers: &'a [Header], names: &'a HeaderNames) -> DelayHeaders<'a> {
+pub(super) fn find_delay_headers<'a>(
+    headers: &'a [Header],
+    names: &'a HeaderNames,
+) -> DelayHeaders<'a> {
     let mut found = DelayHeaders::default();
     for header in headers {
         let (slot, name) = if has_name(header, &names.delay) {
@@ -61,7 +64,9 @@ pub(super) fn find_delay_headers<'a>(headers: &'a [Header], names: &'a HeaderNam
 /// mapper may write them); JSON escapes between the quotes stay as they are. `None` if the value is of another
 /// type.
 pub(super) fn text(value: &HeaderValue, origin: Origin) -> Option<Bytes> {
-    let (HeaderValue::Bytes(bytes) | HeaderValue::LongString(bytes)) = value else { return None };
+    let (HeaderValue::Bytes(bytes) | HeaderValue::LongString(bytes)) = value else {
+        return None;
+    };
     match bytes.as_ref() {
         [b'"', inner @ .., b'"'] if origin == Origin::Kafka => Some(bytes.slice_ref(inner)),
         _ => Some(bytes.clone()),
@@ -78,14 +83,18 @@ pub(super) fn delay_ms(value: &HeaderValue, origin: Origin) -> Result<i64, Strin
             (Some(ms), _) => Some(ms),
             (None, Some(text)) => {
                 let error = |e: String| format!("{} is no delay: {e}", quote(&text));
-                let text = std::str::from_utf8(&text).map_err(|_| error("it is not UTF-8".to_owned()))?;
+                let text =
+                    std::str::from_utf8(&text).map_err(|_| error("it is not UTF-8".to_owned()))?;
                 return duration::parse_header(text).map_err(|e| error(e.to_string()));
             }
             (None, None) => None,
         },
     };
     ms.filter(|ms| *ms >= 0).ok_or_else(|| {
-        format!("{} is no delay: milliseconds (0 or more) or a duration is expected", describe(value, origin))
+        format!(
+            "{} is no delay: milliseconds (0 or more) or a duration is expected",
+            describe(value, origin)
+        )
     })
 }
 
@@ -93,7 +102,9 @@ pub(super) fn delay_ms(value: &HeaderValue, origin: Origin) -> Result<i64, Strin
 pub(super) fn deliver_at(value: &HeaderValue, origin: Origin) -> Result<UnixMs, String> {
     let error = |e: &str| format!("{} is no moment: {e}", describe(value, origin));
     if let HeaderValue::Timestamp(seconds) = value {
-        let ms = i64::try_from(*seconds).ok().and_then(|s| s.checked_mul(1000));
+        let ms = i64::try_from(*seconds)
+            .ok()
+            .and_then(|s| s.checked_mul(1000));
         return ms.map(UnixMs).ok_or_else(|| error("it is too large"));
     }
     let ms = match (integer(value), text(value, origin)) {
@@ -104,13 +115,21 @@ pub(super) fn deliver_at(value: &HeaderValue, origin: Origin) -> Result<UnixMs, 
                 return moment::parse(text).map_err(|e| error(&e.to_string()));
             }
             // Allow at most 19 digits, as in a delay: nobody means a longer number.
-            let ms = Some(text).filter(|t| t.len() <= 19).and_then(|t| t.parse().ok());
+            let ms = Some(text)
+                .filter(|t| t.len() <= 19)
+                .and_then(|t| t.parse().ok());
             ms.ok_or_else(|| error("it is too large"))?
         }
-        (None, None) => return Err(error("Unix milliseconds, RFC 3339 or an AMQP timestamp is expected")),
+        (None, None) => {
+            return Err(error(
+                "Unix milliseconds, RFC 3339 or an AMQP timestamp is expected",
+            ));
+        }
     };
     if ms < MIN_UNIX_MS {
-        return Err(error("Unix milliseconds have 12 digits or more (are these seconds?)"));
+        return Err(error(
+            "Unix milliseconds have 12 digits or more (are these seconds?)",
+        ));
     }
     Ok(UnixMs(ms))
 }
@@ -125,7 +144,9 @@ pub(super) fn id(value: &HeaderValue, origin: Origin) -> Result<Option<Text>, St
     if bytes.is_empty() || bytes.len() > limits::MAX_ID_BYTES {
         return Err(error("1 to 256 bytes are expected"));
     }
-    Text::from_utf8(bytes).map(Some).ok_or_else(|| error("it is not UTF-8"))
+    Text::from_utf8(bytes)
+        .map(Some)
+        .ok_or_else(|| error("it is not UTF-8"))
 }
 
 /// The command of an op header.
@@ -140,14 +161,19 @@ pub(super) fn op(value: &HeaderValue, origin: Origin) -> Result<HeaderCommand, S
     match text(value, origin).as_deref() {
         Some(b"cancel") => Ok(HeaderCommand::Cancel),
         Some(b"reschedule") => Ok(HeaderCommand::Reschedule),
-        _ => Err(format!("{} is no command: cancel and reschedule are", describe(value, origin))),
+        _ => Err(format!(
+            "{} is no command: cancel and reschedule are",
+            describe(value, origin)
+        )),
     }
 }
 
 /// Renders a value for a person: text in quotes, cut and escaped; other types by their name, and small values.
 pub(super) fn describe(value: &HeaderValue, origin: Origin) -> String {
     match value {
-        HeaderValue::Bytes(_) | HeaderValue::LongString(_) => quote(&text(value, origin).unwrap_or_default()),
+        HeaderValue::Bytes(_) | HeaderValue::LongString(_) => {
+            quote(&text(value, origin).unwrap_or_default())
+        }
         HeaderValue::Null => "null".to_owned(),
         HeaderValue::Bool(v) => format!("the bool {v}"),
         HeaderValue::F32(v) => format!("the float {v:e}"),
@@ -167,7 +193,11 @@ fn quote(bytes: &[u8]) -> String {
         quoted.extend(chunk.valid().escape_debug());
         quoted.extend(chunk.invalid().escape_ascii().map(char::from));
     }
-    quoted.push_str(if bytes.len() > MAX_QUOTED_BYTES { "\"..." } else { "\"" });
+    quoted.push_str(if bytes.len() > MAX_QUOTED_BYTES {
+        "\"..."
+    } else {
+        "\""
+    });
     quoted
 }
 
@@ -189,7 +219,8 @@ fn integer(value: &HeaderValue) -> Option<i64> {
 /// sign means here.
 fn whole_number(value: f64) -> Option<i64> {
     // This is 2^63 exactly. The largest float below it fits.
-    let fits = value.is_sign_positive() && value.fract() == 0.0 && value < 9_223_372_036_854_775_808.0;
+    let fits =
+        value.is_sign_positive() && value.fract() == 0.0 && value < 9_223_372_036_854_775_808.0;
     fits.then_some(value as i64)
 }
 

@@ -104,7 +104,13 @@ struct JudgedBatch {
 impl JudgedBatch {
     fn new(route: &Arc<Route>, now: UnixMs) -> Self {
         let work = StoreWork::new(route.clone(), now);
-        Self { work, far_ahead: Vec::new(), due: Vec::new(), passing: Vec::new(), soonest: UnixMs(i64::MAX) }
+        Self {
+            work,
+            far_ahead: Vec::new(),
+            due: Vec::new(),
+            passing: Vec::new(),
+            soonest: UnixMs(i64::MAX),
+        }
     }
 }
 
@@ -184,13 +190,19 @@ impl Intake {
     /// if shutting down begins while the store is away, or if this process does not serve the route.
     pub async fn open(self: &Arc<Self>, route: &Arc<Route>, name: String) -> Option<Source> {
         let metrics = self.metrics.route(&route.name)?.clone();
-        let reread_until =
-            self.until_done("read a source's mark", || self.store.highest_offset(&name)).await?;
+        let reread_until = self
+            .until_done("read a source's mark", || self.store.highest_offset(&name))
+            .await?;
         Some(Source {
             intake: self.clone(),
             jitter: SourceJitter::new(route, &name),
             linger_buffer: self.linger_buffer(route),
-            loops: self.loops.lock().entry(route.name.clone()).or_default().clone(),
+            loops: self
+                .loops
+                .lock()
+                .entry(route.name.clone())
+                .or_default()
+                .clone(),
             route: route.clone(),
             name,
             reread_until,
@@ -198,7 +210,11 @@ impl Intake {
             batches: 0,
             bypasses_store: false,
             had_time: false,
-            gate: self.gates.get(&route.name).cloned().unwrap_or_else(AdmissionGate::unbounded),
+            gate: self
+                .gates
+                .get(&route.name)
+                .cloned()
+                .unwrap_or_else(AdmissionGate::unbounded),
             pass_through: self.pass_through(route, &metrics),
             metrics,
         })
@@ -218,7 +234,10 @@ impl Intake {
     fn linger_buffer(&self, route: &Arc<Route>) -> Arc<LingerBuffer> {
         let mut linger_buffers = self.linger_buffers.lock();
         let new = || Arc::new(LingerBuffer::new(route.clone(), self.store.partitions()));
-        linger_buffers.entry(route.name.clone()).or_insert_with(new).clone()
+        linger_buffers
+            .entry(route.name.clone())
+            .or_insert_with(new)
+            .clone()
     }
 
     /// Retries `call` until it succeeds. `None` if shutting down is forced, or has begun and an attempt has
@@ -257,7 +276,9 @@ impl Source {
     /// later; they are dropped if shutting down has begun and the store cannot be reached. Not cancel-safe: a
     /// caller that gives up drops the source, and its ledger with it.
     pub async fn take(&mut self, mut batch: Vec<Delivery>) -> Vec<Delivery> {
-        let Some(mut permits) = self.gate.try_admit(batch.len()) else { return batch };
+        let Some(mut permits) = self.gate.try_admit(batch.len()) else {
+            return batch;
+        };
         let rest = batch.split_off(permits.messages());
         for delivery in &mut batch {
             if let Some(permit) = permits.take(delivery.message.size()) {
@@ -282,12 +303,29 @@ impl Source {
         for delivery in batch {
             self.judge(delivery, arrival, &mut judged).await;
         }
-        let JudgedBatch { mut work, far_ahead, due, passing, soonest } = judged;
+        let JudgedBatch {
+            mut work,
+            far_ahead,
+            due,
+            passing,
+            soonest,
+        } = judged;
         self.had_time = soonest >= now.plus(URGENT_MS);
-        self.intake.due_on_arrival.publish(&self.route, &self.metrics, due);
-        match self.linger_buffer.offer(far_ahead, now, self.intake.store.clock().local().mono_us()) {
+        self.intake
+            .due_on_arrival
+            .publish(&self.route, &self.metrics, due);
+        match self
+            .linger_buffer
+            .offer(far_ahead, now, self.intake.store.clock().local().mono_us())
+        {
             Offer::Bypass(far_ahead) => {
-                for LingerMessage { target, entry, receipt, partition } in far_ahead {
+                for LingerMessage {
+                    target,
+                    entry,
+                    receipt,
+                    partition,
+                } in far_ahead
+                {
                     work.store(partition, target, entry, receipt);
                 }
             }
@@ -296,7 +334,9 @@ impl Source {
             Offer::Buffered => {}
         }
         self.submitter().submit_all(work).await;
-        self.pass_through.publish(&self.route, passing, &self.intake.shutdown).await;
+        self.pass_through
+            .publish(&self.route, passing, &self.intake.shutdown)
+            .await;
     }
 
     /// Reports whether nothing in the last batch was urgent: the next batch may be gathered for some
@@ -323,7 +363,10 @@ impl Source {
         if let Some(highest) = highest.filter(|&h| self.marked.is_none_or(|marked| h > marked)) {
             let store = &self.intake.store;
             let marking = || store.raise_offset(&self.name, highest);
-            let marked = self.intake.until_done("note how far a source is read", marking).await;
+            let marked = self
+                .intake
+                .until_done("note how far a source is read", marking)
+                .await;
             let Some(before) = marked else { return false };
             if before > self.marked {
                 self.reread_until = before;
@@ -331,7 +374,9 @@ impl Source {
             self.marked = before.max(Some(highest));
         }
         for delivery in batch {
-            if offset(delivery).is_some_and(|offset| self.reread_until.is_some_and(|until| offset <= until)) {
+            if offset(delivery)
+                .is_some_and(|offset| self.reread_until.is_some_and(|until| offset <= until))
+            {
                 delivery.flags = delivery.flags.with(Flags::SOURCE_REREAD);
             }
         }
@@ -340,8 +385,21 @@ impl Source {
 
     async fn judge(&mut self, delivery: Delivery, arrival: Arrival, judged: &mut JudgedBatch) {
         let now = arrival.latest;
-        let JudgedBatch { work, far_ahead, due: due_now, soonest, .. } = &mut *judged;
-        let Delivery { message, malformed, produced, flags, position, mut receipt } = delivery;
+        let JudgedBatch {
+            work,
+            far_ahead,
+            due: due_now,
+            soonest,
+            ..
+        } = &mut *judged;
+        let Delivery {
+            message,
+            malformed,
+            produced,
+            flags,
+            position,
+            mut receipt,
+        } = delivery;
         let unreadable = malformed.is_some();
         let key = self.route.order_key(&message);
         let entry = |due, id: Option<Text>, flags, message: Message| Entry {
@@ -359,17 +417,35 @@ impl Source {
                     judged,
                 );
             }
-            Admitted::Delayed { due, id, target, mut message } => {
+            Admitted::Delayed {
+                due,
+                id,
+                target,
+                mut message,
+            } => {
                 let due = self.jitter.apply(due, id.as_ref(), position);
                 receipt.trace(self.intake.tracer.admit(&self.route, &mut message, due));
                 *soonest = due.min(*soonest);
                 let named = id.is_some();
-                let flags = if named { flags.with(Flags::NAMED) } else { flags };
+                let flags = if named {
+                    flags.with(Flags::NAMED)
+                } else {
+                    flags
+                };
                 let p = self.partition_of(key.as_ref(), id.as_ref(), position);
                 let entry = entry(due, id, flags, message);
                 // Judge by the wheel's own clock, but do not ask it about a due time in the future.
-                if !named && self.bypasses_store && due <= now && self.intake.store.clock().is_due(due) {
-                    due_now.push(DueMessage { target, entry, partition: p, receipt });
+                if !named
+                    && self.bypasses_store
+                    && due <= now
+                    && self.intake.store.clock().is_due(due)
+                {
+                    due_now.push(DueMessage {
+                        target,
+                        entry,
+                        partition: p,
+                        receipt,
+                    });
                 } else if !named && key.is_none() && LingerBuffer::may_linger(&entry, now) {
                     far_ahead.push(LingerMessage {
                         target: self.route.target_ref(&target),
@@ -383,23 +459,53 @@ impl Source {
             }
             Admitted::Cancel { id } => {
                 *soonest = now;
-                let Some(p) = self.partition_of_command(key.as_ref(), &id).await else { return };
+                let Some(p) = self.partition_of_command(key.as_ref(), &id).await else {
+                    return;
+                };
                 let route = self.route.name.clone();
-                work.command_at(p, WriteOp::Cancel { route, id, of: None }, position, receipt);
+                work.command_at(
+                    p,
+                    WriteOp::Cancel {
+                        route,
+                        id,
+                        of: None,
+                    },
+                    position,
+                    receipt,
+                );
             }
-            Admitted::Reschedule { id, due, target, mut message } => {
+            Admitted::Reschedule {
+                id,
+                due,
+                target,
+                mut message,
+            } => {
                 let due = self.jitter.apply(due, Some(&id), position);
                 receipt.trace(self.intake.tracer.admit(&self.route, &mut message, due));
                 *soonest = now;
-                let Some(p) = self.partition_of_command(key.as_ref(), &id).await else { return };
+                let Some(p) = self.partition_of_command(key.as_ref(), &id).await else {
+                    return;
+                };
                 let entry = entry(due, Some(id.clone()), flags.with(Flags::NAMED), message);
-                let fallback =
-                    Some(Bundle { target: self.route.target_ref(&target), entries: Arc::new(vec![entry]) });
+                let fallback = Some(Bundle {
+                    target: self.route.target_ref(&target),
+                    entries: Arc::new(vec![entry]),
+                });
                 let route = self.route.name.clone();
-                let op = WriteOp::Reschedule { route, id, due, fallback, of: None };
+                let op = WriteOp::Reschedule {
+                    route,
+                    id,
+                    due,
+                    fallback,
+                    of: None,
+                };
                 work.command_at(p, op, position, receipt);
             }
-            Admitted::Invalid { reason, error, message } => {
+            Admitted::Invalid {
+                reason,
+                error,
+                message,
+            } => {
                 let entry = entry(now, None, flags, message);
                 self.invalid(reason, &error, unreadable, entry, receipt, judged);
             }
@@ -434,7 +540,11 @@ impl Source {
         }
         let store = &self.intake.store;
         let route = &self.route.name;
-        self.intake.until_done("look for a name", || store.locate(route, id.as_str(), partition)).await
+        self.intake
+            .until_done("look for a name", || {
+                store.locate(route, id.as_str(), partition)
+            })
+            .await
     }
 
     /// Flushes a generation of the linger buffer after [`LINGER`].

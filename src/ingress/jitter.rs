@@ -14,7 +14,11 @@ pub(super) struct SourceJitter {
 
 impl SourceJitter {
     pub(super) fn new(route: &Arc<Route>, source: &str) -> Self {
-        Self { route: route.clone(), source: source.to_owned(), nameless: 0 }
+        Self {
+            route: route.clone(),
+            source: source.to_owned(),
+            nameless: 0,
+        }
     }
 
     /// Adds a message's share to its due time. The name or the Kafka position decides the share, so that a
@@ -32,7 +36,11 @@ impl SourceJitter {
             return due;
         }
         due.plus(match (id, position) {
-            (Some(id), _) => jitter::of(most_ms, self.route.name.as_str().as_bytes(), id.as_str().as_bytes()),
+            (Some(id), _) => jitter::of(
+                most_ms,
+                self.route.name.as_str().as_bytes(),
+                id.as_str().as_bytes(),
+            ),
             (None, Some(position)) => jitter::of(most_ms, source, &position.offset.to_be_bytes()),
             (None, None) => {
                 self.nameless += 1;
@@ -51,7 +59,10 @@ mod tests {
     fn a_name_or_a_place_always_falls_on_the_same_moment() {
         let mut route = (*testing::route()).clone();
         let due = UnixMs(1_790_000_000_000);
-        assert_eq!(SourceJitter::new(&Arc::new(route.clone()), "s").apply(due, None, None), due);
+        assert_eq!(
+            SourceJitter::new(&Arc::new(route.clone()), "s").apply(due, None, None),
+            due
+        );
         route.policy.jitter_ms = 30_000;
         let route = Arc::new(route);
         let mut once = SourceJitter::new(&route, "a");
@@ -59,11 +70,17 @@ mod tests {
         let name = Text::from("order-7");
         let mut nameless = std::collections::BTreeSet::new();
         for offset in 0..100 {
-            let place = Some(KafkaPosition { partition: 3, offset });
+            let place = Some(KafkaPosition {
+                partition: 3,
+                offset,
+            });
             let at = once.apply(due, None, place);
             assert!((0..=30_000).contains(&at.since(due)));
             assert_eq!(at, again.apply(due, None, place));
-            assert_eq!(once.apply(due, Some(&name), place), again.apply(due, Some(&name), None));
+            assert_eq!(
+                once.apply(due, Some(&name), place),
+                again.apply(due, Some(&name), None)
+            );
             nameless.insert(once.apply(due, None, None));
         }
         assert!(nameless.len() > 90, "one after another, each elsewhere");

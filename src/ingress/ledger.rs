@@ -73,15 +73,22 @@ impl Ledger {
         let mut open = self.open.lock();
         let slot = open.base + open.entries.len() as u64;
         open.entries.push_back((position, RecordState::Unresolved));
-        Receipt { ledger: Some(self.clone()), slot, permit: None, span: None }
+        Receipt {
+            ledger: Some(self.clone()),
+            slot,
+            permit: None,
+            span: None,
+        }
     }
 
     /// Takes the resolved prefix out. `None` if the oldest record is unresolved, or the ledger is empty.
     pub fn release(&self) -> Option<Released> {
-        let ended = |state: RecordState| matches!(state, RecordState::Resolved | RecordState::Rejected);
+        let ended =
+            |state: RecordState| matches!(state, RecordState::Resolved | RecordState::Rejected);
         let mut open = self.open.lock();
         let mut released: Option<Released> = None;
-        while let Some(&(position, state)) = open.entries.front().filter(|(_, state)| ended(*state)) {
+        while let Some(&(position, state)) = open.entries.front().filter(|(_, state)| ended(*state))
+        {
             open.entries.pop_front();
             open.base += 1;
             let released = released.get_or_insert_default();
@@ -109,13 +116,21 @@ impl Ledger {
     /// Reports whether [`Self::release`] will never find more of the records that were entered so far: all are
     /// released, or the oldest is abandoned.
     pub fn is_finished(&self) -> bool {
-        self.open.lock().entries.front().is_none_or(|(_, state)| *state == RecordState::Abandoned)
+        self.open
+            .lock()
+            .entries
+            .front()
+            .is_none_or(|(_, state)| *state == RecordState::Abandoned)
     }
 
     /// Reports whether the oldest record is abandoned: its source must deliver it again before anything more is
     /// released.
     pub fn is_abandoned(&self) -> bool {
-        self.open.lock().entries.front().is_some_and(|(_, state)| *state == RecordState::Abandoned)
+        self.open
+            .lock()
+            .entries
+            .front()
+            .is_some_and(|(_, state)| *state == RecordState::Abandoned)
     }
 
     /// Waits until the oldest record has ended since the last release. Cancel-safe.
@@ -144,7 +159,9 @@ impl Receipt {
     pub fn resolve_all(receipts: impl IntoIterator<Item = Self>) {
         let mut receipts = receipts.into_iter().peekable();
         while let Some(mut first) = receipts.next() {
-            let Some(ledger) = first.ledger.take() else { continue };
+            let Some(ledger) = first.ledger.take() else {
+                continue;
+            };
             let mut open = ledger.open.lock();
             let mut grew = open.end(first.slot, RecordState::Resolved);
             while let Some(mut next) = receipts.next_if(|next| next.is_of(&ledger)) {
@@ -164,11 +181,15 @@ impl Receipt {
     }
 
     fn is_of(&self, ledger: &Arc<Ledger>) -> bool {
-        self.ledger.as_ref().is_some_and(|own| Arc::ptr_eq(own, ledger))
+        self.ledger
+            .as_ref()
+            .is_some_and(|own| Arc::ptr_eq(own, ledger))
     }
 
     fn end(&mut self, state: RecordState) {
-        let Some(ledger) = self.ledger.take() else { return };
+        let Some(ledger) = self.ledger.take() else {
+            return;
+        };
         let grew = ledger.open.lock().end(self.slot, state);
         if grew {
             ledger.advanced.notify_one();
@@ -178,8 +199,10 @@ impl Receipt {
 
 impl Drop for Receipt {
     fn drop(&mut self) {
-        let error =
-            self.ledger.is_some().then_some("the message was not stored; its source delivers it again");
+        let error = self
+            .ledger
+            .is_some()
+            .then_some("the message was not stored; its source delivers it again");
         self.end(RecordState::Abandoned);
         if let Some(span) = self.span.take() {
             span.end(error);
@@ -190,8 +213,12 @@ impl Drop for Receipt {
 impl LedgerEntries {
     /// Notes the end of a record. Reports whether it was the oldest.
     fn end(&mut self, slot: u64, state: RecordState) -> bool {
-        let Some(at) = slot.checked_sub(self.base) else { return false };
-        let Some(entry) = self.entries.get_mut(at as usize) else { return false };
+        let Some(at) = slot.checked_sub(self.base) else {
+            return false;
+        };
+        let Some(entry) = self.entries.get_mut(at as usize) else {
+            return false;
+        };
         entry.1 = state;
         at == 0
     }
@@ -206,7 +233,10 @@ mod tests {
     #[test]
     fn only_the_resolved_prefix_is_released_and_gaps_do_not_matter() {
         let ledger = Ledger::new();
-        let receipts: Vec<_> = [100, 102, 107].into_iter().map(|p| ledger.enter(p)).collect();
+        let receipts: Vec<_> = [100, 102, 107]
+            .into_iter()
+            .map(|p| ledger.enter(p))
+            .collect();
         let [first, second, third] = <[Receipt; 3]>::try_from(receipts).expect("three");
         third.resolve();
         assert_eq!(ledger.release(), None);
@@ -233,11 +263,29 @@ mod tests {
         let mut receipts: Vec<_> = (1..=4).map(|p| ledger.enter(p)).collect();
         let last = receipts.pop().expect("four");
         for (n, receipt) in receipts.into_iter().enumerate() {
-            if n == 1 { receipt.resolve() } else { receipt.reject() }
+            if n == 1 {
+                receipt.resolve()
+            } else {
+                receipt.reject()
+            }
         }
-        assert_eq!(ledger.release(), Some(Released { last: 3, safe: Some(2), rejected: vec![1, 3] }));
+        assert_eq!(
+            ledger.release(),
+            Some(Released {
+                last: 3,
+                safe: Some(2),
+                rejected: vec![1, 3]
+            })
+        );
         last.reject();
-        assert_eq!(ledger.release(), Some(Released { last: 4, safe: None, rejected: vec![4] }));
+        assert_eq!(
+            ledger.release(),
+            Some(Released {
+                last: 4,
+                safe: None,
+                rejected: vec![4]
+            })
+        );
     }
 
     #[test]
@@ -255,11 +303,16 @@ mod tests {
     async fn a_ledger_is_settled_once_all_before_the_first_abandoned_record_is_released() {
         const RECORDS: usize = 5;
         for case in 0..3_usize.pow(RECORDS as u32) {
-            let ends: Vec<usize> = (0..RECORDS as u32).map(|n| case / 3_usize.pow(n) % 3).collect();
+            let ends: Vec<usize> = (0..RECORDS as u32)
+                .map(|n| case / 3_usize.pow(n) % 3)
+                .collect();
             for backwards in [false, true] {
                 let ledger = Ledger::new();
-                let mut receipts: Vec<_> =
-                    ends.iter().enumerate().map(|(n, end)| (ledger.enter(n as i64), *end)).collect();
+                let mut receipts: Vec<_> = ends
+                    .iter()
+                    .enumerate()
+                    .map(|(n, end)| (ledger.enter(n as i64), *end))
+                    .collect();
                 if backwards {
                     receipts.reverse();
                 }
@@ -274,8 +327,16 @@ mod tests {
                 let released = ledger.release().map_or(0, |released| released.last + 1) as usize;
                 let first = ends.iter().position(|end| *end != 0);
                 assert_eq!(released, first.unwrap_or(RECORDS), "{ends:?}");
-                assert_eq!(ledger.is_finished(), first.is_none_or(|at| ends[at] == 1), "{ends:?}");
-                assert_eq!(ledger.is_abandoned(), first.is_some_and(|at| ends[at] == 1), "{ends:?}");
+                assert_eq!(
+                    ledger.is_finished(),
+                    first.is_none_or(|at| ends[at] == 1),
+                    "{ends:?}"
+                );
+                assert_eq!(
+                    ledger.is_abandoned(),
+                    first.is_some_and(|at| ends[at] == 1),
+                    "{ends:?}"
+                );
                 // A waiting task is woken by the last end too.
                 let waits = !ledger.is_finished();
                 let _ = ledger.advanced().now_or_never();
@@ -283,7 +344,10 @@ mod tests {
                 if waits {
                     ledger.advanced().await;
                 }
-                assert!(ledger.release().is_none() && ledger.is_finished(), "{ends:?}");
+                assert!(
+                    ledger.release().is_none() && ledger.is_finished(),
+                    "{ends:?}"
+                );
             }
         }
     }

@@ -18,7 +18,9 @@ use parking_lot::Mutex;
 use super::Receipt;
 use super::bundling::{MAX_SPAN_MS, StoreWork};
 use super::kafka::{RECORD_OVERHEAD, WINDOW_BYTES, WINDOW_RECORDS};
-use crate::domain::{Entry, Header, KafkaPosition, Partition, Partitions, Route, TargetRef, UnixMs};
+use crate::domain::{
+    Entry, Header, KafkaPosition, Partition, Partitions, Route, TargetRef, UnixMs,
+};
 
 /// How long a message lingers.
 pub(super) const LINGER: Duration = Duration::from_millis(250);
@@ -27,9 +29,15 @@ const MIN_DELAY_MS: i64 = 25_000;
 /// Messages that must arrive within one `LINGER` before any lingers.
 const MIN_RATE: usize = 2048;
 /// Limit of the whole buffer.
-const MAX_BUFFERED: BufferSize = BufferSize { messages: WINDOW_RECORDS, bytes: WINDOW_BYTES };
+const MAX_BUFFERED: BufferSize = BufferSize {
+    messages: WINDOW_RECORDS,
+    bytes: WINDOW_BYTES,
+};
 /// Limit of one source: half of its read-ahead, so that the consumer reads on meanwhile.
-const MAX_PER_SOURCE: BufferSize = BufferSize { messages: WINDOW_RECORDS / 2, bytes: WINDOW_BYTES / 2 };
+const MAX_PER_SOURCE: BufferSize = BufferSize {
+    messages: WINDOW_RECORDS / 2,
+    bytes: WINDOW_BYTES / 2,
+};
 /// Partitions a flush is spread over. Fewer partitions mean fuller bundles; more than one keeps the load even.
 const FLUSH_PARTITIONS: usize = 4;
 
@@ -107,7 +115,11 @@ pub(super) enum Offer {
 
 impl LingerBuffer {
     pub(super) fn new(route: Arc<Route>, partitions: Partitions) -> Self {
-        Self { route, partitions, state: Mutex::default() }
+        Self {
+            route,
+            partitions,
+            state: Mutex::default(),
+        }
     }
 
     /// Reports whether a message has a Kafka position and enough delay to linger.
@@ -118,8 +130,10 @@ impl LingerBuffer {
     /// Takes messages of one source that arrived together. `now` is the time by the store's clock, `mono_us`
     /// the monotonic one in microseconds.
     pub(super) fn offer(&self, messages: Vec<LingerMessage>, now: UnixMs, mono_us: i64) -> Offer {
-        let Some(KafkaPosition { partition: source, offset }) =
-            messages.first().and_then(|first| first.entry.position)
+        let Some(KafkaPosition {
+            partition: source,
+            offset,
+        }) = messages.first().and_then(|first| first.entry.position)
         else {
             return Offer::Buffered;
         };
@@ -128,11 +142,23 @@ impl LingerBuffer {
             return Offer::Bypass(messages);
         }
         let first = state.buffered.is_none();
-        let buffered = state.buffered.get_or_insert_with(|| self.begin(now, offset));
-        let mut came = BufferSize { messages: messages.len(), bytes: 0 };
-        for LingerMessage { target, entry, receipt, .. } in messages {
-            came.bytes +=
-                entry.message.size() + entry.message.headers.len() * Header::OVERHEAD + RECORD_OVERHEAD;
+        let buffered = state
+            .buffered
+            .get_or_insert_with(|| self.begin(now, offset));
+        let mut came = BufferSize {
+            messages: messages.len(),
+            bytes: 0,
+        };
+        for LingerMessage {
+            target,
+            entry,
+            receipt,
+            ..
+        } in messages
+        {
+            came.bytes += entry.message.size()
+                + entry.message.headers.len() * Header::OVERHEAD
+                + RECORD_OVERHEAD;
             let partition = buffered.partition_of(entry.due);
             buffered.work.store(partition, target, entry, receipt);
         }
@@ -145,13 +171,21 @@ impl LingerBuffer {
             state.generation += 1;
             return Offer::Flush(buffered.work);
         }
-        if first { Offer::StartTimer(state.generation) } else { Offer::Buffered }
+        if first {
+            Offer::StartTimer(state.generation)
+        } else {
+            Offer::Buffered
+        }
     }
 
     /// Takes the messages that linger, if they are still of this generation.
     pub(super) fn flush(&self, generation: u64) -> Option<StoreWork> {
         let state = &mut *self.state.lock();
-        let buffered = if state.generation == generation { state.buffered.take() } else { None };
+        let buffered = if state.generation == generation {
+            state.buffered.take()
+        } else {
+            None
+        };
         state.generation += u64::from(buffered.is_some());
         buffered.map(|buffered| buffered.work)
     }
@@ -160,10 +194,16 @@ impl LingerBuffer {
     fn begin(&self, now: UnixMs, offset: i64) -> BufferedWork {
         let name = self.route.name.as_str();
         let partitions = std::array::from_fn(|n| {
-            self.partitions.of_block(name, offset as u64 * FLUSH_PARTITIONS as u64 + n as u64)
+            self.partitions
+                .of_block(name, offset as u64 * FLUSH_PARTITIONS as u64 + n as u64)
         });
         let work = StoreWork::new(self.route.clone(), now);
-        BufferedWork { work, all: BufferSize::default(), sources: BTreeMap::new(), partitions }
+        BufferedWork {
+            work,
+            all: BufferSize::default(),
+            sources: BTreeMap::new(),
+            partitions,
+        }
     }
 }
 
@@ -181,7 +221,11 @@ impl ArrivalRate {
         let linger_us = LINGER.as_micros() as i64;
         let elapsed_us = mono_us - self.began_us;
         if elapsed_us >= linger_us {
-            self.before = if elapsed_us < 2 * linger_us { self.now } else { 0 };
+            self.before = if elapsed_us < 2 * linger_us {
+                self.now
+            } else {
+                0
+            };
             self.began_us = mono_us;
             self.now = 0;
         }
@@ -205,7 +249,10 @@ mod tests {
         let ledger = Ledger::new();
         let message = |n: i64| {
             let mut entry = testing::entry(UnixMs(3_600_000 + n % 10 * MAX_SPAN_MS), b"body");
-            entry.position = Some(KafkaPosition { partition: source, offset: n });
+            entry.position = Some(KafkaPosition {
+                partition: source,
+                offset: n,
+            });
             LingerMessage {
                 target: TargetRef::Own,
                 entry,
@@ -221,7 +268,10 @@ mod tests {
     }
 
     fn bundles(work: StoreWork) -> Vec<(Partition, usize)> {
-        work.finish().into_iter().map(|(p, work)| (p, work.ops.len())).collect()
+        work.finish()
+            .into_iter()
+            .map(|(p, work)| (p, work.ops.len()))
+            .collect()
     }
 
     #[test]
@@ -229,7 +279,10 @@ mod tests {
         let buffer = buffer();
         for round in 0..100 {
             let met = buffer.offer(messages(100), UnixMs(0), round * 20_000);
-            assert!(matches!(met, Offer::Bypass(alone) if alone.len() == 100), "{round}");
+            assert!(
+                matches!(met, Offer::Bypass(alone) if alone.len() == 100),
+                "{round}"
+            );
         }
     }
 
@@ -239,11 +292,21 @@ mod tests {
         let Offer::StartTimer(generation) = buffer.offer(messages(2100), UnixMs(0), 0) else {
             panic!("the first to wait")
         };
-        assert!(matches!(buffer.offer(messages(50), UnixMs(0), 40_000), Offer::Buffered));
+        assert!(matches!(
+            buffer.offer(messages(50), UnixMs(0), 40_000),
+            Offer::Buffered
+        ));
         assert!(buffer.flush(generation + 1).is_none(), "another buffer");
         let stored = bundles(buffer.flush(generation).expect("those that wait"));
-        assert_eq!(stored.iter().map(|(_, bundles)| bundles).sum::<usize>(), 10, "one a span: {stored:?}");
-        assert!(stored.len() > 1 && stored.len() <= FLUSH_PARTITIONS, "{stored:?}");
+        assert_eq!(
+            stored.iter().map(|(_, bundles)| bundles).sum::<usize>(),
+            10,
+            "one a span: {stored:?}"
+        );
+        assert!(
+            stored.len() > 1 && stored.len() <= FLUSH_PARTITIONS,
+            "{stored:?}"
+        );
         assert!(buffer.flush(generation).is_none(), "they have left");
         // The rate was high just now, so the next messages linger as well. Later, at a low rate, none does.
         let Offer::StartTimer(next) = buffer.offer(messages(50), UnixMs(0), 100_000) else {
@@ -251,7 +314,10 @@ mod tests {
         };
         assert_ne!(next, generation);
         assert!(buffer.flush(generation + 1).is_some());
-        assert!(matches!(buffer.offer(messages(50), UnixMs(0), 900_000), Offer::Bypass(_)));
+        assert!(matches!(
+            buffer.offer(messages(50), UnixMs(0), 900_000),
+            Offer::Bypass(_)
+        ));
     }
 
     #[test]
@@ -263,38 +329,70 @@ mod tests {
         let Offer::Flush(work) = buffer.offer(messages(1000), UnixMs(0), 1000) else {
             panic!("no room for more")
         };
-        assert_eq!(bundles(work).iter().map(|(_, bundles)| bundles).sum::<usize>(), 70, "of 500 at most");
+        assert_eq!(
+            bundles(work)
+                .iter()
+                .map(|(_, bundles)| bundles)
+                .sum::<usize>(),
+            70,
+            "of 500 at most"
+        );
         assert!(buffer.flush(generation).is_none());
-        assert!(matches!(buffer.offer(messages(1), UnixMs(0), 2000), Offer::StartTimer(_)));
+        assert!(matches!(
+            buffer.offer(messages(1), UnixMs(0), 2000),
+            Offer::StartTimer(_)
+        ));
     }
 
     #[test]
     fn of_several_sources_more_may_wait() {
         let buffer = buffer();
-        assert!(matches!(buffer.offer(messages(32_000), UnixMs(0), 0), Offer::StartTimer(_)));
-        assert!(matches!(buffer.offer(messages_of(1, 32_000), UnixMs(0), 1000), Offer::Buffered));
+        assert!(matches!(
+            buffer.offer(messages(32_000), UnixMs(0), 0),
+            Offer::StartTimer(_)
+        ));
+        assert!(matches!(
+            buffer.offer(messages_of(1, 32_000), UnixMs(0), 1000),
+            Offer::Buffered
+        ));
         let Offer::Flush(work) = buffer.offer(messages_of(2, 2000), UnixMs(0), 2000) else {
             panic!("all are too many")
         };
-        assert_eq!(bundles(work).iter().map(|(_, bundles)| bundles).sum::<usize>(), 140, "of 500 at most");
+        assert_eq!(
+            bundles(work)
+                .iter()
+                .map(|(_, bundles)| bundles)
+                .sum::<usize>(),
+            140,
+            "of 500 at most"
+        );
     }
 
     #[test]
     fn a_buffer_is_full_by_its_bytes_too() {
         let buffer = buffer();
-        assert!(matches!(buffer.offer(messages(2100), UnixMs(0), 0), Offer::StartTimer(_)));
+        assert!(matches!(
+            buffer.offer(messages(2100), UnixMs(0), 0),
+            Offer::StartTimer(_)
+        ));
         let mut large = messages(100);
         for messages in &mut large {
             messages.entry.message.body = Some(vec![0; MAX_PER_SOURCE.bytes / 100].into());
         }
-        assert!(matches!(buffer.offer(large, UnixMs(0), 1000), Offer::Flush(_)));
+        assert!(matches!(
+            buffer.offer(large, UnixMs(0), 1000),
+            Offer::Flush(_)
+        ));
     }
 
     #[test]
     fn what_is_near_or_has_no_offset_does_not_wait() {
         let mut entry = messages(1).remove(0).entry;
         assert!(LingerBuffer::may_linger(&entry, UnixMs(0)));
-        assert!(!LingerBuffer::may_linger(&entry, UnixMs(3_600_000 - MIN_DELAY_MS + 1)));
+        assert!(!LingerBuffer::may_linger(
+            &entry,
+            UnixMs(3_600_000 - MIN_DELAY_MS + 1)
+        ));
         entry.position = None;
         assert!(!LingerBuffer::may_linger(&entry, UnixMs(0)));
     }

@@ -60,13 +60,20 @@ struct ContentCounts {
 impl LoopWatch {
     /// Counts a passing message, and judges it.
     pub(super) fn pass(&self, message: &Message, now_us: i64) -> Passage {
-        let is_marked = message.headers.iter().any(|h| h.name.as_str().eq_ignore_ascii_case(stamped::DUE));
+        let is_marked = message
+            .headers
+            .iter()
+            .any(|h| h.name.as_str().eq_ignore_ascii_case(stamped::DUE));
         let hash = content_hash(message, is_marked);
         let mut counts = self.0.lock();
         if !is_marked {
             counts.contents.rotate(now_us, REPEATED_WINDOW_US);
             let count = counts.contents.count(hash, 0);
-            return if count == MIN_REPEATS { Passage::Repeated } else { Passage::Usual };
+            return if count == MIN_REPEATS {
+                Passage::Repeated
+            } else {
+                Passage::Usual
+            };
         }
         counts.marked.rotate(now_us, MARKED_WINDOW_US);
         let before = counts.marked.previous.remove(&hash).unwrap_or_default();
@@ -114,7 +121,11 @@ fn content_hash(message: &Message, is_marked: bool) -> u64 {
         hash.update(&(bytes.len() as u64).to_be_bytes());
         hash.update(bytes);
     }
-    for header in message.headers.iter().filter(|header| !is_marked || stamped::is_one(&header.name)) {
+    for header in message
+        .headers
+        .iter()
+        .filter(|header| !is_marked || stamped::is_one(&header.name))
+    {
         hash.update(header.name.bytes());
         match &header.value {
             HeaderValue::Bytes(bytes) | HeaderValue::LongString(bytes) => hash.update(bytes),
@@ -143,7 +154,9 @@ mod tests {
     fn message(body: &'static [u8], due: Option<i64>) -> Message {
         let mut message = testing::entry(UnixMs(0), body).message;
         if let Some(due) = due {
-            message.headers.push(Header::new("X-Delay-Due", HeaderValue::I64(due)));
+            message
+                .headers
+                .push(Header::new("X-Delay-Due", HeaderValue::I64(due)));
         }
         message
     }
@@ -151,13 +164,27 @@ mod tests {
     #[test]
     fn a_marked_message_is_told_from_its_second_pass_on_and_stopped_after_the_eighth() {
         let watch = LoopWatch::default();
-        let passes: Vec<_> = (0..9).map(|n| watch.pass(&message(b"m", Some(7)), n * 50_000_000)).collect();
+        let passes: Vec<_> = (0..9)
+            .map(|n| watch.pass(&message(b"m", Some(7)), n * 50_000_000))
+            .collect();
         let mut expected = vec![Passage::Returned; 9];
         (expected[0], expected[8]) = (Passage::Usual, Passage::Looping);
         assert_eq!(passes, expected, "slowly too");
-        assert_eq!(watch.pass(&message(b"m", Some(7)), 450_000_000), Passage::Usual, "it may be redriven");
-        assert_eq!(watch.pass(&message(b"m", Some(8)), 450_000_000), Passage::Usual, "another one");
-        assert_eq!(watch.pass(&message(b"n", Some(8)), 450_000_000), Passage::Usual, "another body");
+        assert_eq!(
+            watch.pass(&message(b"m", Some(7)), 450_000_000),
+            Passage::Usual,
+            "it may be redriven"
+        );
+        assert_eq!(
+            watch.pass(&message(b"m", Some(8)), 450_000_000),
+            Passage::Usual,
+            "another one"
+        );
+        assert_eq!(
+            watch.pass(&message(b"n", Some(8)), 450_000_000),
+            Passage::Usual,
+            "another body"
+        );
     }
 
     #[test]
@@ -165,12 +192,24 @@ mod tests {
         let watch = LoopWatch::default();
         let mut again = message(b"m", Some(7));
         assert_eq!(watch.pass(&again, 0), Passage::Usual);
-        again.headers.push(Header::new("x-death", HeaderValue::I64(1)));
+        again
+            .headers
+            .push(Header::new("x-death", HeaderValue::I64(1)));
         assert_eq!(watch.pass(&again, 1), Passage::Returned);
-        again.headers.push(Header::new(stamped::ATTEMPT, HeaderValue::I64(2)));
-        assert_eq!(watch.pass(&again, 2), Passage::Usual, "another relay's second publish of it");
+        again
+            .headers
+            .push(Header::new(stamped::ATTEMPT, HeaderValue::I64(2)));
+        assert_eq!(
+            watch.pass(&again, 2),
+            Passage::Usual,
+            "another relay's second publish of it"
+        );
         again.headers.pop();
-        assert_eq!(watch.pass(&again, 200_000_000), Passage::Usual, "minutes later nobody knows it");
+        assert_eq!(
+            watch.pass(&again, 200_000_000),
+            Passage::Usual,
+            "minutes later nobody knows it"
+        );
     }
 
     #[test]
@@ -183,16 +222,22 @@ mod tests {
             told += u32::from(passage == Passage::Repeated);
         }
         assert_eq!(told, 1);
-        let slow = (0..3000).filter(|n| watch.pass(&message(b"slow", None), n * 1_000_000) != Passage::Usual);
+        let slow = (0..3000)
+            .filter(|n| watch.pass(&message(b"slow", None), n * 1_000_000) != Passage::Usual);
         assert_eq!(slow.count(), 0, "one a second is nobody's loop");
     }
 
     #[test]
     fn contents_differ_by_key_body_and_headers_and_are_bounded() {
         let plain = message(b"m", None);
-        let keyed = Message { key: Some("k".into()), ..plain.clone() };
+        let keyed = Message {
+            key: Some("k".into()),
+            ..plain.clone()
+        };
         let mut headed = plain.clone();
-        headed.headers.push(Header::new("a", HeaderValue::Bool(true)));
+        headed
+            .headers
+            .push(Header::new("a", HeaderValue::Bool(true)));
         let hashes = [&plain, &keyed, &headed].map(|message| content_hash(message, false));
         assert!(hashes[0] != hashes[1] && hashes[0] != hashes[2] && hashes[1] != hashes[2]);
         let mut counts = ContentCounts::default();

@@ -18,7 +18,9 @@ pub(super) fn room(memory: RedisMemory, held: u64, routes: usize) -> u64 {
     let bytes_of = |share: f64| (memory.limit as f64 * share) as u64;
     let left_until = |mark: u64| mark.saturating_sub(memory.used);
     let even_share = bytes_of(ALL_WAIT_SHARE) / routes.max(1) as u64;
-    let own = even_share.saturating_sub(held).min(left_until(bytes_of(ALL_WAIT_SHARE)));
+    let own = even_share
+        .saturating_sub(held)
+        .min(left_until(bytes_of(ALL_WAIT_SHARE)));
     own.max(left_until(bytes_of(SHARED_PART)))
 }
 
@@ -37,6 +39,17 @@ mod tests {
         assert_eq!(room(850, 10, 2), 0, "nobody has any");
         assert_eq!(room(990, 0, 5), 0);
         assert_eq!(room(800, 780, 1), 50, "the only route has all of it");
-        assert_eq!(super::room(RedisMemory { used: u64::MAX, limit: 0 }, 1, 1), u64::MAX, "no limit");
+        assert_eq!(
+            super::room(
+                RedisMemory {
+                    used: u64::MAX,
+                    limit: 0
+                },
+                1,
+                1
+            ),
+            u64::MAX,
+            "no limit"
+        );
     }
 }

@@ -42,7 +42,11 @@ impl SubmittedOp {
             WriteOp::Reschedule { .. } => Some("reschedule"),
             WriteOp::Store { .. } | WriteOp::DeadLetter(_) => None,
         };
-        let traced = if has_trail { TracedOp::of(op, position) } else { TracedOp::Nothing };
+        let traced = if has_trail {
+            TracedOp::of(op, position)
+        } else {
+            TracedOp::Nothing
+        };
         Self { command, traced }
     }
 }
@@ -52,12 +56,22 @@ impl TracedOp {
         match op {
             // Named and unnamed messages never share a bundle.
             WriteOp::Store { bundle, .. }
-                if bundle.entries.first().is_some_and(|entry| entry.flags.has(Flags::NAMED)) =>
+                if bundle
+                    .entries
+                    .first()
+                    .is_some_and(|entry| entry.flags.has(Flags::NAMED)) =>
             {
                 Self::Named(bundle.entries.clone())
             }
-            WriteOp::Cancel { id, .. } => Self::Cancel { id: id.clone(), position },
-            WriteOp::Reschedule { id, due, .. } => Self::Reschedule { id: id.clone(), due: *due, position },
+            WriteOp::Cancel { id, .. } => Self::Cancel {
+                id: id.clone(),
+                position,
+            },
+            WriteOp::Reschedule { id, due, .. } => Self::Reschedule {
+                id: id.clone(),
+                due: *due,
+                position,
+            },
             WriteOp::Store { .. } | WriteOp::DeadLetter(_) => Self::Nothing,
         }
     }
@@ -68,7 +82,9 @@ impl TracedOp {
                 for (entry, result) in entries.iter().zip(results) {
                     let Some(id) = &entry.id else { continue };
                     match result {
-                        WriteResult::Duplicate => trail.deduplicated(id.as_str(), now, entry.position),
+                        WriteResult::Duplicate => {
+                            trail.deduplicated(id.as_str(), now, entry.position)
+                        }
                         WriteResult::Replaced => trail.replaced(id.as_str(), now, entry.position),
                         _ => {}
                     }
@@ -107,7 +123,9 @@ pub(super) async fn resolve_outcomes(
     };
     // A message that is moved to now may be delivered before the answer is here: its move comes first in the trail. Where
     // the store took long, the answer tells better when it was done.
-    let now = trail.map_or(UnixMs(0), |_| asked_at.max(clock.now().plus(-MOST_EARLIER_MS)));
+    let now = trail.map_or(UnixMs(0), |_| {
+        asked_at.max(clock.now().plus(-MOST_EARLIER_MS))
+    });
     let mut safe = Vec::new();
     let mut stored = 0;
     let mut duplicates = 0;
@@ -116,8 +134,14 @@ pub(super) async fn resolve_outcomes(
             op.traced.record(&results, trail, now);
         }
         for (&result, receipt) in results.iter().zip(receipts) {
-            stored += u64::from(matches!(result, WriteResult::Stored | WriteResult::Replaced));
-            duplicates += u64::from(matches!(result, WriteResult::Duplicate | WriteResult::Replaced));
+            stored += u64::from(matches!(
+                result,
+                WriteResult::Stored | WriteResult::Replaced
+            ));
+            duplicates += u64::from(matches!(
+                result,
+                WriteResult::Duplicate | WriteResult::Replaced
+            ));
             if let Some(command) = op.command {
                 metrics.command(command, outcome_label(result));
             }

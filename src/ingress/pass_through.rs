@@ -14,7 +14,9 @@ use super::bundling::StoreWork;
 use super::intake::Submitter;
 use super::target_wait::TargetWait;
 use super::{Receipt, dead_letter};
-use crate::domain::failure_policy::{self, FailedMessage, FailedPublish, FailureDecision, PublishFlow};
+use crate::domain::failure_policy::{
+    self, FailedMessage, FailedPublish, FailureDecision, PublishFlow,
+};
 use crate::domain::message::stamped;
 use crate::domain::{Entry, KafkaPosition, Partition, Route, Target, UnixMs, Verdict, retry};
 use crate::egress::{Lanes, Publication, PublishBatch, VerdictInbox};
@@ -59,8 +61,19 @@ pub(super) struct PassingRecord {
 }
 
 impl PassingRecord {
-    pub(super) fn new(entry: Entry, target: Arc<Target>, partition: Partition, receipt: Receipt) -> Self {
-        Self { entry, target, partition, receipt, waits: 0 }
+    pub(super) fn new(
+        entry: Entry,
+        target: Arc<Target>,
+        partition: Partition,
+        receipt: Receipt,
+    ) -> Self {
+        Self {
+            entry,
+            target,
+            partition,
+            receipt,
+            waits: 0,
+        }
     }
 }
 
@@ -81,7 +94,11 @@ struct RetryQueue<T> {
 impl<T> RetryQueue<T> {
     /// Takes the messages to publish next. `None` at the end.
     fn next(&mut self) -> Option<Vec<T>> {
-        let count = if self.singly { self.waiting.len().min(1) } else { self.waiting.len() };
+        let count = if self.singly {
+            self.waiting.len().min(1)
+        } else {
+            self.waiting.len()
+        };
         (count > 0).then(|| self.waiting.drain(..count).collect())
     }
 
@@ -105,9 +122,24 @@ struct FailedRound {
 
 impl PassThroughPublisher {
     pub(super) fn new(route: &Route, dependencies: PassThroughDependencies) -> Self {
-        let PassThroughDependencies { lanes, submitter, metrics, bursts, quota } = dependencies;
+        let PassThroughDependencies {
+            lanes,
+            submitter,
+            metrics,
+            bursts,
+            quota,
+        } = dependencies;
         let wait = TargetWait::new(route.name.clone(), metrics.clone());
-        Self { lanes, submitter, metrics, bursts, quota, verdicts: Arc::default(), wait, next: 0 }
+        Self {
+            lanes,
+            submitter,
+            metrics,
+            bursts,
+            quota,
+            verdicts: Arc::default(),
+            wait,
+            next: 0,
+        }
     }
 
     /// Publishes a batch in order. Returns when each message is confirmed, dropped, or has its place in the
@@ -119,7 +151,10 @@ impl PassThroughPublisher {
         batch: Vec<PassingRecord>,
         shutdown: &Shutdown,
     ) {
-        let mut queue = RetryQueue { waiting: batch.into(), singly: false };
+        let mut queue = RetryQueue {
+            waiting: batch.into(),
+            singly: false,
+        };
         let mut pauses = self.submitter.store.pauses();
         while let Some(next) = queue.next() {
             // Wait here: a pause of the route does not send passing messages to the store.
@@ -127,8 +162,14 @@ impl PassThroughPublisher {
                 () = shutdown.draining() => if !pauses.may_publish(route.name.as_str()) { return },
                 () = pauses.until_publishing(route.name.as_str()) => {}
             }
-            let Some(refused) = self.publish_once(route, next, shutdown).await else { return };
-            let FailedRound { back, wait_until, work } = self.decide_round(route, refused);
+            let Some(refused) = self.publish_once(route, next, shutdown).await else {
+                return;
+            };
+            let FailedRound {
+                back,
+                wait_until,
+                work,
+            } = self.decide_round(route, refused);
             self.submitter.submit_all(work).await;
             let Some(at) = wait_until else {
                 self.wait.end();
@@ -156,10 +197,22 @@ impl PassThroughPublisher {
         let mut left = waiting.len();
         let mut entries = Vec::with_capacity(left);
         let mut in_flight = Vec::with_capacity(left);
-        for PassingRecord { entry, target, partition, receipt, waits } in waiting {
+        for PassingRecord {
+            entry,
+            target,
+            partition,
+            receipt,
+            waits,
+        } in waiting
+        {
             self.log_repeat(route, &entry);
             entries.push(entry);
-            in_flight.push(Some(PassingInFlight { target, partition, receipt, waits }));
+            in_flight.push(Some(PassingInFlight {
+                target,
+                partition,
+                receipt,
+                waits,
+            }));
         }
         let entries = Arc::new(entries);
         self.submit(route, first, &entries, &in_flight);
@@ -169,21 +222,43 @@ impl PassThroughPublisher {
             let mut safe = Vec::with_capacity(verdicts.len());
             for (ticket, verdict) in verdicts {
                 let index = ticket.wrapping_sub(first) as usize;
-                let Some(answered) = in_flight.get_mut(index).and_then(Option::take) else { continue };
+                let Some(answered) = in_flight.get_mut(index).and_then(Option::take) else {
+                    continue;
+                };
                 left -= 1;
-                let PassingInFlight { target, partition, receipt, waits } = answered;
+                let PassingInFlight {
+                    target,
+                    partition,
+                    receipt,
+                    waits,
+                } = answered;
                 if verdict == Verdict::Confirmed {
                     safe.push(receipt);
                 } else {
                     let entry = entries[index].clone();
-                    failed.push((index, PassingRecord { entry, target, partition, receipt, waits }, verdict));
+                    failed.push((
+                        index,
+                        PassingRecord {
+                            entry,
+                            target,
+                            partition,
+                            receipt,
+                            waits,
+                        },
+                        verdict,
+                    ));
                 }
             }
             self.metrics.passed_through.inc_by(safe.len() as u64);
             Receipt::resolve_all(safe);
         }
         failed.sort_by_key(|(index, ..)| *index);
-        Some(failed.into_iter().map(|(_, passing, verdict)| (passing, verdict)).collect())
+        Some(
+            failed
+                .into_iter()
+                .map(|(_, passing, verdict)| (passing, verdict))
+                .collect(),
+        )
     }
 
     /// Takes the next verdicts, and reports a long wait for them. `None` if the process ends first.
@@ -213,10 +288,13 @@ impl PassThroughPublisher {
             self.metrics.redelivered(cause, 1);
             let place = entry.position.map_or_else(
                 || "a queue's delivery".to_owned(),
-                |KafkaPosition { partition, offset }| format!("partition {partition}, offset {offset}"),
+                |KafkaPosition { partition, offset }| {
+                    format!("partition {partition}, offset {offset}")
+                },
             );
             let what = "this publish may repeat an earlier one";
-            self.bursts.note_message(what, &route.name, cause.as_str(), place);
+            self.bursts
+                .note_message(what, &route.name, cause.as_str(), place);
         }
     }
 
@@ -228,7 +306,8 @@ impl PassThroughPublisher {
         entries: &Arc<Vec<Entry>>,
         in_flight: &[Option<PassingInFlight>],
     ) {
-        let targets: Vec<&Arc<Target>> = in_flight.iter().flatten().map(|one| &one.target).collect();
+        let targets: Vec<&Arc<Target>> =
+            in_flight.iter().flatten().map(|one| &one.target).collect();
         let mut index = 0;
         for together in targets.chunk_by(|one, other| Arc::ptr_eq(one, other)) {
             let target = together[0].clone();
@@ -245,16 +324,28 @@ impl PassThroughPublisher {
             });
             let indices = index..index + together.len() as u32;
             index = indices.end;
-            let publication = |index| Publication { batch: batch.clone(), index };
-            self.lanes.lane(&target).submit_all(indices.map(publication).collect());
+            let publication = |index| Publication {
+                batch: batch.clone(),
+                index,
+            };
+            self.lanes
+                .lane(&target)
+                .submit_all(indices.map(publication).collect());
         }
     }
 
     /// Decides on all failed messages of one round.
-    fn decide_round(&mut self, route: &Arc<Route>, refused: Vec<(PassingRecord, Verdict)>) -> FailedRound {
+    fn decide_round(
+        &mut self,
+        route: &Arc<Route>,
+        refused: Vec<(PassingRecord, Verdict)>,
+    ) -> FailedRound {
         let now = self.submitter.store.clock().now();
-        let mut round =
-            FailedRound { back: Vec::new(), wait_until: None, work: StoreWork::new(route.clone(), now) };
+        let mut round = FailedRound {
+            back: Vec::new(),
+            wait_until: None,
+            work: StoreWork::new(route.clone(), now),
+        };
         for (passing, verdict) in refused {
             self.carry_out(route, passing, &verdict, now, &mut round);
         }
@@ -270,7 +361,13 @@ impl PassThroughPublisher {
         now: UnixMs,
         round: &mut FailedRound,
     ) {
-        let PassingRecord { entry, target, partition, receipt, waits } = passing;
+        let PassingRecord {
+            entry,
+            target,
+            partition,
+            receipt,
+            waits,
+        } = passing;
         let (word, error) = retry::describe(verdict);
         let was_tried = *verdict != Verdict::NotTried;
         if was_tried {
@@ -279,11 +376,27 @@ impl PassThroughPublisher {
         let handouts = entry.handouts + 1;
         let flow = PublishFlow::Passing { waits };
         let jitter = fastrand::f64();
-        let publish = FailedPublish { entry: &entry, verdict, handouts, flow, now, jitter };
+        let publish = FailedPublish {
+            entry: &entry,
+            verdict,
+            handouts,
+            flow,
+            now,
+            jitter,
+        };
         let quota = |size| self.quota.take(&route.name, size);
-        let FailedMessage { entry, decision, is_full } = failure_policy::decide(publish, route, quota);
+        let FailedMessage {
+            entry,
+            decision,
+            is_full,
+        } = failure_policy::decide(publish, route, quota);
         if let Some(reason) = is_full {
-            self.bursts.note(failure_policy::QUOTA_FULL, &route.name, reason.as_str(), &error);
+            self.bursts.note(
+                failure_policy::QUOTA_FULL,
+                &route.name,
+                reason.as_str(),
+                &error,
+            );
         }
         match decision {
             FailureDecision::WaitUntil(at) => {
@@ -291,14 +404,22 @@ impl PassThroughPublisher {
                     self.wait.begin(&target.name(), word, error.as_str());
                 }
                 round.wait_until.get_or_insert(at);
-                round.back.push(PassingRecord { entry, target, partition, receipt, waits: waits + 1 });
+                round.back.push(PassingRecord {
+                    entry,
+                    target,
+                    partition,
+                    receipt,
+                    waits: waits + 1,
+                });
             }
             FailureDecision::RetryAt(due) => {
                 let what = "a passing message was refused; it is stored and tried again";
                 self.bursts.note(what, &route.name, word, &error);
                 self.metrics.retries.inc();
                 let target = route.target_ref(&target);
-                round.work.store(partition, target, delayed(entry, due), receipt);
+                round
+                    .work
+                    .store(partition, target, delayed(entry, due), receipt);
             }
             FailureDecision::DeadLetter(reason) | FailureDecision::DeadLetterVia(reason) => {
                 let what = "a passing message became a dead letter";
@@ -306,11 +427,13 @@ impl PassThroughPublisher {
                 if matches!(decision, FailureDecision::DeadLetter(_)) {
                     self.metrics.dead_letter(reason.as_str());
                 }
-                let op = dead_letter::to_write_op(route, reason, route.target_ref(&target), entry, now);
+                let op =
+                    dead_letter::to_write_op(route, reason, route.target_ref(&target), entry, now);
                 round.work.command(partition, op, receipt);
             }
             FailureDecision::Drop => {
-                self.bursts.note("a refused message was dropped", &route.name, word, &error);
+                self.bursts
+                    .note("a refused message was dropped", &route.name, word, &error);
                 self.metrics.dropped(failure_policy::DROP_REASON, 1);
                 receipt.resolve();
             }
@@ -321,7 +444,10 @@ impl PassThroughPublisher {
 /// Turns a passing message into a delayed one. The headers that Postdate sets on a delayed message must appear
 /// once, so the message's own ones are removed.
 fn delayed(mut entry: Entry, due: UnixMs) -> Entry {
-    entry.message.headers.retain(|header| !stamped::is_one(&header.name));
+    entry
+        .message
+        .headers
+        .retain(|header| !stamped::is_one(&header.name));
     entry.asked.get_or_insert(entry.due);
     entry.due = due;
     entry
@@ -333,8 +459,15 @@ mod tests {
 
     #[test]
     fn after_a_refusal_nothing_is_overtaken() {
-        let mut queue = RetryQueue { waiting: (0..6).collect(), singly: false };
-        assert_eq!(queue.next(), Some(vec![0, 1, 2, 3, 4, 5]), "all at once while all is well");
+        let mut queue = RetryQueue {
+            waiting: (0..6).collect(),
+            singly: false,
+        };
+        assert_eq!(
+            queue.next(),
+            Some(vec![0, 1, 2, 3, 4, 5]),
+            "all at once while all is well"
+        );
         queue.put_back(vec![1, 3, 4]);
         let mut arrived = vec![];
         let mut refusals = [1, 3, 3, 4].into_iter().peekable();

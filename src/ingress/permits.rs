@@ -37,7 +37,10 @@ impl MessageVolume {
 
     /// Each of the two values by itself.
     fn map(self, other: Self, combine: impl Fn(u64, u64) -> u64) -> Self {
-        Self { messages: combine(self.messages, other.messages), bytes: combine(self.bytes, other.bytes) }
+        Self {
+            messages: combine(self.messages, other.messages),
+            bytes: combine(self.bytes, other.bytes),
+        }
     }
 }
 
@@ -103,7 +106,13 @@ impl GateControl {
     pub(super) fn new(count_now: &Arc<Notify>) -> (Self, AdmissionGate) {
         let (tell, limit) = watch::channel(AdmissionLimit::default());
         let permits = Arc::new(PermitPool::new(count_now));
-        (Self { limit: tell, permits: permits.clone() }, AdmissionGate { limit, permits })
+        (
+            Self {
+                limit: tell,
+                permits: permits.clone(),
+            },
+            AdmissionGate { limit, permits },
+        )
     }
 
     /// The permits that were returned. Read it before a count: the count includes their messages.
@@ -116,7 +125,8 @@ impl GateControl {
 
     /// Opens or closes the gate, whatever the capacity.
     pub(super) fn set_open(&self, open: bool) {
-        self.limit.send_if_modified(|limit| std::mem::replace(&mut limit.open, open) != open);
+        self.limit
+            .send_if_modified(|limit| std::mem::replace(&mut limit.open, open) != open);
     }
 
     /// Sets this replica's share by a count. `returned` is what [`Self::returned`] said before the count.
@@ -125,7 +135,12 @@ impl GateControl {
             let until = returned.map(share, u64::saturating_add);
             let ask_from = until.map(share, |until, share| until - share / 2);
             let is_scarce = share.messages < SCARCE_CAPACITY || share.bytes < SCARCE_CAPACITY_BYTES;
-            let next = AdmissionLimit { until, ask_from, is_scarce, ..*limit };
+            let next = AdmissionLimit {
+                until,
+                ask_from,
+                is_scarce,
+                ..*limit
+            };
             std::mem::replace(limit, next) != next
         });
     }
@@ -133,7 +148,10 @@ impl GateControl {
     /// Declares the last count old: other replicas may have used the capacity that it saw.
     pub(super) fn set_stale(&self) {
         self.limit.send_if_modified(|limit| {
-            let share = MessageVolume { messages: STALE_SHARE, bytes: STALE_SHARE_BYTES };
+            let share = MessageVolume {
+                messages: STALE_SHARE,
+                bytes: STALE_SHARE_BYTES,
+            };
             let most = self.permits.granted().map(share, u64::saturating_add);
             if limit.is_scarce {
                 limit.until = limit.until.map(most, u64::min);
@@ -151,18 +169,37 @@ impl GateControl {
 impl AdmissionGate {
     /// A gate that is always open, for a route that nobody counts.
     pub(super) fn unbounded() -> Self {
-        let most = MessageVolume { messages: u64::MAX, bytes: u64::MAX };
-        let limit = AdmissionLimit { open: true, until: most, ask_from: most, is_scarce: false };
+        let most = MessageVolume {
+            messages: u64::MAX,
+            bytes: u64::MAX,
+        };
+        let limit = AdmissionLimit {
+            open: true,
+            until: most,
+            ask_from: most,
+            is_scarce: false,
+        };
         let permits = PermitPool::new(&Arc::new(Notify::new()));
-        Self { limit: watch::channel(limit).1, permits: Arc::new(permits) }
+        Self {
+            limit: watch::channel(limit).1,
+            permits: Arc::new(permits),
+        }
     }
 
     /// Takes permits for at most `most` messages. `None` while the route's ingress is closed or has no
     /// capacity.
     pub(super) fn try_admit(&self, most: usize) -> Option<PermitBatch> {
         let limit = *self.limit.borrow();
-        let count = if limit.open { self.permits.grant(limit, most as u64) } else { 0 };
-        (count > 0).then(|| PermitBatch { permits: self.permits.clone(), limit, count })
+        let count = if limit.open {
+            self.permits.grant(limit, most as u64)
+        } else {
+            0
+        };
+        (count > 0).then(|| PermitBatch {
+            permits: self.permits.clone(),
+            limit,
+            count,
+        })
     }
 
     /// Waits until the route's ingress is open and has capacity, and has the next count made meanwhile.
@@ -240,7 +277,10 @@ impl PermitPool {
         }
         let free = |granted: u64| limit.until.messages.saturating_sub(granted).min(most);
         let add = |granted: u64| Some(granted + free(granted)).filter(|next| *next > granted);
-        match self.granted.fetch_update(Ordering::AcqRel, Ordering::Acquire, add) {
+        match self
+            .granted
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, add)
+        {
             Ok(granted) => {
                 self.tell_use(limit);
                 free(granted)
@@ -277,19 +317,26 @@ impl PermitBatch {
     pub(super) fn take(&mut self, bytes: usize) -> Option<PendingPermit> {
         self.count = self.count.checked_sub(1)?;
         self.permits.add_bytes(self.limit, bytes as u64);
-        Some(PendingPermit { permits: self.permits.clone(), bytes: bytes as u64 })
+        Some(PendingPermit {
+            permits: self.permits.clone(),
+            bytes: bytes as u64,
+        })
     }
 }
 
 impl Drop for PermitBatch {
     fn drop(&mut self) {
-        self.permits.returned.fetch_add(self.count, Ordering::AcqRel);
+        self.permits
+            .returned
+            .fetch_add(self.count, Ordering::AcqRel);
     }
 }
 
 impl Drop for PendingPermit {
     fn drop(&mut self) {
-        self.permits.returned_bytes.fetch_add(self.bytes, Ordering::AcqRel);
+        self.permits
+            .returned_bytes
+            .fetch_add(self.bytes, Ordering::AcqRel);
         self.permits.returned.fetch_add(1, Ordering::AcqRel);
     }
 }
@@ -312,11 +359,18 @@ impl Drop for WaitingSource {
 
 /// A replica's share of what a route may still take in: at least 1 message and 1 byte while there is any. Nothing of
 /// either is left once one of them is used up.
-pub(super) fn share_of(most: MessageVolume, counted: MessageVolume, replicas: usize) -> MessageVolume {
+pub(super) fn share_of(
+    most: MessageVolume,
+    counted: MessageVolume,
+    replicas: usize,
+) -> MessageVolume {
     if most.is_used_up(counted) {
         return MessageVolume::default();
     }
-    most.map(counted, |most, counted| most.saturating_sub(counted).div_ceil(replicas.max(1) as u64))
+    most.map(counted, |most, counted| {
+        most.saturating_sub(counted)
+            .div_ceil(replicas.max(1) as u64)
+    })
 }
 
 #[cfg(test)]
@@ -331,7 +385,10 @@ mod tests {
 
     /// So many messages, and bytes for all of them.
     fn messages(messages: u64) -> MessageVolume {
-        MessageVolume { messages, bytes: 1 << 40 }
+        MessageVolume {
+            messages,
+            bytes: 1 << 40,
+        }
     }
 
     /// Takes the permits of all messages in a batch, of no bytes.
@@ -386,7 +443,10 @@ mod tests {
         };
         let counts = async {
             count_now.notified().await;
-            assert!(!control.has_waiting(), "it waits for the gate to open, which no count does");
+            assert!(
+                !control.has_waiting(),
+                "it waits for the gate to open, which no count does"
+            );
             control.set_open(true);
             assert!(control.has_waiting());
             control.set_share(messages(0), messages(2));
@@ -433,11 +493,18 @@ mod tests {
 
     #[test]
     fn a_stale_count_leaves_a_batch_where_there_is_little_room_and_all_where_there_is_much() {
-        for (share, left) in [(100, 100), (SCARCE_CAPACITY - 1, STALE_SHARE), (1_000_000, 1_000_000)] {
+        for (share, left) in [
+            (100, 100),
+            (SCARCE_CAPACITY - 1, STALE_SHARE),
+            (1_000_000, 1_000_000),
+        ] {
             let (control, gate) = gate();
             control.set_share(messages(0), messages(share));
             control.set_stale();
-            assert_eq!(gate.try_admit(usize::MAX).map(|g| g.messages() as u64), Some(left));
+            assert_eq!(
+                gate.try_admit(usize::MAX).map(|g| g.messages() as u64),
+                Some(left)
+            );
         }
     }
 
@@ -445,7 +512,10 @@ mod tests {
     fn no_more_bytes_are_taken_than_a_count_left_free_but_for_the_last_message() {
         use futures_util::FutureExt;
         let (control, gate) = gate();
-        let bytes = |bytes| MessageVolume { messages: 1000, bytes };
+        let bytes = |bytes| MessageVolume {
+            messages: 1000,
+            bytes,
+        };
         control.set_share(MessageVolume::default(), bytes(100));
         let mut batch = gate.try_admit(10).expect("room");
         let first = batch.take(60).expect("a permit");
@@ -459,7 +529,10 @@ mod tests {
         let before = control.returned();
         assert_eq!(before.bytes, 60);
         control.set_share(before, bytes(100));
-        assert!(gate.is_open(), "40 bytes are left beside the second message");
+        assert!(
+            gate.is_open(),
+            "40 bytes are left beside the second message"
+        );
         control.set_share(before, bytes(60));
         assert!(!gate.is_open());
         drop(second);
@@ -468,13 +541,28 @@ mod tests {
     #[test]
     fn shares_make_up_the_room_and_are_never_nothing_while_there_is_some() {
         let share = |most, counted, replicas| {
-            share_of(messages(most), MessageVolume { messages: counted, bytes: 0 }, replicas).messages
+            share_of(
+                messages(most),
+                MessageVolume {
+                    messages: counted,
+                    bytes: 0,
+                },
+                replicas,
+            )
+            .messages
         };
         assert_eq!(share(200, 0, 1), 200);
         assert_eq!(share(200, 50, 3), 50);
         assert_eq!(share(200, 199, 5), 1);
         assert_eq!((share(200, 200, 2), share(200, 300, 2)), (0, 0));
-        let full = MessageVolume { messages: 1, bytes: 1 << 40 };
-        assert_eq!(share_of(messages(200), full, 1), MessageVolume::default(), "no bytes are left");
+        let full = MessageVolume {
+            messages: 1,
+            bytes: 1 << 40,
+        };
+        assert_eq!(
+            share_of(messages(200), full, 1),
+            MessageVolume::default(),
+            "no bytes are left"
+        );
     }
 }

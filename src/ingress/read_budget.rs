@@ -32,7 +32,10 @@ pub struct ReadAllocation {
 impl ReadAllocation {
     /// The division for these routes: one technology gets all of it, two get half each.
     pub fn of(routes: &[Arc<Route>]) -> Self {
-        let queues = routes.iter().filter(|route| matches!(route.from, Endpoint::Rabbitmq { .. })).count();
+        let queues = routes
+            .iter()
+            .filter(|route| matches!(route.from, Endpoint::Rabbitmq { .. }))
+            .count();
         let rabbitmq_bytes = match queues {
             0 => 0,
             _ if queues == routes.len() => READ_BYTES,
@@ -48,7 +51,9 @@ impl ReadAllocation {
     /// what fits into the queue's part if each message is as large as `max_size`, and at least 1.
     pub fn prefetch(&self, prefetch: u16, max_size: usize) -> u16 {
         let fitting = self.queue_bytes / max_size.max(1);
-        u16::try_from(fitting).unwrap_or(u16::MAX).clamp(1, prefetch)
+        u16::try_from(fitting)
+            .unwrap_or(u16::MAX)
+            .clamp(1, prefetch)
     }
 }
 
@@ -84,7 +89,11 @@ impl ReadBudget {
     /// The share of one source, which never exceeds `limit_bytes` by more than its last record.
     pub fn share(self: &Arc<Self>, limit_bytes: usize) -> ReadShare {
         self.sources.fetch_add(1, Ordering::AcqRel);
-        ReadShare { budget: self.clone(), limit_bytes, used: AtomicUsize::new(0) }
+        ReadShare {
+            budget: self.clone(),
+            limit_bytes,
+            used: AtomicUsize::new(0),
+        }
     }
 
     /// The bytes that all sources hold.
@@ -145,7 +154,8 @@ impl ReadShare {
         let half = self.budget.limit_bytes / 2;
         let sources = self.budget.sources.load(Ordering::Acquire);
         let part = half / sources.max(1);
-        self.limit_bytes.min(part.max(half.saturating_sub(self.budget.used())))
+        self.limit_bytes
+            .min(part.max(half.saturating_sub(self.budget.used())))
     }
 }
 
@@ -170,13 +180,29 @@ mod tests {
     }
 
     #[test]
-    fn queues_and_partitions_together_stay_within_the_budget_and_each_queue_hands_over_one_at_least() {
-        let topic =
-            || route(Endpoint::Kafka { connection: "k".into(), topic: "t".into(), group: "g".into() });
-        let queue = || route(Endpoint::Rabbitmq { connection: "r".into(), queue: "q".into(), prefetch: 500 });
+    fn queues_and_partitions_together_stay_within_the_budget_and_each_queue_hands_over_one_at_least()
+     {
+        let topic = || {
+            route(Endpoint::Kafka {
+                connection: "k".into(),
+                topic: "t".into(),
+                group: "g".into(),
+            })
+        };
+        let queue = || {
+            route(Endpoint::Rabbitmq {
+                connection: "r".into(),
+                queue: "q".into(),
+                prefetch: 500,
+            })
+        };
         let parts = |topics: usize, queues: usize| {
             let routes = std::iter::repeat_with(topic).take(topics);
-            ReadAllocation::of(&routes.chain(std::iter::repeat_with(queue).take(queues)).collect::<Vec<_>>())
+            ReadAllocation::of(
+                &routes
+                    .chain(std::iter::repeat_with(queue).take(queues))
+                    .collect::<Vec<_>>(),
+            )
         };
         for (topics, queues) in [(0, 1), (0, 7), (3, 0), (3, 1), (3, 7), (1, 200)] {
             let parts = parts(topics, queues);
@@ -189,7 +215,11 @@ mod tests {
         }
         assert_eq!(parts(0, 1).prefetch(500, 1 << 20), 96);
         assert_eq!(parts(1, 1).prefetch(500, 64 << 10), 500);
-        assert_eq!(parts(1, 1).prefetch(500, 256 << 20), 1, "larger than the part");
+        assert_eq!(
+            parts(1, 1).prefetch(500, 256 << 20),
+            1,
+            "larger than the part"
+        );
     }
 
     fn fill(share: &ReadShare) -> usize {
@@ -204,8 +234,15 @@ mod tests {
         let budget = Arc::new(ReadBudget::new(100_000));
         let shares: Vec<_> = (0..100).map(|_| budget.share(20_000)).collect();
         let used: Vec<usize> = shares.iter().map(fill).collect();
-        assert!(used.iter().all(|used| *used >= 500), "each has its part: {used:?}");
-        assert!(budget.used() <= 100_000 + shares.len() * RECORD, "{}", budget.used());
+        assert!(
+            used.iter().all(|used| *used >= 500),
+            "each has its part: {used:?}"
+        );
+        assert!(
+            budget.used() <= 100_000 + shares.len() * RECORD,
+            "{}",
+            budget.used()
+        );
         assert_eq!(used[0], 20_000, "its own limit");
         drop(shares);
         assert_eq!(budget.used(), 0);

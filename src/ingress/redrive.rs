@@ -26,33 +26,58 @@ pub fn redrive(
     };
     let Some(found) = found else {
         let name = target.unwrap_or(letter.target.as_str());
-        return Err(format!("{name:?} is neither the route's target nor in allow_targets"));
+        return Err(format!(
+            "{name:?} is neither the route's target nor in allow_targets"
+        ));
     };
-    let entries: Result<Vec<Entry>, String> =
-        letter.entries.iter().map(|entry| redrive_entry(entry, reason, route, now)).collect();
-    Ok(Bundle { target: route.target_ref(found), entries: Arc::new(entries?) })
+    let entries: Result<Vec<Entry>, String> = letter
+        .entries
+        .iter()
+        .map(|entry| redrive_entry(entry, reason, route, now))
+        .collect();
+    Ok(Bundle {
+        target: route.target_ref(found),
+        entries: Arc::new(entries?),
+    })
 }
 
 /// One message of a dead letter as it is published again.
-fn redrive_entry(entry: &Entry, reason: DeadReason, route: &Route, now: UnixMs) -> Result<Entry, String> {
+fn redrive_entry(
+    entry: &Entry,
+    reason: DeadReason,
+    route: &Route,
+    now: UnixMs,
+) -> Result<Entry, String> {
     let mut entry = entry.clone();
     if entry.flags.has(Flags::LEFT_OUT) {
-        let place = entry.position.map_or_else(String::new, |KafkaPosition { partition, offset }| {
-            format!(": it is in its topic, partition {partition}, offset {offset}")
-        });
-        return Err(format!("its body was over dead_letters.max_message and was not kept{place}"));
+        let place =
+            entry
+                .position
+                .map_or_else(String::new, |KafkaPosition { partition, offset }| {
+                    format!(": it is in its topic, partition {partition}, offset {offset}")
+                });
+        return Err(format!(
+            "its body was over dead_letters.max_message and was not kept{place}"
+        ));
     }
     let unreadable = DeadReason::Invalid(InvalidReason::BadHeaders);
     if reason == unreadable && entry.message.headers.is_empty() {
         return Err("its headers could not be read, so it cannot leave with them".to_owned());
     }
-    entry.message.headers.retain(|header| !is_delay_header(header, route));
+    entry
+        .message
+        .headers
+        .retain(|header| !is_delay_header(header, route));
     within_limits(&entry.message, None, route).map_err(|(_, why)| why)?;
     entry.due = now;
     entry.asked = None;
     entry.failures = 0;
     entry.flags = entry.flags.without(Flags::DYING);
-    if entry.id.as_ref().is_some_and(|id| !id.as_str().starts_with('~')) {
+    if entry
+        .id
+        .as_ref()
+        .is_some_and(|id| !id.as_str().starts_with('~'))
+    {
         entry.flags = entry.flags.with(Flags::NAMED);
     }
     Ok(entry)
@@ -69,7 +94,10 @@ mod tests {
 
     fn route() -> Route {
         let mut route = Route::clone(&testing::route());
-        let other = Target::Kafka { connection: "main".into(), topic: "orders.retry".into() };
+        let other = Target::Kafka {
+            connection: "main".into(),
+            topic: "orders.retry".into(),
+        };
         route.allow_targets = vec![Arc::new(other)];
         route.policy.max_size = 10;
         route
@@ -83,7 +111,10 @@ mod tests {
         let header = |name: &str| Header::new(name, HeaderValue::Bytes(Bytes::from_static(b"x")));
         entry.message.headers = vec![header("X-Delay"), header("kept"), header("x-delay-due")];
         change(&mut entry);
-        Bundle { target: TargetRef::Own, entries: Arc::new(vec![entry]) }
+        Bundle {
+            target: TargetRef::Own,
+            entries: Arc::new(vec![entry]),
+        }
     }
 
     fn again(letter: &Bundle, target: Option<&str>) -> Result<Bundle, String> {
@@ -98,25 +129,44 @@ mod tests {
             (entry.due, entry.asked_due(), entry.failures, entry.handouts),
             (UnixMs(100), UnixMs(100), 0, 16)
         );
-        let names: Vec<_> = entry.message.headers.iter().map(|h| h.name.as_str()).collect();
+        let names: Vec<_> = entry
+            .message
+            .headers
+            .iter()
+            .map(|h| h.name.as_str())
+            .collect();
         assert_eq!(names, ["kept"]);
         assert!(entry.flags.has(Flags::NAMED));
         let made = again(&letter(|e| e.id = Some("~1.2.3".into())), None).expect("it may go");
-        assert!(!made.entries[0].flags.has(Flags::NAMED), "an id that Postdate made is no name");
+        assert!(
+            !made.entries[0].flags.has(Flags::NAMED),
+            "an id that Postdate made is no name"
+        );
     }
 
     #[test]
     fn it_goes_to_its_own_or_an_allowed_target_only() {
         let target = |bundle: Result<Bundle, String>| bundle.map(|b| b.target.as_str().to_owned());
         assert_eq!(target(again(&letter(|_| ()), None)), Ok(String::new()));
-        assert_eq!(target(again(&letter(|_| ()), Some("orders"))), Ok(String::new()));
-        assert_eq!(target(again(&letter(|_| ()), Some("orders.retry"))), Ok("orders.retry".to_owned()));
+        assert_eq!(
+            target(again(&letter(|_| ()), Some("orders"))),
+            Ok(String::new())
+        );
+        assert_eq!(
+            target(again(&letter(|_| ()), Some("orders.retry"))),
+            Ok("orders.retry".to_owned())
+        );
         for bad in ["elsewhere", "", "orders.delayed"] {
-            assert!(again(&letter(|_| ()), Some(bad)).is_err_and(|why| why.contains("allow_targets")));
+            assert!(
+                again(&letter(|_| ()), Some(bad)).is_err_and(|why| why.contains("allow_targets"))
+            );
         }
         let mut moved = letter(|_| ());
         moved.target = TargetRef::Named("orders.old".into());
-        assert!(again(&moved, None).is_err(), "the target that it had is not allowed any more");
+        assert!(
+            again(&moved, None).is_err(),
+            "the target that it had is not allowed any more"
+        );
         assert_eq!(target(again(&moved, Some("orders"))), Ok(String::new()));
     }
 
@@ -128,7 +178,12 @@ mod tests {
         let bundle = again(&several, None).expect("it may go");
         let ids: Vec<_> = bundle.entries.iter().filter_map(|e| e.id.clone()).collect();
         assert_eq!(ids, [Text::from("a"), Text::from("b")]);
-        assert!(bundle.entries.iter().all(|e| e.due == UnixMs(100) && e.flags.has(Flags::NAMED)));
+        assert!(
+            bundle
+                .entries
+                .iter()
+                .all(|e| e.due == UnixMs(100) && e.flags.has(Flags::NAMED))
+        );
         Arc::make_mut(&mut several.entries)[1].message.body = Some(vec![0; 11].into());
         assert!(again(&several, None).is_err_and(|why| why.contains("max_size")));
     }
@@ -139,10 +194,16 @@ mod tests {
         assert!(why(&letter(|e| e.message.body = Some(vec![0; 11].into()))).contains("max_size"));
         let left_out = letter(|e| {
             e.flags = Flags(Flags::LEFT_OUT);
-            e.position = Some(KafkaPosition { partition: 3, offset: 42 });
+            e.position = Some(KafkaPosition {
+                partition: 3,
+                offset: 42,
+            });
         });
         assert!(why(&left_out).contains("partition 3, offset 42"));
-        let empty = Bundle { target: TargetRef::Own, entries: Arc::default() };
+        let empty = Bundle {
+            target: TargetRef::Own,
+            entries: Arc::default(),
+        };
         assert!(why(&empty).contains("no message"));
         let reason = DeadReason::Invalid(InvalidReason::BadHeaders);
         let headless = letter(|e| e.message.headers.clear());

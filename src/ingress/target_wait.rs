@@ -17,7 +17,11 @@ pub(super) struct TargetWait {
 
 impl TargetWait {
     pub(super) fn new(route: RouteName, metrics: Arc<RouteMetrics>) -> Self {
-        Self { route, metrics, waits: false }
+        Self {
+            route,
+            metrics,
+            waits: false,
+        }
     }
 
     pub(super) fn is_waiting(&self) -> bool {
@@ -73,6 +77,9 @@ mod tests {
         one.end();
         assert_eq!(metrics.paused(), ["target"], "the other one waits still");
         drop(other);
-        assert!(metrics.paused().is_empty(), "a source that is gone waits no more");
+        assert!(
+            metrics.paused().is_empty(),
+            "a source that is gone waits no more"
+        );
     }
 }

@@ -56,7 +56,11 @@ impl Readiness {
     /// Announces a part, as waiting. An *essential* part (Redis) must be up for the process to be ready. Any other part
     /// must have been up once.
     pub fn part(&self, name: impl Into<String>, essential: bool) -> ReadinessPart {
-        let part = ReadinessPart { name: name.into(), essential, readiness: self.clone() };
+        let part = ReadinessPart {
+            name: name.into(),
+            essential,
+            readiness: self.clone(),
+        };
         part.set(ReadinessState::Waiting(NOT_REACHED.to_owned()));
         part
     }
@@ -70,11 +74,15 @@ impl Readiness {
     pub fn is_ready(&self) -> bool {
         let inner = self.0.read();
         !inner.draining
-            && inner.parts.values().all(|PartReport { state, essential, .. }| match state {
-                ReadinessState::Up => true,
-                ReadinessState::Degraded(_) => !essential,
-                ReadinessState::Waiting(_) => false,
-            })
+            && inner.parts.values().all(
+                |PartReport {
+                     state, essential, ..
+                 }| match state {
+                    ReadinessState::Up => true,
+                    ReadinessState::Degraded(_) => !essential,
+                    ReadinessState::Waiting(_) => false,
+                },
+            )
     }
 
     /// Reports whether the process drains.
@@ -84,17 +92,31 @@ impl Readiness {
 
     /// The name and state of each part.
     pub fn parts(&self) -> Vec<(String, ReadinessState)> {
-        self.0.read().parts.iter().map(|(name, known)| (name.clone(), known.state.clone())).collect()
+        self.0
+            .read()
+            .parts
+            .iter()
+            .map(|(name, known)| (name.clone(), known.state.clone()))
+            .collect()
     }
 
     /// The moment since which each part has its state, by the clock of this machine.
     pub fn since(&self) -> BTreeMap<String, UnixMs> {
-        self.0.read().parts.iter().map(|(name, known)| (name.clone(), known.since)).collect()
+        self.0
+            .read()
+            .parts
+            .iter()
+            .map(|(name, known)| (name.clone(), known.since))
+            .collect()
     }
 
     /// Announces a part on which readiness does not wait. The part is up until its owner reports otherwise.
     pub fn side_part(&self, name: impl Into<String>) -> ReadinessPart {
-        let part = ReadinessPart { name: name.into(), essential: false, readiness: self.clone() };
+        let part = ReadinessPart {
+            name: name.into(),
+            essential: false,
+            readiness: self.clone(),
+        };
         part.up();
         part
     }
@@ -116,12 +138,21 @@ impl ReadinessPart {
             .get(&self.name)
             .is_none_or(|k| matches!(k.state, ReadinessState::Waiting(_)));
         let why = why.into();
-        self.set(if was_waiting { ReadinessState::Waiting(why) } else { ReadinessState::Degraded(why) })
+        self.set(if was_waiting {
+            ReadinessState::Waiting(why)
+        } else {
+            ReadinessState::Degraded(why)
+        })
     }
 
     /// Reports whether the part is up.
     pub fn is_up(&self) -> bool {
-        self.readiness.0.read().parts.get(&self.name).is_some_and(|known| known.state == ReadinessState::Up)
+        self.readiness
+            .0
+            .read()
+            .parts
+            .get(&self.name)
+            .is_some_and(|known| known.state == ReadinessState::Up)
     }
 
     /// The name of the part.
@@ -133,9 +164,18 @@ impl ReadinessPart {
         let kind = std::mem::discriminant(&state);
         let mut inner = self.readiness.0.write();
         let old = inner.parts.get(&self.name);
-        let same = old.filter(|old| std::mem::discriminant(&old.state) == kind).map(|old| old.since);
+        let same = old
+            .filter(|old| std::mem::discriminant(&old.state) == kind)
+            .map(|old| old.since);
         let since = same.unwrap_or_else(|| Clock::start().wall());
-        inner.parts.insert(self.name.clone(), PartReport { state, essential: self.essential, since });
+        inner.parts.insert(
+            self.name.clone(),
+            PartReport {
+                state,
+                essential: self.essential,
+                since,
+            },
+        );
         same.is_none()
     }
 }

@@ -57,7 +57,10 @@ impl Shutdown {
     /// `self` forces each of its stages. Ingress drains first, then timers, then egress.
     #[must_use]
     pub fn stage(&self) -> Self {
-        Self { drain: CancellationToken::new(), force: self.force.child_token() }
+        Self {
+            drain: CancellationToken::new(),
+            force: self.force.child_token(),
+        }
     }
 }
 
@@ -119,19 +122,28 @@ impl Tasks {
     /// The same tasks, bound to a stage.
     #[must_use]
     pub fn of(&self, stage: Stage) -> Self {
-        Self { stage: Some(stage), ..self.clone() }
+        Self {
+            stage: Some(stage),
+            ..self.clone()
+        }
     }
 
     /// The same tasks, bound to a runtime: they run there, whichever runtime their spawner is on.
     #[must_use]
     pub fn on(&self, runtime: &Handle) -> Self {
-        Self { runtime: Some(runtime.clone()), ..self.clone() }
+        Self {
+            runtime: Some(runtime.clone()),
+            ..self.clone()
+        }
     }
 
     fn enter(&self, name: &str) -> RunningTask {
         let key = (self.stage, name.to_owned());
         *self.running.lock().entry(key.clone()).or_default() += 1;
-        RunningTask { tasks: self.clone(), key }
+        RunningTask {
+            tasks: self.clone(),
+            key,
+        }
     }
 
     /// Runs a future as a task of this name.
@@ -153,11 +165,13 @@ impl Tasks {
     pub fn thread(&self, name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
         let running = self.enter(name);
         let runtime = self.runtime.clone().or_else(|| Handle::try_current().ok());
-        std::thread::Builder::new().name(name.chars().take(15).collect()).spawn(move || {
-            let _running = running;
-            let _entered = runtime.as_ref().map(Handle::enter);
-            body();
-        })?;
+        std::thread::Builder::new()
+            .name(name.chars().take(15).collect())
+            .spawn(move || {
+                let _running = running;
+                let _entered = runtime.as_ref().map(Handle::enter);
+                body();
+            })?;
         Ok(())
     }
 
@@ -194,7 +208,9 @@ impl Tasks {
     /// The names of the tasks of this stage that still run.
     fn late(&self) -> Vec<String> {
         let running = self.running.lock();
-        let own = running.keys().filter(|(stage, _)| self.stage.is_none() || *stage == self.stage);
+        let own = running
+            .keys()
+            .filter(|(stage, _)| self.stage.is_none() || *stage == self.stage);
         own.map(|(_, name)| name.clone()).collect()
     }
 }
@@ -216,7 +232,10 @@ mod tests {
         publishing.spawn("timer:0", async move { second.draining().await });
         shutdown.begin();
         assert_eq!(ingress.ended(Duration::from_secs(1)).await, Ok(()));
-        assert_eq!(publishing.ended(Duration::from_secs(1)).await, Err(vec!["timer:0".to_owned()]));
+        assert_eq!(
+            publishing.ended(Duration::from_secs(1)).await,
+            Err(vec!["timer:0".to_owned()])
+        );
         stage.begin();
         assert_eq!(tasks.ended(Duration::from_secs(1)).await, Ok(()));
     }
@@ -227,24 +246,35 @@ mod tests {
         let first = whole.stage();
         let second = whole.stage();
         first.force();
-        assert_eq!([&whole, &first, &second].map(Shutdown::is_forced), [false, true, false]);
+        assert_eq!(
+            [&whole, &first, &second].map(Shutdown::is_forced),
+            [false, true, false]
+        );
         whole.force();
         assert!(second.is_forced());
     }
 
     #[test]
     fn a_bound_task_runs_on_its_runtime_whoever_spawns_it() {
-        let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("built");
+        let runtime = || {
+            tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("built")
+        };
         let home = runtime();
         let other = runtime();
         let tasks = Tasks::default().on(home.handle());
         let (tell, told) = std::sync::mpsc::channel();
         other.block_on(async {
             let bound = tasks.of(Stage::Egress);
-            bound.spawn("lane", async move { tell.send(Handle::current().id()).expect("heard") });
+            bound.spawn("lane", async move {
+                tell.send(Handle::current().id()).expect("heard")
+            });
         });
         assert!(told.try_recv().is_err(), "it ran elsewhere");
-        home.block_on(tasks.ended(Duration::from_secs(30))).expect("ended");
+        home.block_on(tasks.ended(Duration::from_secs(30)))
+            .expect("ended");
         assert_eq!(told.try_recv(), Ok(home.handle().id()));
     }
 

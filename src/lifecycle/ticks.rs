@@ -17,7 +17,9 @@ pub async fn tick(period: Duration) {
 /// The time until the next tick of this period: above zero, at most the period. The period must not be zero.
 pub fn until_tick(period: Duration) -> Duration {
     let since = Instant::now().saturating_duration_since(*TICK_ORIGIN);
-    period.saturating_sub(Duration::from_nanos((since.as_nanos() % period.as_nanos()) as u64))
+    period.saturating_sub(Duration::from_nanos(
+        (since.as_nanos() % period.as_nanos()) as u64,
+    ))
 }
 
 #[cfg(test)]
@@ -33,7 +35,10 @@ mod tests {
             let next = until_tick(SECOND);
             assert!(next > Duration::ZERO && next <= SECOND, "{next:?}");
             let parts = until_tick(SECOND / 4);
-            assert_eq!(parts.as_nanos(), (next.as_nanos() - 1) % (SECOND / 4).as_nanos() + 1);
+            assert_eq!(
+                parts.as_nanos(),
+                (next.as_nanos() - 1) % (SECOND / 4).as_nanos() + 1
+            );
             let began = Instant::now();
             tick(SECOND).await;
             assert!(began.elapsed() >= next && began.elapsed() < next + Duration::from_millis(2));

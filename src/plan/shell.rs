@@ -16,19 +16,39 @@ impl DeclareCommand<'_> {
             parts.push(word(&format!("--vhost={}", self.vhost)));
         }
         parts.push(verb.to_owned());
-        parts.extend(words.iter().map(|(name, value)| word(&format!("{name}={value}"))));
+        parts.extend(
+            words
+                .iter()
+                .map(|(name, value)| word(&format!("{name}={value}"))),
+        );
         if !arguments.is_empty() {
-            parts.push(word(&format!("arguments={}", Value::Object(arguments.clone()))));
+            parts.push(word(&format!(
+                "arguments={}",
+                Value::Object(arguments.clone())
+            )));
         }
         parts.join(" ")
     }
 
-    pub(super) fn exchange(&self, name: &str, kind: &str, arguments: &Map<String, Value>) -> String {
-        self.line("declare exchange", &[("name", name), ("type", kind), ("durable", "true")], arguments)
+    pub(super) fn exchange(
+        &self,
+        name: &str,
+        kind: &str,
+        arguments: &Map<String, Value>,
+    ) -> String {
+        self.line(
+            "declare exchange",
+            &[("name", name), ("type", kind), ("durable", "true")],
+            arguments,
+        )
     }
 
     pub(super) fn queue(&self, name: &str, arguments: &Map<String, Value>) -> String {
-        self.line("declare queue", &[("name", name), ("durable", "true")], arguments)
+        self.line(
+            "declare queue",
+            &[("name", name), ("durable", "true")],
+            arguments,
+        )
     }
 
     pub(super) fn binding(
@@ -51,7 +71,13 @@ impl DeclareCommand<'_> {
     /// Removes a binding from an exchange to an exchange. The broker names it by its routing key, `~` if that is empty;
     /// with arguments by a digest that only the broker knows.
     pub(super) fn unbinding(&self, binding: &BindingDefinition) -> Result<String, String> {
-        let BindingDefinition { source, destination, routing_key, arguments, .. } = binding;
+        let BindingDefinition {
+            source,
+            destination,
+            routing_key,
+            arguments,
+            ..
+        } = binding;
         let key = match (&binding.properties_key, routing_key.as_str()) {
             (Some(key), _) => key,
             (None, _) if !arguments.is_empty() => {
@@ -93,11 +119,26 @@ mod tests {
 
     #[test]
     fn a_word_is_one_word_whatever_is_in_it() {
-        let nasty =
-            ["bills.#", "a b", "$(reboot)", "it's", "`id`", "", "#", "\\", "a\"b", "~", "*", "x;y&z|w>v"];
+        let nasty = [
+            "bills.#",
+            "a b",
+            "$(reboot)",
+            "it's",
+            "`id`",
+            "",
+            "#",
+            "\\",
+            "a\"b",
+            "~",
+            "*",
+            "x;y&z|w>v",
+        ];
         for text in nasty {
             let script = format!("printf %s {}", word(text));
-            let output = std::process::Command::new("sh").args(["-c", &script]).output().expect("a shell");
+            let output = std::process::Command::new("sh")
+                .args(["-c", &script])
+                .output()
+                .expect("a shell");
             assert_eq!(String::from_utf8(output.stdout).expect("text"), text);
         }
     }

@@ -32,20 +32,35 @@ pub enum PlanSource {
 impl PlanSource {
     /// Takes the login out of a URL: `http://user:password@host:15672`. Without one it is `guest`.
     pub fn management(url: &Secret) -> Result<Self, String> {
-        let wrong = || format!("{} is no http:// or https:// URL of a management API", url.redacted_url());
+        let wrong = || {
+            format!(
+                "{} is no http:// or https:// URL of a management API",
+                url.redacted_url()
+            )
+        };
         let (scheme, rest) = url.expose().split_once("://").ok_or_else(wrong)?;
         let (login, host) = rest.rsplit_once('@').unwrap_or(("", rest));
-        if !matches!(scheme, "http" | "https") || host.is_empty() || host.contains(char::is_whitespace) {
+        if !matches!(scheme, "http" | "https")
+            || host.is_empty()
+            || host.contains(char::is_whitespace)
+        {
             return Err(wrong());
         }
         let (user, password) = match login.split_once(':') {
             Some((user, password)) => (decoded(user), decoded(password)),
-            None if login.is_empty() => (Some(DEFAULT_LOGIN.to_owned()), Some(DEFAULT_LOGIN.to_owned())),
+            None if login.is_empty() => (
+                Some(DEFAULT_LOGIN.to_owned()),
+                Some(DEFAULT_LOGIN.to_owned()),
+            ),
             None => (decoded(login), Some(String::new())),
         };
         let user = user.ok_or_else(wrong)?;
         let password = Secret::new(password.ok_or_else(wrong)?);
-        Ok(Self::Management { url: format!("{scheme}://{host}"), user, password })
+        Ok(Self::Management {
+            url: format!("{scheme}://{host}"),
+            user,
+            password,
+        })
     }
 }
 
@@ -68,11 +83,14 @@ fn decoded(text: &str) -> Option<String> {
 /// Reads the definitions of a virtual host. Blocks. The error is a sentence for a person.
 pub fn read_definitions(source: &PlanSource, vhost: &str) -> Result<Definitions, String> {
     match source {
-        PlanSource::Management { url, user, password } => {
-            Definitions::read(url, user, password, vhost, READ_DEADLINE)
-        }
+        PlanSource::Management {
+            url,
+            user,
+            password,
+        } => Definitions::read(url, user, password, vhost, READ_DEADLINE),
         PlanSource::File(path) => {
-            let text = read_file(path).map_err(|why| format!("{} cannot be read: {why}", path.display()))?;
+            let text = read_file(path)
+                .map_err(|why| format!("{} cannot be read: {why}", path.display()))?;
             Definitions::parse(&text, vhost)
                 .map_err(|why| format!("{} is no definitions file: {why}", path.display()))
         }
@@ -80,7 +98,9 @@ pub fn read_definitions(source: &PlanSource, vhost: &str) -> Result<Definitions,
 }
 
 fn read_file(path: &Path) -> Result<String, String> {
-    let size = std::fs::metadata(path).map_err(|error| error.to_string())?.len();
+    let size = std::fs::metadata(path)
+        .map_err(|error| error.to_string())?
+        .len();
     if size > MAX_FILE_BYTES {
         return Err(format!("it has {size} bytes, {MAX_FILE_BYTES} at most"));
     }
@@ -94,21 +114,33 @@ mod tests {
     #[test]
     fn a_login_is_taken_out_of_the_url() {
         let of = |url: &str| match PlanSource::management(&Secret::new(url)) {
-            Ok(PlanSource::Management { url, user, password }) => {
-                Some((url, user, password.expose().to_owned()))
-            }
+            Ok(PlanSource::Management {
+                url,
+                user,
+                password,
+            }) => Some((url, user, password.expose().to_owned())),
             _ => None,
         };
         let login = |url: &str, user: &str, password: &str| {
             Some((url.to_owned(), user.to_owned(), password.to_owned()))
         };
-        assert_eq!(of("http://h:15672"), login("http://h:15672", "guest", "guest"));
+        assert_eq!(
+            of("http://h:15672"),
+            login("http://h:15672", "guest", "guest")
+        );
         assert_eq!(of("https://u:p%40@h/x"), login("https://h/x", "u", "p@"));
         assert_eq!(of("http://u@h"), login("http://h", "u", ""));
-        for wrong in ["h:15672", "amqp://h", "http://", "http://u:%zz@h", "http://a b"] {
+        for wrong in [
+            "h:15672",
+            "amqp://h",
+            "http://",
+            "http://u:%zz@h",
+            "http://a b",
+        ] {
             assert_eq!(of(wrong), None, "{wrong}");
         }
-        let secret = PlanSource::management(&Secret::new("amqp://u:hunter2@h")).expect_err("no URL of it");
+        let secret =
+            PlanSource::management(&Secret::new("amqp://u:hunter2@h")).expect_err("no URL of it");
         assert!(!secret.contains("hunter2"), "{secret}");
     }
 }

@@ -19,7 +19,10 @@ const PLUGIN_DEFINITIONS: &str = r#"{
         { "source": "shop", "destination": "bills", "destination_type": "exchange", "routing_key": "", "arguments": {} } ] }"#;
 
 fn plan(vhost: &str) -> PluginPlan {
-    PluginPlan::new(&Definitions::parse(PLUGIN_DEFINITIONS, vhost).expect("definitions"), vhost)
+    PluginPlan::new(
+        &Definitions::parse(PLUGIN_DEFINITIONS, vhost).expect("definitions"),
+        vhost,
+    )
 }
 
 #[test]
@@ -50,21 +53,46 @@ rabbitmqadmin delete binding source=shop destination_type=exchange destination=b
 #[test]
 fn names_are_free_ones_and_what_cannot_be_planned_is_said() {
     let plan = plan("/");
-    let names: Vec<_> = plan.exchanges.iter().map(|e| (e.route.as_str(), e.ingress.as_str())).collect();
+    let names: Vec<_> = plan
+        .exchanges
+        .iter()
+        .map(|e| (e.route.as_str(), e.ingress.as_str()))
+        .collect();
     assert_eq!(names, [("bills", "bills.in"), ("bills-2", "Bills.2.in")]);
-    let said = ["`old`: it does not say which type", "control characters", "plan by --management"];
+    let said = [
+        "`old`: it does not say which type",
+        "control characters",
+        "plan by --management",
+    ];
     assert_eq!(plan.warnings.len(), said.len(), "{:?}", plan.warnings);
     for (warning, said) in plan.warnings.iter().zip(said) {
         assert!(warning.contains(said), "{warning}");
     }
-    assert!(plan.declarations().lines().all(|line| !line.contains(is_unsafe)));
+    assert!(
+        plan.declarations()
+            .lines()
+            .all(|line| !line.contains(is_unsafe))
+    );
 }
 
 #[test]
 fn another_virtual_host_is_named_in_each_command_and_in_the_url() {
     let plan = plan("shop/eu");
     let declares = |line: &str| line.starts_with("rabbitmqadmin --vhost=shop/eu declare ");
-    assert!(plan.declarations().lines().all(declares), "{}", plan.declarations());
-    assert!(plan.configuration().contains("127.0.0.1:5672/shop%2Feu\""), "{}", plan.configuration());
-    assert_eq!(PluginPlan::new(&Definitions::default(), "a\nb").warnings.len(), 1);
+    assert!(
+        plan.declarations().lines().all(declares),
+        "{}",
+        plan.declarations()
+    );
+    assert!(
+        plan.configuration().contains("127.0.0.1:5672/shop%2Feu\""),
+        "{}",
+        plan.configuration()
+    );
+    assert_eq!(
+        PluginPlan::new(&Definitions::default(), "a\nb")
+            .warnings
+            .len(),
+        1
+    );
 }

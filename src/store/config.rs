@@ -72,20 +72,29 @@ impl Address {
     /// Parses `host:port`. An IPv6 address stands in brackets. `None` if the text has another form.
     pub fn parse(text: &str) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
-        let inner = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        let inner = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'));
         let host = inner.unwrap_or(host);
         let fits = !host.is_empty()
             && host.contains(':') == inner.is_some()
             && !host.contains(|c: char| c.is_whitespace() || "/@[],".contains(c));
         let port = port.parse().ok().filter(|port| *port > 0)?;
-        fits.then(|| Self { host: host.to_owned(), port })
+        fits.then(|| Self {
+            host: host.to_owned(),
+            port,
+        })
     }
 }
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { host, port } = self;
-        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
+        if host.contains(':') {
+            write!(f, "[{host}]:{port}")
+        } else {
+            write!(f, "{host}:{port}")
+        }
     }
 }
 
@@ -142,10 +151,18 @@ pub struct Overrides {
 impl Config {
     /// The location of the store without a secret, for logs and messages.
     pub fn place(&self) -> String {
-        let list = |nodes: &[Address]| nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let list = |nodes: &[Address]| {
+            nodes
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
         match &self.topology {
             Topology::Standalone(url) => url.redacted_url(),
-            Topology::Sentinel { nodes, master, .. } => format!("{master} by sentinels {}", list(nodes)),
+            Topology::Sentinel { nodes, master, .. } => {
+                format!("{master} by sentinels {}", list(nodes))
+            }
             Topology::Cluster { nodes, .. } => format!("cluster {}", list(nodes)),
         }
     }
@@ -161,9 +178,10 @@ impl Config {
     /// The keys that a sentence about TLS names.
     pub fn tls_hints(&self) -> KeyHints {
         let (with_tls, without_tls) = match self.topology {
-            Topology::Standalone(_) => {
-                ("`redis.url` must begin with rediss://", "`redis.url` must begin with redis://")
-            }
+            Topology::Standalone(_) => (
+                "`redis.url` must begin with rediss://",
+                "`redis.url` must begin with redis://",
+            ),
             Topology::Sentinel { .. } | Topology::Cluster { .. } => {
                 ("set `redis.tls = true`", "set `redis.tls = false`")
             }
@@ -183,11 +201,28 @@ mod tests {
 
     #[test]
     fn addresses_are_a_host_and_a_port() {
-        for text in ["redis:6379", "127.0.0.1:1", "[::1]:6379", "redis-0.redis.default.svc:26379"] {
-            assert_eq!(Address::parse(text).map(|a| a.to_string()).as_deref(), Some(text));
+        for text in [
+            "redis:6379",
+            "127.0.0.1:1",
+            "[::1]:6379",
+            "redis-0.redis.default.svc:26379",
+        ] {
+            assert_eq!(
+                Address::parse(text).map(|a| a.to_string()).as_deref(),
+                Some(text)
+            );
         }
-        for text in ["", "redis", ":1", "redis:0", "redis:99999", "::1:6379", "redis://h:1", "a b:1", "[h]:1"]
-        {
+        for text in [
+            "",
+            "redis",
+            ":1",
+            "redis:0",
+            "redis:99999",
+            "::1:6379",
+            "redis://h:1",
+            "a b:1",
+            "[h]:1",
+        ] {
             assert_eq!(Address::parse(text), None, "{text}");
         }
     }

@@ -44,8 +44,15 @@ pub fn read_parts(blob: &Bytes) {
     match decode(blob) {
         Ok(bundle) => {
             assert!(is_whole(blob) && later.is_none());
-            assert_eq!(dues, Ok(bundle.entries.iter().map(|entry| entry.due).collect()));
-            let bodies = bundle.entries.iter().map(|entry| entry.message.body_len()).sum::<usize>();
+            assert_eq!(
+                dues,
+                Ok(bundle.entries.iter().map(|entry| entry.due).collect())
+            );
+            let bodies = bundle
+                .entries
+                .iter()
+                .map(|entry| entry.message.body_len())
+                .sum::<usize>();
             assert_eq!(lengths.map(|lengths| lengths.bodies), Some(bodies));
         }
         Err(CodecError::Checksum) => assert!(!is_whole(blob)),
@@ -61,28 +68,48 @@ pub fn read_names(route: &RouteName, text: &str) {
     if let Some(id) = BundleId::parse(text) {
         assert_eq!(id.as_str(), text);
         assert!((1..=BUNDLE_MESSAGES).contains(&id.count()), "{id}");
-        assert!(RouteName::new(id.route()).is_some() && id.due_set().starts_with(id.route()), "{id}");
+        assert!(
+            RouteName::new(id.route()).is_some() && id.due_set().starts_with(id.route()),
+            "{id}"
+        );
         let _sequence: u64 = id.sequence();
     }
     if let Some((partition, bundle, index)) = place_in(route, text) {
-        assert!((index as usize) < bundle.count(), "{text:?} lies in {bundle}");
+        assert!(
+            (index as usize) < bundle.count(),
+            "{text:?} lies in {bundle}"
+        );
         assert_eq!(BundleId::parse(bundle.as_str()), Some(bundle.clone()));
-        let due = text[1..].split('.').next().and_then(from_base36).unwrap_or_default();
+        let due = text[1..]
+            .split('.')
+            .next()
+            .and_then(from_base36)
+            .unwrap_or_default();
         let again = bundle.message_id(partition, index as usize, UnixMs(due as i64));
-        assert_eq!(place_in(route, again.as_str()), Some((partition, bundle, index)), "{text:?}");
+        assert_eq!(
+            place_in(route, again.as_str()),
+            Some((partition, bundle, index)),
+            "{text:?}"
+        );
     }
     if let Some((id, index)) = parse_place(text) {
         assert_eq!(parse_place(&format!("{id} {index}")), Some((id, index)));
     }
     if let Some(id) = DeadId::parse(text) {
         assert_eq!(id.as_str(), text);
-        assert!(id.queue().starts_with(id.route()) && text.contains(id.reason().as_str()), "{id}");
+        assert!(
+            id.queue().starts_with(id.route()) && text.contains(id.reason().as_str()),
+            "{id}"
+        );
     }
     if let Some(held) = HeldKey::parse(text) {
         assert_eq!(HeldKey::parse(&held.text()), Some(held));
     }
     if let Some((due_set, due)) = due_set_at(text) {
-        assert!(place_of(&due_set, due.0 as f64).contains('/'), "{due_set:?}");
+        assert!(
+            place_of(&due_set, due.0 as f64).contains('/'),
+            "{due_set:?}"
+        );
     }
     if let Some(number) = from_base36(text) {
         assert!(slice_start(number) >= UnixMs(0));
@@ -95,6 +122,9 @@ pub fn read_names(route: &RouteName, text: &str) {
             Ok(written) => written,
             Err(error) => panic!("{status:?} cannot be written: {error}"),
         };
-        assert!(serde_json::from_str::<ReplicaStatus>(&written).is_ok(), "{written}");
+        assert!(
+            serde_json::from_str::<ReplicaStatus>(&written).is_ok(),
+            "{written}"
+        );
     }
 }

@@ -113,7 +113,12 @@ impl Store {
             &["side", "browse", "claim", "content", "settle", "write"],
         ));
         let keys = Keys::new(&config.prefix);
-        let watched = topology::watch(config, &keys.slots(config.partitions), dependencies.tasks, &force)?;
+        let watched = topology::watch(
+            config,
+            &keys.slots(config.partitions),
+            dependencies.tasks,
+            &force,
+        )?;
         let link = |role, durability| {
             StoreLink::start(
                 config,
@@ -131,7 +136,14 @@ impl Store {
         let rollbacks = Arc::new(Rollbacks::new());
         let calls = |role, link| {
             let name = format!("{}.{role}", ids.nonce);
-            NumberedCalls::new(name, link, config.partitions, &clock, &dependencies.metrics, &rollbacks)
+            NumberedCalls::new(
+                name,
+                link,
+                config.partitions,
+                &clock,
+                &dependencies.metrics,
+                &rollbacks,
+            )
         };
         let side = link("side", plain);
         let browse = link("browse", plain);
@@ -243,6 +255,9 @@ impl Store {
         };
         let places: Vec<_> = homes.enumerate().map(put).collect();
         let made = Bytes::from(made);
-        places.into_iter().map(|place| Text::from_utf8(made.slice(place)).unwrap_or_default()).collect()
+        places
+            .into_iter()
+            .map(|place| Text::from_utf8(made.slice(place)).unwrap_or_default())
+            .collect()
     }
 }

@@ -68,14 +68,16 @@ pub use self::model::condition::{OldestOverdue, RedisMemory};
 pub use self::model::dead_letter::{DeadBody, DeadFilter, DeadId, DeadLetter, DeadMark, DeadPage};
 pub use self::model::error::{PreflightError, StoreError};
 pub use self::model::heads::{Head, HeadsSeen, UnservedHeads};
-pub use self::model::key_order::{HeldKey, OrderPosition, OrderedAnswer, OrderedClaims, OrderedRequest};
+pub use self::model::key_order::{
+    HeldKey, OrderPosition, OrderedAnswer, OrderedClaims, OrderedRequest,
+};
 pub use self::model::members::{HeartbeatReply, KnownStore, RegisteredReplica, ReplicaStatus};
 pub use self::model::scrub_report::ScrubReport;
 pub use self::model::trail::{TrailEvent, TrailReading, TrailTarget, TrailWord};
 pub use self::model::unopened::UnopenedBundle;
 pub use self::model::view::{
-    BrowseKey, BrowseQuery, Counts, DueHistogram, DueMonth, MessagePage, PartitionView, RetryMark, RetryPage,
-    StoredMessage, StoredState,
+    BrowseKey, BrowseQuery, Counts, DueHistogram, DueMonth, MessagePage, PartitionView, RetryMark,
+    RetryPage, StoredMessage, StoredState,
 };
 pub use self::model::write_op::{IntendedMessage, WriteOp, WriteResult};
 pub use self::patience::until_available;

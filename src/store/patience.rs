@@ -17,7 +17,8 @@ pub async fn until_available<T, F: Future<Output = Result<T, StoreError>>>(
     let mut failures = 0;
     loop {
         let answer = tokio::time::timeout_at(end, call()).await;
-        let answer = answer.unwrap_or_else(|_| Err(StoreError::Unavailable("no answer in time".into())));
+        let answer =
+            answer.unwrap_or_else(|_| Err(StoreError::Unavailable("no answer in time".into())));
         failures += 1;
         let wait = Backoff::CLIENT.wait(failures);
         if !matches!(answer, Err(StoreError::Unavailable(_))) || Instant::now() + wait >= end {
@@ -44,22 +45,33 @@ mod tests {
         let calls = Cell::new(0);
         let back_at_third = || {
             calls.set(calls.get() + 1);
-            let answer = if calls.get() < 3 { Err(away()) } else { Ok(calls.get()) };
+            let answer = if calls.get() < 3 {
+                Err(away())
+            } else {
+                Ok(calls.get())
+            };
             std::future::ready(answer)
         };
         assert_eq!(until_available(TRY_LIMIT, back_at_third).await, Ok(3));
         let began = Instant::now();
         let never = until_available(TRY_LIMIT, || std::future::ready(Err::<(), _>(away()))).await;
         assert_eq!((never, began.elapsed() <= TRY_LIMIT), (Err(away()), true));
-        let silent = until_available(TRY_LIMIT, std::future::pending::<Result<(), StoreError>>).await;
-        assert!(matches!(silent, Err(StoreError::Unavailable(_))), "{silent:?}");
+        let silent =
+            until_available(TRY_LIMIT, std::future::pending::<Result<(), StoreError>>).await;
+        assert!(
+            matches!(silent, Err(StoreError::Unavailable(_))),
+            "{silent:?}"
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_waiting_does_not_mend_is_answered_at_once() {
         let damaged = || std::future::ready(Err::<(), _>(StoreError::Damaged("a key".into())));
         let began = Instant::now();
-        assert_eq!(until_available(TRY_LIMIT, damaged).await, Err(StoreError::Damaged("a key".into())));
+        assert_eq!(
+            until_available(TRY_LIMIT, damaged).await,
+            Err(StoreError::Damaged("a key".into()))
+        );
         assert_eq!(began.elapsed(), Duration::ZERO);
     }
 }

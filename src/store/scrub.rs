@@ -120,8 +120,14 @@ impl Store {
 
     /// The same as [`Store::scrub`]. The finds stand in the report, however the scrub ends and wherever it is
     /// dropped. Returns how many due sets and entries it has read.
-    pub async fn scrub_into(&self, p: Partition, report: &mut ScrubReport) -> Result<usize, StoreError> {
-        let place = self.0.scrub_positions.partitions[usize::from(p.0)].lock().clone();
+    pub async fn scrub_into(
+        &self,
+        p: Partition,
+        report: &mut ScrubReport,
+    ) -> Result<usize, StoreError> {
+        let place = self.0.scrub_positions.partitions[usize::from(p.0)]
+            .lock()
+            .clone();
         self.quarantine_fixed(p, report).await?;
         let mut findings = Findings::default();
         let due_sets = self.survey(p, &mut findings, report).await?;
@@ -129,19 +135,27 @@ impl Store {
         self.mend(p, findings, report).await?;
         self.save(p, |places| places.claims = claims);
         let mut findings = Findings::default();
-        let due = self.walk_due(p, &due_sets, &place.due, &mut findings).await?;
+        let due = self
+            .walk_due(p, &due_sets, &place.due, &mut findings)
+            .await?;
         self.mend(p, findings, report).await?;
         self.save(p, |places| places.due = due);
-        let contents = self.read_contents(p, &due_sets, &place.contents, report).await?;
+        let contents = self
+            .read_contents(p, &due_sets, &place.contents, report)
+            .await?;
         self.save(p, |places| places.contents = contents);
         let mut findings = Findings::default();
-        let beside = self.walk_per_bundle_hashes(p, place.beside, &mut findings).await?;
+        let beside = self
+            .walk_per_bundle_hashes(p, place.beside, &mut findings)
+            .await?;
         self.mend(p, findings, report).await?;
         self.save(p, |places| places.beside = beside);
         self.walk_keys(p, report).await?;
         let mut findings = Findings::default();
         let queues = self.known_queues(p, report).await?;
-        let at = self.walk_queues(p, &place.queues, &queues, &mut findings.dead, report).await?;
+        let at = self
+            .walk_queues(p, &place.queues, &queues, &mut findings.dead, report)
+            .await?;
         self.mend(p, findings, report).await?;
         self.save(p, |places| places.queues = at);
         // Names last: names of lost bundles are free now.
@@ -150,7 +164,9 @@ impl Store {
         self.mend(p, findings, report).await?;
         self.save(p, |places| places.names = names);
         self.recount(p, &due_sets, &queues, report).await?;
-        let held_keys = self.walk_holds(p, place.held_keys, &due_sets, report).await?;
+        let held_keys = self
+            .walk_holds(p, place.held_keys, &due_sets, report)
+            .await?;
         self.save(p, |places| places.held_keys = held_keys);
         let entries: usize = due_sets.iter().map(|due_set| due_set.bundles).sum();
         Ok(due_sets.len() + entries.min(SCRUB_ENTRIES))
@@ -161,18 +177,32 @@ impl Store {
     pub async fn lost_indexes(&self, partitions: &[Partition]) -> Vec<Partition> {
         let commands = partitions.iter().map(|&p| {
             let mut exists = redis::cmd("EXISTS");
-            exists.arg(["idx", "heads", "shelves"].map(|name| self.0.keys.of(p, name)).as_slice());
+            exists.arg(
+                ["idx", "heads", "shelves"]
+                    .map(|name| self.0.keys.of(p, name))
+                    .as_slice(),
+            );
             (Keys::slot(p), exists)
         });
         let found = self.0.side.gather(commands.collect()).await.into_iter();
         let is_lost = |answer: Result<Value, StoreError>| {
-            answer.and_then(read::<usize>).is_ok_and(|indexes| indexes == 1 || indexes == 2)
+            answer
+                .and_then(read::<usize>)
+                .is_ok_and(|indexes| indexes == 1 || indexes == 2)
         };
-        partitions.iter().zip(found).filter_map(|(&p, answer)| is_lost(answer).then_some(p)).collect()
+        partitions
+            .iter()
+            .zip(found)
+            .filter_map(|(&p, answer)| is_lost(answer).then_some(p))
+            .collect()
     }
 
     /// Mends only the indexes of a partition. Until then some or all of its bundles are not claimed.
-    pub async fn mend_indexes(&self, p: Partition, report: &mut ScrubReport) -> Result<(), StoreError> {
+    pub async fn mend_indexes(
+        &self,
+        p: Partition,
+        report: &mut ScrubReport,
+    ) -> Result<(), StoreError> {
         let mut findings = Findings::default();
         self.survey(p, &mut findings, report).await?;
         self.mend(p, findings, report).await
@@ -216,8 +246,12 @@ impl Store {
     ) -> Result<Vec<BundleTraces>, StoreError> {
         let mut pipe = Pipeline::with_capacity(ids.len() * 3);
         for id in ids {
-            pipe.cmd("ZSCORE").arg(self.0.keys.due(p, id.due_set())).arg(id.as_str());
-            pipe.cmd("ZSCORE").arg(self.0.keys.of(p, "claims")).arg(id.as_str());
+            pipe.cmd("ZSCORE")
+                .arg(self.0.keys.due(p, id.due_set()))
+                .arg(id.as_str());
+            pipe.cmd("ZSCORE")
+                .arg(self.0.keys.of(p, "claims"))
+                .arg(id.as_str());
             pipe.cmd("TYPE").arg(self.0.keys.blob(p, id));
         }
         if ids.is_empty() {
@@ -254,7 +288,10 @@ impl Store {
         while at < from + SCRUB_ENTRIES {
             let members = self.members_at(p, &claims, at, PAGE_ENTRIES).await?;
             let ids = findings.ids(&members, None);
-            for (id, traces) in ids.iter().zip(self.traces_of(p, &ids, &mut findings.wrong_type).await?) {
+            for (id, traces) in ids
+                .iter()
+                .zip(self.traces_of(p, &ids, &mut findings.wrong_type).await?)
+            {
                 if traces.due || !traces.blob {
                     findings.bundle(id.clone(), None);
                 }
@@ -284,7 +321,10 @@ impl Store {
                 seen += members.len();
                 ids.extend(findings.ids(&members, Some(&due_set.name)));
             }
-            for (id, traces) in ids.iter().zip(self.traces_of(p, &ids, &mut findings.wrong_type).await?) {
+            for (id, traces) in ids
+                .iter()
+                .zip(self.traces_of(p, &ids, &mut findings.wrong_type).await?)
+            {
                 if traces.claimed || !traces.blob {
                     findings.bundle(id.clone(), None);
                 }

@@ -86,7 +86,11 @@ impl Store {
     /// Applies these operations, in order, in one partition. Answers one result for each message or command of
     /// each operation once they are in the store. Waits while the store is away or full. `Err` only when
     /// shutdown is forced. Dropped in the middle, the write may still be applied.
-    pub async fn write(&self, p: Partition, ops: Vec<WriteOp>) -> Result<Vec<Vec<WriteResult>>, StoreError> {
+    pub async fn write(
+        &self,
+        p: Partition,
+        ops: Vec<WriteOp>,
+    ) -> Result<Vec<Vec<WriteResult>>, StoreError> {
         self.enqueue(p, ops).await?.results().await
     }
 
@@ -94,7 +98,9 @@ impl Store {
     /// behind them. Works at `maxmemory`. Waits while the store is away. `Err` if shutdown is forced. Dropped
     /// in the middle, the command may still be applied.
     pub async fn command(&self, p: Partition, op: WriteOp) -> Result<WriteResult, StoreError> {
-        let StoreWriter { commands, force, .. } = &self.0.writer;
+        let StoreWriter {
+            commands, force, ..
+        } = &self.0.writer;
         let writer = &commands[usize::from(p.0)];
         let ops = [&op];
         let done = async {
@@ -105,15 +111,25 @@ impl Store {
             () = force.cancelled() => return Err(stopped()),
             results = done => results,
         };
-        results.concat().pop().ok_or_else(|| shape("the answer to a command"))
+        results
+            .concat()
+            .pop()
+            .ok_or_else(|| shape("the answer to a command"))
     }
 
     /// Takes a place in the partition's order and returns. The answer comes later. Waits only while too much is
     /// waiting already.
-    pub async fn enqueue(&self, p: Partition, ops: Vec<WriteOp>) -> Result<PendingWrite, StoreError> {
+    pub async fn enqueue(
+        &self,
+        p: Partition,
+        ops: Vec<WriteOp>,
+    ) -> Result<PendingWrite, StoreError> {
         let (done, answer) = oneshot::channel();
         let queue = &self.0.writer.queues[usize::from(p.0)];
-        queue.send(Submission { ops, done }).await.map_err(|_| stopped())?;
+        queue
+            .send(Submission { ops, done })
+            .await
+            .map_err(|_| stopped())?;
         Ok(PendingWrite(answer))
     }
 }
@@ -165,7 +181,10 @@ impl StoreWriter {
         Self {
             queues: partitions.all().map(start).collect(),
             calls: context.calls.clone(),
-            commands: partitions.all().map(|p| writer(p, context.command_calls)).collect(),
+            commands: partitions
+                .all()
+                .map(|p| writer(p, context.command_calls))
+                .collect(),
             force: force.clone(),
         }
     }
@@ -209,15 +228,29 @@ impl PartitionWriter {
         let mut results: Vec<Vec<WriteResult>> = Vec::with_capacity(all.len());
         let mut rest = &all[..];
         while !rest.is_empty() {
-            let run = if reads_first(rest[0]) { 1 } else { self.run_length(rest).await };
+            let run = if reads_first(rest[0]) {
+                1
+            } else {
+                self.run_length(rest).await
+            };
             let (now, later) = rest.split_at(run);
             match now {
-                [WriteOp::Store { route, on_duplicate, bundle }] if self.touches_many(now).await => {
+                [
+                    WriteOp::Store {
+                        route,
+                        on_duplicate,
+                        bundle,
+                    },
+                ] if self.touches_many(now).await => {
                     let mut of_bundle = Vec::with_capacity(bundle.entries.len());
                     for bundle in cut::pieces(bundle) {
                         let route = route.clone();
                         let on_duplicate = *on_duplicate;
-                        let piece = WriteOp::Store { route, on_duplicate, bundle };
+                        let piece = WriteOp::Store {
+                            route,
+                            on_duplicate,
+                            bundle,
+                        };
                         of_bundle.extend(self.until_done(&mut turn, &[&piece]).await.concat());
                     }
                     results.push(of_bundle);
@@ -239,13 +272,30 @@ impl PartitionWriter {
         let mut failures = 0;
         loop {
             let done = match ops {
-                [WriteOp::Reschedule { route, id, due, fallback, of }] => {
-                    let moved = self.reschedule(turn, route, id, of.as_ref(), *due, fallback.as_ref()).await;
+                [
+                    WriteOp::Reschedule {
+                        route,
+                        id,
+                        due,
+                        fallback,
+                        of,
+                    },
+                ] => {
+                    let moved = self
+                        .reschedule(turn, route, id, of.as_ref(), *due, fallback.as_ref())
+                        .await;
                     moved.map(|r| vec![vec![r]])
                 }
-                [WriteOp::Cancel { route, id, of: Some(of) }] => {
-                    self.cancel_of(turn, route, id, of, ops).await.map(|r| vec![vec![r]])
-                }
+                [
+                    WriteOp::Cancel {
+                        route,
+                        id,
+                        of: Some(of),
+                    },
+                ] => self
+                    .cancel_of(turn, route, id, of, ops)
+                    .await
+                    .map(|r| vec![vec![r]]),
                 _ => self.write(turn, ops).await,
             };
             match done {
@@ -279,7 +329,8 @@ impl PartitionWriter {
                 continue;
             }
             if let Some(given) = letters.strip_prefix("BEHIND ") {
-                self.order.seen(given.parse().map_err(|_| shape("a sequence number"))?);
+                self.order
+                    .seen(given.parse().map_err(|_| shape("a sequence number"))?);
                 continue;
             }
             for due in plan.dues {
@@ -310,7 +361,11 @@ impl PartitionWriter {
             return Ok(Vec::new());
         }
         let places = self.places(&names).await?;
-        let mut ids: Vec<BundleId> = places.into_iter().flatten().map(|place| place.bundle).collect();
+        let mut ids: Vec<BundleId> = places
+            .into_iter()
+            .flatten()
+            .map(|place| place.bundle)
+            .collect();
         ids.sort();
         ids.dedup();
         Ok(ids)
@@ -335,12 +390,17 @@ impl PartitionWriter {
 
 /// Reports whether an operation reads before it writes. Such an operation goes alone. The others go together.
 fn reads_first(op: &WriteOp) -> bool {
-    matches!(op, WriteOp::Reschedule { .. } | WriteOp::Cancel { of: Some(_), .. })
+    matches!(
+        op,
+        WriteOp::Reschedule { .. } | WriteOp::Cancel { of: Some(_), .. }
+    )
 }
 
 /// The error for a name that means something else at every read: only damage does that.
 fn never_settles() -> StoreError {
-    StoreError::Damaged(format!("a name changed its meaning {NAME_READS} times between a read and the call"))
+    StoreError::Damaged(format!(
+        "a name changed its meaning {NAME_READS} times between a read and the call"
+    ))
 }
 
 /// Cuts the letters of an answer into results, one list for each operation.
@@ -412,20 +472,39 @@ mod tests {
             entry.id = Some("a".into());
             entry.flags = entry.flags.with(Flags::NAMED);
         }
-        let bundle = Bundle { target: TargetRef::Own, entries: Arc::new(vec![entry; messages]) };
-        WriteOp::Store { route, on_duplicate: OnDuplicate::Keep, bundle }
+        let bundle = Bundle {
+            target: TargetRef::Own,
+            entries: Arc::new(vec![entry; messages]),
+        };
+        WriteOp::Store {
+            route,
+            on_duplicate: OnDuplicate::Keep,
+            bundle,
+        }
     }
 
     #[test]
     fn a_call_is_bounded_in_operations_names_and_bytes() {
-        let run = |ops: Vec<WriteOp>| cut::run_length(&ops.iter().collect::<Vec<_>>(), MAX_CALL_NAMES);
+        let run =
+            |ops: Vec<WriteOp>| cut::run_length(&ops.iter().collect::<Vec<_>>(), MAX_CALL_NAMES);
         let many = |op: &dyn Fn() -> WriteOp| (0..100).map(|_| op()).collect::<Vec<_>>();
         assert_eq!(run(many(&|| store(10, false))), CALL_OPS);
         assert_eq!(run(many(&|| store(100, true))), MAX_CALL_NAMES / 100);
-        assert_eq!(run(many(&|| store(MAX_CALL_NAMES + 1, true))), 1, "one bundle goes whatever it brings");
+        assert_eq!(
+            run(many(&|| store(MAX_CALL_NAMES + 1, true))),
+            1,
+            "one bundle goes whatever it brings"
+        );
         let bytes = op_size(&store(500, false));
-        assert_eq!(run(many(&|| store(500, false))), (CALL_BYTES / bytes).min(CALL_OPS));
-        let cancel = || WriteOp::Cancel { route: testing::route().name.clone(), id: "a".into(), of: None };
+        assert_eq!(
+            run(many(&|| store(500, false))),
+            (CALL_BYTES / bytes).min(CALL_OPS)
+        );
+        let cancel = || WriteOp::Cancel {
+            route: testing::route().name.clone(),
+            id: "a".into(),
+            of: None,
+        };
         assert_eq!(run(vec![store(MAX_CALL_NAMES, true), cancel()]), 1);
         assert_eq!(run(vec![store(1, true), cancel()]), 2);
     }

@@ -43,7 +43,13 @@ impl BurstWindows {
             window.counted += 1;
             return false;
         }
-        self.0.insert(key, BurstWindow { ends_us: now_us + WINDOW_US, counted: 0 });
+        self.0.insert(
+            key,
+            BurstWindow {
+                ends_us: now_us + WINDOW_US,
+                counted: 0,
+            },
+        );
         true
     }
 
@@ -80,13 +86,27 @@ pub struct BurstLog {
 impl BurstLog {
     /// A log without events.
     pub fn new(clock: Clock) -> Self {
-        Self { clock, windows: Mutex::default(), opened: Notify::new() }
+        Self {
+            clock,
+            windows: Mutex::default(),
+            opened: Notify::new(),
+        }
     }
 
     /// Notes one event. `what` is the log message (lower case, no final stop) and `reason` a label of the contract.
     /// `error` is the cause of this event; only that of the first in a burst is formatted and shown.
-    pub fn note(&self, what: &'static str, route: &RouteName, reason: &'static str, error: impl Display) {
-        let key = BurstKey { what, route: Some(route.clone()), reason };
+    pub fn note(
+        &self,
+        what: &'static str,
+        route: &RouteName,
+        reason: &'static str,
+        error: impl Display,
+    ) {
+        let key = BurstKey {
+            what,
+            route: Some(route.clone()),
+            reason,
+        };
         if self.windows.lock().hit(key, self.clock.mono_us()) {
             warn!(%route, reason, %error, "{what}");
             self.opened.notify_one();
@@ -101,7 +121,11 @@ impl BurstLog {
         reason: &'static str,
         id: impl Display,
     ) {
-        let key = BurstKey { what, route: Some(route.clone()), reason };
+        let key = BurstKey {
+            what,
+            route: Some(route.clone()),
+            reason,
+        };
         if self.windows.lock().hit(key, self.clock.mono_us()) {
             warn!(%route, reason, %id, "{what}");
             self.opened.notify_one();
@@ -111,7 +135,11 @@ impl BurstLog {
     /// Notes one event that is of no route: a refusal by the admin listener. `from` is who caused it. Counted like
     /// [`Self::note`].
     pub fn note_caller(&self, what: &'static str, reason: &'static str, from: impl Display) {
-        let key = BurstKey { what, route: None, reason };
+        let key = BurstKey {
+            what,
+            route: None,
+            reason,
+        };
         if self.windows.lock().hit(key, self.clock.mono_us()) {
             warn!(reason, %from, "{what}");
             self.opened.notify_one();
@@ -138,7 +166,15 @@ impl BurstLog {
 
     fn log_counts(&self, now_us: i64) {
         let counts = self.windows.lock().ended(now_us);
-        for (BurstKey { what, route, reason }, count) in counts {
+        for (
+            BurstKey {
+                what,
+                route,
+                reason,
+            },
+            count,
+        ) in counts
+        {
             if let Some(route) = route {
                 warn!(%route, reason, count, "{what}, repeated");
             } else {
@@ -154,7 +190,11 @@ mod tests {
     use super::*;
 
     fn key(reason: &'static str) -> BurstKey {
-        BurstKey { what: "refused", route: RouteName::new("orders"), reason }
+        BurstKey {
+            what: "refused",
+            route: RouteName::new("orders"),
+            reason,
+        }
     }
 
     #[test]
@@ -179,7 +219,10 @@ mod tests {
     #[test]
     fn each_reason_and_route_has_its_own_burst() {
         let mut windows = BurstWindows::default();
-        let other = BurstKey { route: RouteName::new("mail"), ..key("bad_delay") };
+        let other = BurstKey {
+            route: RouteName::new("mail"),
+            ..key("bad_delay")
+        };
         assert!(windows.hit(key("bad_delay"), 0));
         assert!(windows.hit(key("too_far"), 5));
         assert!(windows.hit(other.clone(), 6));
@@ -197,7 +240,10 @@ mod tests {
         }
         let text = lines.text();
         assert_eq!(text.lines().count(), 1, "{text}");
-        assert!(text.contains("message refused route=orders reason=\"bad_delay\" error=error 0"), "{text}");
+        assert!(
+            text.contains("message refused route=orders reason=\"bad_delay\" error=error 0"),
+            "{text}"
+        );
         bursts.run(std::future::ready(())).await;
         let text = lines.text();
         assert_eq!(text.lines().count(), 2, "{text}");

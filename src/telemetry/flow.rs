@@ -61,7 +61,9 @@ pub struct RecentLateness(Mutex<Histogram<u32>>);
 impl Default for RecentLateness {
     fn default() -> Self {
         let histogram = Histogram::new_with_bounds(1, MAX_LATENESS_US, 1);
-        Self(Mutex::new(histogram.unwrap_or_else(|_| unreachable!("the bounds are far enough apart"))))
+        Self(Mutex::new(histogram.unwrap_or_else(|_| {
+            unreachable!("the bounds are far enough apart")
+        })))
     }
 }
 
@@ -74,7 +76,10 @@ impl RecentLateness {
     /// Takes what was counted: the median and the 99th percentile, microseconds; `None` if nothing was.
     fn take(&self) -> Option<(u64, u64)> {
         let mut histogram = self.0.lock();
-        let quantiles = (histogram.value_at_quantile(0.5), histogram.value_at_quantile(0.99));
+        let quantiles = (
+            histogram.value_at_quantile(0.5),
+            histogram.value_at_quantile(0.99),
+        );
         let is_empty = histogram.is_empty();
         histogram.reset();
         (!is_empty).then_some(quantiles)
@@ -103,18 +108,27 @@ impl FlowSampler {
             return None;
         }
         let total = |route: &super::RouteMetrics| {
-            (route.admitted.get(), route.published.get() + route.passed_through.get())
+            (
+                route.admitted.get(),
+                route.published.get() + route.passed_through.get(),
+            )
         };
-        let routes: BTreeMap<_, _> =
-            metrics.routes().map(|(name, route)| (name.to_string(), total(route))).collect();
-        let last = self.last.replace(FlowTotals { at_us: now_us, routes })?;
+        let routes: BTreeMap<_, _> = metrics
+            .routes()
+            .map(|(name, route)| (name.to_string(), total(route)))
+            .collect();
+        let last = self.last.replace(FlowTotals {
+            at_us: now_us,
+            routes,
+        })?;
         let seconds = since_us? as f64 / 1e6;
         let mut flows = RouteFlows::new();
         for (name, route) in metrics.routes() {
             let (all_in, all_out) = total(route);
             let (old_in, old_out) = last.routes.get(name.as_str()).copied().unwrap_or_default();
-            let a_second =
-                |new: u64, old: u64| (new.saturating_sub(old) as f64 / seconds * 10.0).round() / 10.0;
+            let a_second = |new: u64, old: u64| {
+                (new.saturating_sub(old) as f64 / seconds * 10.0).round() / 10.0
+            };
             let late = route.recent_lateness.take();
             let flow = RouteFlow {
                 rate_in: a_second(all_in, old_in),
@@ -165,7 +179,11 @@ impl FlowHistory {
     /// The last step, unless it ended more than three steps before `now`.
     pub fn latest(&self, now: UnixMs) -> Option<FlowStep> {
         let fresh_ms = 3 * FLOW_STEP.as_millis() as i64;
-        self.0.lock().back().filter(|step| now.since(step.at) <= fresh_ms).cloned()
+        self.0
+            .lock()
+            .back()
+            .filter(|step| now.since(step.at) <= fresh_ms)
+            .cloned()
     }
 }
 
@@ -182,7 +200,10 @@ mod tests {
         assert_eq!(recent.take(), None);
         (1..=100).for_each(|n| recent.observe(if n > 98 { 1 << 20 } else { 4 }));
         let (p50, p99) = recent.take().expect("values");
-        assert!(p50 == 4 && (1 << 20..1_200_000).contains(&p99), "{p50} {p99}");
+        assert!(
+            p50 == 4 && (1 << 20..1_200_000).contains(&p99),
+            "{p50} {p99}"
+        );
         assert_eq!(recent.take(), None, "taken");
     }
 
@@ -192,13 +213,20 @@ mod tests {
         let metrics = Metrics::new(&mut Registry::default(), names);
         let mut sampler = FlowSampler::default();
         assert_eq!(sampler.sample(&metrics, 0), None);
-        let route = metrics.route(&RouteName::new("a").expect("a name")).expect("a route");
+        let route = metrics
+            .route(&RouteName::new("a").expect("a name"))
+            .expect("a route");
         route.admitted.inc_by(30);
         route.passed_through.inc_by(10);
         route.delivered_late(7, None);
         assert_eq!(sampler.sample(&metrics, 1_999_999), None, "too soon");
         let flows = sampler.sample(&metrics, 2_000_000).expect("a step");
-        let flow = RouteFlow { rate_in: 15.0, rate_out: 5.0, p50: Some(7), p99: Some(7) };
+        let flow = RouteFlow {
+            rate_in: 15.0,
+            rate_out: 5.0,
+            p50: Some(7),
+            p99: Some(7),
+        };
         assert_eq!(flows, RouteFlows::from([("a".to_owned(), flow)]));
         assert_eq!(sampler.sample(&metrics, 4_000_000), Some(RouteFlows::new()));
     }
@@ -207,17 +235,30 @@ mod tests {
     fn the_history_adds_replicas_up_and_is_bounded() {
         let history = FlowHistory::default();
         let of = |rate_in, p99| {
-            let flow = RouteFlow { rate_in, p99, ..RouteFlow::default() };
+            let flow = RouteFlow {
+                rate_in,
+                p99,
+                ..RouteFlow::default()
+            };
             RouteFlows::from([("a".to_owned(), flow)])
         };
         for n in 0..(KEPT_STEPS as i64 + 5) {
-            history.add(UnixMs(n * 2000), [&of(1.0, Some(5)), &of(2.5, None), &RouteFlows::new()]);
+            history.add(
+                UnixMs(n * 2000),
+                [&of(1.0, Some(5)), &of(2.5, None), &RouteFlows::new()],
+            );
         }
         let steps = history.steps();
         assert_eq!((steps.len(), steps[0].at), (KEPT_STEPS, UnixMs(10_000)));
-        let sum = RouteFlow { rate_in: 3.5, p99: Some(5), ..RouteFlow::default() };
+        let sum = RouteFlow {
+            rate_in: 3.5,
+            p99: Some(5),
+            ..RouteFlow::default()
+        };
         assert_eq!(steps[0].routes["a"], sum);
         let last = steps.last().expect("a step").at;
-        assert!(history.latest(last.plus(6000)).is_some() && history.latest(last.plus(6001)).is_none());
+        assert!(
+            history.latest(last.plus(6000)).is_some() && history.latest(last.plus(6001)).is_none()
+        );
     }
 }

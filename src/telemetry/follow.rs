@@ -71,7 +71,10 @@ pub struct FollowedMessage {
 
 impl FollowedMessage {
     fn new(route: &RouteName, id: &str) -> Self {
-        Self { route: route.to_string(), id: id.to_owned() }
+        Self {
+            route: route.to_string(),
+            id: id.to_owned(),
+        }
     }
 }
 
@@ -137,9 +140,18 @@ impl FollowRegistry {
         let ticket = table.last_ticket;
         let (sender, receiver) = oneshot::channel();
         let key = FollowedMessage::new(route, id);
-        table.followers.entry(key.clone()).or_default().push((ticket, sender));
+        table
+            .followers
+            .entry(key.clone())
+            .or_default()
+            .push((ticket, sender));
         self.recount(&table);
-        Some(MessageFollower { registry: Arc::clone(self), key, ticket, receiver })
+        Some(MessageFollower {
+            registry: Arc::clone(self),
+            key,
+            ticket,
+            receiver,
+        })
     }
 
     /// Reports the end of a message. Calls `end` only if somebody follows this very message.
@@ -163,7 +175,8 @@ impl FollowRegistry {
     /// The news that this replica has for the others.
     pub fn news(&self) -> FollowNews {
         let table = self.table.lock();
-        let ended = |(key, end): (&FollowedMessage, &Option<MessageEnd>)| Some((key.clone(), end.clone()?));
+        let ended =
+            |(key, end): (&FollowedMessage, &Option<MessageEnd>)| Some((key.clone(), end.clone()?));
         FollowNews {
             follows: table.followers.keys().cloned().collect(),
             watches: table.remote.keys().cloned().collect(),
@@ -177,7 +190,11 @@ impl FollowRegistry {
         let mut remote = HashMap::new();
         let mut watched = Vec::new();
         for news in others {
-            for key in news.follows.iter().take(MAX_REMOTE.saturating_sub(remote.len())) {
+            for key in news
+                .follows
+                .iter()
+                .take(MAX_REMOTE.saturating_sub(remote.len()))
+            {
                 let end = table.remote.get(key).cloned().flatten();
                 remote.insert(key.clone(), end);
             }
@@ -194,7 +211,10 @@ impl FollowRegistry {
     }
 
     fn recount(&self, table: &FollowTable) {
-        self.count.store(table.followers.len() + table.remote.len(), Ordering::Relaxed);
+        self.count.store(
+            table.followers.len() + table.remote.len(),
+            Ordering::Relaxed,
+        );
     }
 }
 
@@ -215,7 +235,13 @@ impl MessageFollower {
         loop {
             let mut heard = std::pin::pin!(self.registry.heard.notified());
             heard.as_mut().enable();
-            if self.registry.table.lock().watched_by_others.iter().all(|watched| watched.contains(&self.key))
+            if self
+                .registry
+                .table
+                .lock()
+                .watched_by_others
+                .iter()
+                .all(|watched| watched.contains(&self.key))
             {
                 return;
             }
@@ -252,7 +278,9 @@ mod tests {
     use super::*;
 
     fn dead() -> MessageEnd {
-        MessageEnd::Dead { reason: "attempts".to_owned() }
+        MessageEnd::Dead {
+            reason: "attempts".to_owned(),
+        }
     }
 
     fn route(name: &str) -> RouteName {
@@ -269,8 +297,12 @@ mod tests {
         registry.report(&route("a"), "1", dead);
         assert_eq!((one.end().await, two.end().await), (dead(), dead()));
         assert!(other.receiver.try_recv().is_err());
-        let published =
-            MessageEnd::Published { published_at: UnixMs(7), due: UnixMs(5), lateness_ms: 2.25, attempt: 1 };
+        let published = MessageEnd::Published {
+            published_at: UnixMs(7),
+            due: UnixMs(5),
+            lateness_ms: 2.25,
+            attempt: 1,
+        };
         registry.report(&route("b"), "1", || published.clone());
         assert_eq!(other.end().await, published);
     }
@@ -291,8 +323,9 @@ mod tests {
     #[test]
     fn followers_are_bounded_and_a_place_is_free_again() {
         let registry = Arc::new(FollowRegistry::default());
-        let mut all: Vec<_> =
-            (0..MAX_FOLLOWERS).map(|i| registry.follow(&route("a"), &i.to_string()).expect("room")).collect();
+        let mut all: Vec<_> = (0..MAX_FOLLOWERS)
+            .map(|i| registry.follow(&route("a"), &i.to_string()).expect("room"))
+            .collect();
         assert!(registry.follow(&route("a"), "one more").is_none());
         registry.report(&route("a"), "0", dead);
         assert!(
@@ -339,6 +372,9 @@ mod tests {
         drop(follower);
         beat(&all);
         beat(&all);
-        assert!(all.iter().all(|w| w.news().is_empty() && w.count.load(Ordering::Relaxed) == 0));
+        assert!(
+            all.iter()
+                .all(|w| w.news().is_empty() && w.count.load(Ordering::Relaxed) == 0)
+        );
     }
 }

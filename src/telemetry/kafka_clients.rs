@@ -66,12 +66,19 @@ impl KafkaClients {
         while report.brokers.len() > MAX_BROKERS {
             report.brokers.pop_last();
         }
-        let key = KafkaClientKey { connection: connection.to_owned(), client: client.to_owned() };
+        let key = KafkaClientKey {
+            connection: connection.to_owned(),
+            client: client.to_owned(),
+        };
         self.0.lock().insert(key, report);
     }
 
     fn of_clients(&self, read: fn(&KafkaClientReport) -> u64) -> Vec<LabelledSample<2>> {
-        self.0.lock().iter().map(|(key, report)| (key.labels(), read(report) as f64)).collect()
+        self.0
+            .lock()
+            .iter()
+            .map(|(key, report)| (key.labels(), read(report) as f64))
+            .collect()
     }
 
     fn of_brokers(&self, read: fn(&KafkaBrokerReport) -> u64) -> Vec<LabelledSample<3>> {
@@ -79,7 +86,10 @@ impl KafkaClients {
         for (key, report) in &*self.0.lock() {
             for (id, broker) in &report.brokers {
                 let [connection, client] = key.labels();
-                samples.push(([connection, client, ("broker", id.to_string())], read(broker) as f64));
+                samples.push((
+                    [connection, client, ("broker", id.to_string())],
+                    read(broker) as f64,
+                ));
             }
         }
         samples
@@ -89,7 +99,9 @@ impl KafkaClients {
         let mut samples = Vec::new();
         for (key, report) in &*self.0.lock() {
             for (id, broker) in &report.brokers {
-                let Some(RoundTrip { median, p99 }) = broker.round_trip else { continue };
+                let Some(RoundTrip { median, p99 }) = broker.round_trip else {
+                    continue;
+                };
                 for (quantile, seconds) in [("0.5", median), ("0.99", p99)] {
                     let [connection, client] = key.labels();
                     let broker = ("broker", id.to_string());
@@ -104,16 +116,31 @@ impl KafkaClients {
 
 impl KafkaClientKey {
     fn labels(&self) -> [(&'static str, String); 2] {
-        [("connection", self.connection.clone()), ("client", self.client.clone())]
+        [
+            ("connection", self.connection.clone()),
+            ("client", self.client.clone()),
+        ]
     }
 }
 
 impl Collector for KafkaClients {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         let encoder = &mut encoder;
-        encode(encoder, words::KAFKA_QUEUED_MESSAGES, &self.of_clients(|report| report.queued_messages))?;
-        encode(encoder, words::KAFKA_QUEUED_BYTES, &self.of_clients(|report| report.queued_bytes))?;
-        encode(encoder, words::KAFKA_UNSENT_REQUESTS, &self.of_brokers(|broker| broker.unsent_requests))?;
+        encode(
+            encoder,
+            words::KAFKA_QUEUED_MESSAGES,
+            &self.of_clients(|report| report.queued_messages),
+        )?;
+        encode(
+            encoder,
+            words::KAFKA_QUEUED_BYTES,
+            &self.of_clients(|report| report.queued_bytes),
+        )?;
+        encode(
+            encoder,
+            words::KAFKA_UNSENT_REQUESTS,
+            &self.of_brokers(|broker| broker.unsent_requests),
+        )?;
         let unanswered = self.of_brokers(|broker| broker.unanswered_requests);
         encode(encoder, words::KAFKA_UNANSWERED_REQUESTS, &unanswered)?;
         encode(encoder, words::KAFKA_ROUND_TRIP, &self.round_trips())
@@ -153,10 +180,21 @@ mod tests {
     }
 
     fn report(brokers: impl IntoIterator<Item = i32>) -> KafkaClientReport {
-        let round_trip = Some(RoundTrip { median: 0.25, p99: 0.5 });
-        let broker = KafkaBrokerReport { unsent_requests: 3, unanswered_requests: 4, round_trip };
+        let round_trip = Some(RoundTrip {
+            median: 0.25,
+            p99: 0.5,
+        });
+        let broker = KafkaBrokerReport {
+            unsent_requests: 3,
+            unanswered_requests: 4,
+            round_trip,
+        };
         let brokers = brokers.into_iter().map(|id| (id, broker.clone())).collect();
-        KafkaClientReport { queued_messages: 1, queued_bytes: 2, brokers }
+        KafkaClientReport {
+            queued_messages: 1,
+            queued_bytes: 2,
+            brokers,
+        }
     }
 
     #[test]
@@ -174,9 +212,15 @@ mod tests {
             r#"kafka_round_trip_seconds{connection="main",client="producer",broker="2",quantile="0.5"} 0.25"#,
             r#"kafka_round_trip_seconds{connection="main",client="producer",broker="2",quantile="0.99"} 0.5"#,
         ] {
-            assert!(lines.lines().any(|found| found.starts_with(line)), "{line} is missing: {lines}");
+            assert!(
+                lines.lines().any(|found| found.starts_with(line)),
+                "{line} is missing: {lines}"
+            );
         }
-        assert!(!lines.contains(r#"broker="1""#), "a broker that is gone is still shown: {lines}");
+        assert!(
+            !lines.contains(r#"broker="1""#),
+            "a broker that is gone is still shown: {lines}"
+        );
     }
 
     #[test]
@@ -187,7 +231,9 @@ mod tests {
         clients.show("main", "producer", quiet);
         assert!(!exposition(&clients).contains("kafka_round_trip_seconds"));
         clients.show("main", "producer", report(0..10 * MAX_BROKERS as i32));
-        let shown = exposition(&clients).matches("kafka_unsent_requests{").count();
+        let shown = exposition(&clients)
+            .matches("kafka_unsent_requests{")
+            .count();
         assert_eq!(shown, MAX_BROKERS);
     }
 }

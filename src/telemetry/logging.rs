@@ -23,7 +23,8 @@ use crate::domain::unsafe_text::EscapedWriter;
 /// The filter unless another is configured: own events from `info` up, and of the client libraries only errors, as
 /// Postdate logs their other events itself. lapin is off: it calls each closed channel an error, such as the one on
 /// which a missing queue was looked for. The code that used the channel logs what that means.
-pub const DEFAULT_FILTER: &str = "warn,postdate=info,lapin=off,rdkafka=error,librdkafka=error,hyper=error";
+pub const DEFAULT_FILTER: &str =
+    "warn,postdate=info,lapin=off,rdkafka=error,librdkafka=error,hyper=error";
 
 /// Error of the set-up of logging.
 #[derive(Debug, thiserror::Error)]
@@ -44,7 +45,9 @@ pub enum LogError {
 /// Sends all events of the process, and those of the `log` crate, to stderr. Call it once.
 pub fn init(config: &Config) -> Result<(), LogError> {
     let terminal = std::io::stderr().is_terminal();
-    subscriber(config, terminal, std::io::stderr)?.try_init().map_err(|e| LogError::Twice(e.to_string()))
+    subscriber(config, terminal, std::io::stderr)?
+        .try_init()
+        .map_err(|e| LogError::Twice(e.to_string()))
 }
 
 fn subscriber<W>(
@@ -56,20 +59,29 @@ where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
     let filter = config.filter.as_deref().unwrap_or(DEFAULT_FILTER);
-    let filter = EnvFilter::try_new(filter)
-        .map_err(|e| LogError::Filter { filter: filter.to_owned(), why: e.to_string() })?;
+    let filter = EnvFilter::try_new(filter).map_err(|e| LogError::Filter {
+        filter: filter.to_owned(),
+        why: e.to_string(),
+    })?;
     let layer = tracing_subscriber::fmt::layer().with_writer(writer);
     // On a terminal the layer colours by itself, unless NO_COLOR is set.
-    let layer = if terminal { layer } else { layer.with_ansi(false) };
+    let layer = if terminal {
+        layer
+    } else {
+        layer.with_ansi(false)
+    };
     let layer: Box<dyn Layer<Registry> + Send + Sync> = match (config.format, terminal) {
-        (LogFormat::Text, _) | (LogFormat::Auto, true) => {
-            layer.fmt_fields(format::debug_fn(write_field).delimited(" ")).boxed()
-        }
+        (LogFormat::Text, _) | (LogFormat::Auto, true) => layer
+            .fmt_fields(format::debug_fn(write_field).delimited(" "))
+            .boxed(),
         (LogFormat::Json, _) | (LogFormat::Auto, false) => layer.json().flatten_event(true).boxed(),
     };
     // The filter applies to all layers. A filter of this layer alone would lose the next event of a thread after it
     // has refused a record of the `log` crate, such as a line of rdkafka.
-    Ok(Registry::default().with(layer).with(filter).with(FilterFn::new(may_be_logged)))
+    Ok(Registry::default()
+        .with(layer)
+        .with(filter)
+        .with(FilterFn::new(may_be_logged)))
 }
 
 /// Reports whether an event may be logged, whatever the filter says. Below `debug` client libraries write what they
@@ -128,16 +140,22 @@ pub(crate) mod testing {
     /// that reaches a call site first, and remembers a "nobody listens" for all threads.
     pub(crate) fn enable_all_call_sites() {
         static ONCE: Once = Once::new();
-        ONCE.call_once(|| tracing::subscriber::set_global_default(Registry::default()).expect("set once"));
+        ONCE.call_once(|| {
+            tracing::subscriber::set_global_default(Registry::default()).expect("set once")
+        });
     }
 
     /// Captures what this thread logs, every level of every library, until the guard is dropped.
     pub(crate) fn capture() -> (CapturedLines, DefaultGuard) {
         enable_all_call_sites();
         let lines = CapturedLines::default();
-        let config = Config { format: LogFormat::Text, filter: Some("trace".to_owned()) };
+        let config = Config {
+            format: LogFormat::Text,
+            filter: Some("trace".to_owned()),
+        };
         let writer = lines.clone();
-        let subscriber = subscriber(&config, false, move || writer.clone()).expect("filter is valid");
+        let subscriber =
+            subscriber(&config, false, move || writer.clone()).expect("filter is valid");
         (lines, tracing::subscriber::set_default(subscriber))
     }
 }
@@ -152,12 +170,21 @@ mod tests {
 
     const NASTY: &str = "a\nINFO forged\r\u{1b}[2J\u{9b}2J\u{7f}\u{202e}z";
 
-    fn logged(format: LogFormat, filter: Option<&str>, terminal: bool, what: impl FnOnce()) -> String {
+    fn logged(
+        format: LogFormat,
+        filter: Option<&str>,
+        terminal: bool,
+        what: impl FnOnce(),
+    ) -> String {
         enable_all_call_sites();
         let lines = CapturedLines::default();
-        let config = Config { format, filter: filter.map(str::to_owned) };
+        let config = Config {
+            format,
+            filter: filter.map(str::to_owned),
+        };
         let writer = lines.clone();
-        let subscriber = subscriber(&config, terminal, move || writer.clone()).expect("filter is valid");
+        let subscriber =
+            subscriber(&config, terminal, move || writer.clone()).expect("filter is valid");
         with_default(subscriber, what);
         lines.text()
     }
@@ -171,7 +198,9 @@ mod tests {
         assert!(text.ends_with('\n'));
         assert!(!text.trim_end_matches('\n').contains(is_unsafe), "{text:?}");
         assert!(
-            text.contains(r"refused a\nINFO forged\r\u{1b}[2J\u{9b}2J\u{7f}\u{202e}z error=a\nINFO"),
+            text.contains(
+                r"refused a\nINFO forged\r\u{1b}[2J\u{9b}2J\u{7f}\u{202e}z error=a\nINFO"
+            ),
             "{text}"
         );
         assert!(text.contains("count=3"), "{text}");
@@ -179,11 +208,19 @@ mod tests {
 
     #[test]
     fn a_json_line_stays_one_line_and_reads_back() {
-        let text = logged(LogFormat::Json, None, true, || info!(error = %NASTY, "refused"));
+        let text = logged(
+            LogFormat::Json,
+            None,
+            true,
+            || info!(error = %NASTY, "refused"),
+        );
         assert_eq!(text.lines().count(), 1, "{text}");
         assert!(!text.contains('\u{1b}'), "{text:?}");
         let line: serde_json::Value = serde_json::from_str(&text).expect("one JSON object");
-        assert_eq!((&line["message"], &line["error"]), (&"refused".into(), &NASTY.into()));
+        assert_eq!(
+            (&line["message"], &line["error"]),
+            (&"refused".into(), &NASTY.into())
+        );
         assert_eq!(line["level"], "INFO");
     }
 
@@ -213,14 +250,19 @@ mod tests {
             warn!("ours");
             debug!(target: "lapin::io_loop", "theirs");
         });
-        assert!(text.contains("theirs") && text.lines().count() == 1, "{text}");
+        assert!(
+            text.contains("theirs") && text.lines().count() == 1,
+            "{text}"
+        );
     }
 
     #[test]
     fn no_filter_shows_the_client_libraries_below_debug() {
-        for filter in
-            ["trace", "lapin=trace,rdkafka=trace,postdate=trace", "lapin::io_loop=trace,postdate=trace"]
-        {
+        for filter in [
+            "trace",
+            "lapin=trace,rdkafka=trace,postdate=trace",
+            "lapin::io_loop=trace,postdate=trace",
+        ] {
             let text = logged(LogFormat::Text, Some(filter), false, || {
                 trace!(target: "lapin::io_loop", "a password");
                 trace!(target: "rdkafka::client", "a password");
@@ -228,14 +270,23 @@ mod tests {
                 trace!(target: "postdate::egress", "ours");
             });
             assert!(!text.contains("password"), "{filter}: {text}");
-            assert!(text.contains("ours") && text.contains("detail"), "{filter}: {text}");
+            assert!(
+                text.contains("ours") && text.contains("detail"),
+                "{filter}: {text}"
+            );
         }
     }
 
     #[test]
     fn a_wrong_filter_is_refused_with_its_text() {
-        let config = Config { format: LogFormat::Text, filter: Some("postdate=loud".to_owned()) };
-        let error = subscriber(&config, false, std::io::sink).err().expect("refused").to_string();
+        let config = Config {
+            format: LogFormat::Text,
+            filter: Some("postdate=loud".to_owned()),
+        };
+        let error = subscriber(&config, false, std::io::sink)
+            .err()
+            .expect("refused")
+            .to_string();
         assert!(error.contains("`postdate=loud`"), "{error}");
     }
 }

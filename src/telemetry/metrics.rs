@@ -20,8 +20,8 @@ use prometheus_client::registry::{Metric, Registry};
 
 use self::descriptions::{self as words, MetricDescription};
 use self::labels::{
-    CauseLabels, CommandLabels, InvalidLabels, OpLabel, PartLabel, ReasonLabels, RefusalLabel, RouteLabel,
-    TraceLabel, VersionLabel, WhatLabel,
+    CauseLabels, CommandLabels, InvalidLabels, OpLabel, PartLabel, ReasonLabels, RefusalLabel,
+    RouteLabel, TraceLabel, VersionLabel, WhatLabel,
 };
 use super::flow::{FlowHistory, RecentLateness};
 use super::{KafkaClients, OldestOverdue, SpanLosses, TargetFailures};
@@ -42,8 +42,8 @@ fn add(registry: &mut Registry, words: MetricDescription, metric: &(impl Metric 
 /// Upper bounds of the buckets of every histogram of seconds: log-spaced from 100 us to an hour. Longer outages share the
 /// last bucket.
 const SECONDS_BUCKETS: [f64; 21] = [
-    0.0001, 0.000_25, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
-    30.0, 60.0, 300.0, 900.0, 3600.0,
+    0.0001, 0.000_25, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
+    5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0,
 ];
 
 fn seconds() -> Histogram {
@@ -200,12 +200,14 @@ impl Metrics {
         let families = RouteFamilies::default();
         families.register(registry);
         let lateness = LatenessFamily::new_with_constructor(lateness_seconds);
-        let confirm = Family::<RouteLabel, Histogram, HistogramMaker>::new_with_constructor(seconds);
+        let confirm =
+            Family::<RouteLabel, Histogram, HistogramMaker>::new_with_constructor(seconds);
         add(registry, words::LATENESS, &lateness);
         add(registry, words::CONFIRM, &confirm);
         let target_failures = Arc::<TargetFailures>::default();
         let routes = routes.into_iter().map(|name| {
-            let handles = RouteMetrics::new(&families, &lateness, &confirm, &target_failures, &name);
+            let handles =
+                RouteMetrics::new(&families, &lateness, &confirm, &target_failures, &name);
             (name, Arc::new(handles))
         });
         let metrics = Self {
@@ -268,7 +270,11 @@ impl Metrics {
         add(r, words::STORE_MEMORY, &self.store_memory);
         add(r, words::STORE_MEMORY_LIMIT, &self.store_memory_limit);
         let build = Family::<VersionLabel, CountGauge>::default();
-        build.get_or_create(&VersionLabel { version: env!("CARGO_PKG_VERSION") }).set(1);
+        build
+            .get_or_create(&VersionLabel {
+                version: env!("CARGO_PKG_VERSION"),
+            })
+            .set(1);
         add(r, words::BUILD_INFO, &build);
     }
 
@@ -285,23 +291,31 @@ impl Metrics {
     /// Counts damage that a scrub of the store found, if any.
     pub fn store_damage(&self, what: &'static str, found: u64) {
         if found > 0 {
-            self.store_damage.get_or_create(&WhatLabel { what }).inc_by(found);
+            self.store_damage
+                .get_or_create(&WhatLabel { what })
+                .inc_by(found);
         }
     }
 
     /// `part_up{part}`; names of parts come from the configuration.
     pub fn part_up(&self, part: String, up: bool) {
-        self.part_up.get_or_create(&PartLabel { part }).set(i64::from(up));
+        self.part_up
+            .get_or_create(&PartLabel { part })
+            .set(i64::from(up));
     }
 
     /// `admin_refused_total{reason}`
     pub fn admin_refused(&self, reason: &'static str) {
-        self.admin_refused.get_or_create(&RefusalLabel { reason }).inc();
+        self.admin_refused
+            .get_or_create(&RefusalLabel { reason })
+            .inc();
     }
 
     /// Observes one round trip to the store.
     pub fn store_op(&self, op: &'static str, seconds: f64) {
-        self.store_seconds.get_or_create(&OpLabel { op }).observe(seconds);
+        self.store_seconds
+            .get_or_create(&OpLabel { op })
+            .observe(seconds);
     }
 }
 
@@ -313,7 +327,9 @@ impl RouteMetrics {
         target_failures: &Arc<TargetFailures>,
         name: &RouteName,
     ) -> Self {
-        let label = RouteLabel { route: name.as_str().to_owned() };
+        let label = RouteLabel {
+            route: name.as_str().to_owned(),
+        };
         let metrics = Self {
             admitted: f.admitted.get_or_create_owned(&label),
             passed_through: f.passed_through.get_or_create_owned(&label),
@@ -366,23 +382,38 @@ impl RouteMetrics {
 
     /// `invalid_total{reason,policy}`
     pub fn invalid(&self, reason: InvalidReason, policy: &'static str) {
-        let labels = InvalidLabels { route: self.route.clone(), reason: reason.as_str(), policy };
+        let labels = InvalidLabels {
+            route: self.route.clone(),
+            reason: reason.as_str(),
+            policy,
+        };
         self.invalid.get_or_create(&labels).inc();
     }
 
     /// `commands_total{op,result}`
     pub fn command(&self, op: &'static str, result: &'static str) {
-        self.commands.get_or_create(&CommandLabels { route: self.route.clone(), op, result }).inc();
+        self.commands
+            .get_or_create(&CommandLabels {
+                route: self.route.clone(),
+                op,
+                result,
+            })
+            .inc();
     }
 
     /// `publish_failures_total{reason}`
     pub fn publish_failure(&self, reason: &'static str) {
-        self.publish_failures.get_or_create(&self.reason(reason)).inc();
+        self.publish_failures
+            .get_or_create(&self.reason(reason))
+            .inc();
     }
 
     /// `redelivered_total{cause}`
     pub fn redelivered(&self, cause: RepeatCause, times: u64) {
-        let labels = CauseLabels { route: self.route.clone(), cause: cause.as_str() };
+        let labels = CauseLabels {
+            route: self.route.clone(),
+            cause: cause.as_str(),
+        };
         self.redelivered.get_or_create(&labels).inc_by(times);
     }
 
@@ -393,7 +424,9 @@ impl RouteMetrics {
 
     /// `dropped_total{reason}`
     pub fn dropped(&self, reason: &'static str, times: u64) {
-        self.dropped.get_or_create(&self.reason(reason)).inc_by(times);
+        self.dropped
+            .get_or_create(&self.reason(reason))
+            .inc_by(times);
     }
 
     /// `ingress_paused{reason}`
@@ -404,14 +437,20 @@ impl RouteMetrics {
         } else {
             reasons.remove(reason)
         };
-        self.ingress_paused.get_or_create(&self.reason(reason)).set(i64::from(paused));
+        self.ingress_paused
+            .get_or_create(&self.reason(reason))
+            .set(i64::from(paused));
     }
 
     /// Counts a source that begins or ends to wait for its target. `ingress_paused{reason="target"}` is 1 while one
     /// waits. Returns true for the first that begins and the last that ends.
     pub fn target_wait(&self, begins: bool) -> bool {
         let mut waiting = self.target_waits.lock();
-        *waiting = if begins { *waiting + 1 } else { waiting.saturating_sub(1) };
+        *waiting = if begins {
+            *waiting + 1
+        } else {
+            waiting.saturating_sub(1)
+        };
         let turns = *waiting == usize::from(begins);
         if turns {
             self.ingress_paused("target", begins);
@@ -465,13 +504,19 @@ impl RouteMetrics {
 
     /// Sets `oldest_overdue_seconds` from the reports of all places, and returns it.
     pub fn count_overdue(&self, now: UnixMs) -> f64 {
-        let late_ms = self.overdue.oldest().map_or(0, |asked| now.since(asked).max(0));
+        let late_ms = self
+            .overdue
+            .oldest()
+            .map_or(0, |asked| now.since(asked).max(0));
         self.oldest_overdue.set(late_ms as f64 / 1e3);
         late_ms as f64 / 1e3
     }
 
     fn reason(&self, reason: &'static str) -> ReasonLabels {
-        ReasonLabels { route: self.route.clone(), reason }
+        ReasonLabels {
+            route: self.route.clone(),
+            reason,
+        }
     }
 }
 

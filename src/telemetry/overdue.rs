@@ -38,7 +38,10 @@ struct EarliestMoments {
 
 impl EarliestMoments {
     fn all(&self) -> impl Iterator<Item = (OverduePlace, UnixMs)> {
-        self.now.iter().chain(&self.before).map(|(place, asked)| (*place, *asked))
+        self.now
+            .iter()
+            .chain(&self.before)
+            .map(|(place, asked)| (*place, *asked))
     }
 }
 
@@ -84,7 +87,11 @@ impl OldestOverdue {
 
     /// The place of the message with the earliest requested due time; `None` if nothing is due.
     pub fn place(&self) -> Option<OverduePlace> {
-        self.0.lock().all().min_by_key(|(_, asked)| *asked).map(|(place, _)| place)
+        self.0
+            .lock()
+            .all()
+            .min_by_key(|(_, asked)| *asked)
+            .map(|(place, _)| place)
     }
 
     /// The earliest requested due time of messages that this replica has claimed.
@@ -116,12 +123,20 @@ mod tests {
         ];
         for (n, place) in (0..6_i32).zip(places) {
             overdue.report(place, Some(UnixMs(100 - i64::from(n))));
-            assert_eq!(overdue.oldest(), Some(UnixMs(100 - i64::from(n))), "{place:?}");
+            assert_eq!(
+                overdue.oldest(),
+                Some(UnixMs(100 - i64::from(n))),
+                "{place:?}"
+            );
             assert_eq!(overdue.place(), Some(place));
         }
         assert_eq!(overdue.claimed(), Some(UnixMs(97)), "by this replica alone");
         for (n, place) in (0..6_i32).zip(places).rev() {
-            assert_eq!(overdue.oldest(), Some(UnixMs(100 - i64::from(n))), "{place:?}");
+            assert_eq!(
+                overdue.oldest(),
+                Some(UnixMs(100 - i64::from(n))),
+                "{place:?}"
+            );
             overdue.report(place, None);
             overdue.report(place, None);
         }

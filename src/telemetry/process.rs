@@ -88,7 +88,9 @@ pub const FIGURES: &[Figure] = &[
         grows: false,
         help: "Most file descriptors that may be open",
         action: "Below 1024: raise it.",
-        read: |_| Some(rustix::process::getrlimit(rustix::process::Resource::Nofile).current? as f64),
+        read: |_| {
+            Some(rustix::process::getrlimit(rustix::process::Resource::Nofile).current? as f64)
+        },
     },
     Figure {
         name: "process_start_time_seconds",
@@ -124,8 +126,8 @@ pub const FIGURES: &[Figure] = &[
         help: "Time in which those threads were busy, all together",
         action: "Near one second a second and worker: messages become late for want of processor time.",
         read: |reading| {
-            let busy =
-                (0..reading.runtime.num_workers()).map(|n| reading.runtime.worker_total_busy_duration(n));
+            let busy = (0..reading.runtime.num_workers())
+                .map(|n| reading.runtime.worker_total_busy_duration(n));
             Some(busy.sum::<std::time::Duration>().as_secs_f64())
         },
     },
@@ -155,9 +157,22 @@ impl ProcessFigures {
 impl Collector for ProcessFigures {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
         let reading = Reading::now(&self.runtime);
-        for Figure { name, grows, help, read, .. } in FIGURES {
-            let Some(value) = read(&reading) else { continue };
-            let kind = if *grows { MetricType::Counter } else { MetricType::Gauge };
+        for Figure {
+            name,
+            grows,
+            help,
+            read,
+            ..
+        } in FIGURES
+        {
+            let Some(value) = read(&reading) else {
+                continue;
+            };
+            let kind = if *grows {
+                MetricType::Counter
+            } else {
+                MetricType::Gauge
+            };
             let metric = encoder.encode_descriptor(name, help, None, kind)?;
             if *grows {
                 ConstCounter::new(value).encode(metric)?;
@@ -176,7 +191,10 @@ impl AllocatorReading {
         tikv_jemalloc_ctl::epoch::advance().ok()?;
         let allocated = tikv_jemalloc_ctl::stats::allocated::read().ok()?;
         let resident = tikv_jemalloc_ctl::stats::resident::read().ok()?;
-        Some(Self { allocated, resident })
+        Some(Self {
+            allocated,
+            resident,
+        })
     }
 }
 
@@ -184,8 +202,15 @@ impl Reading {
     fn now(runtime: &Handle) -> Self {
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
         let boot = fs::read_to_string("/proc/stat").unwrap_or_default();
-        let booted_s = boot.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok());
-        Self { runtime: runtime.metrics(), stat: fields(&stat), booted_s, allocator: AllocatorReading::now() }
+        let booted_s = boot
+            .lines()
+            .find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok());
+        Self {
+            runtime: runtime.metrics(),
+            stat: fields(&stat),
+            booted_s,
+            allocator: AllocatorReading::now(),
+        }
     }
 
     /// A field by its number in the manual page proc(5).
@@ -197,7 +222,10 @@ impl Reading {
 /// The fields from the third on; 0 for what is no number.
 fn fields(stat: &str) -> Vec<u64> {
     let behind_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    behind_name.split_whitespace().map(|field| field.parse().unwrap_or(0)).collect()
+    behind_name
+        .split_whitespace()
+        .map(|field| field.parse().unwrap_or(0))
+        .collect()
 }
 
 /// Clock ticks in seconds.
@@ -214,8 +242,12 @@ mod tests {
     use crate::domain::Clock;
 
     fn value(text: &str, name: &str) -> f64 {
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        line.unwrap_or_else(|| panic!("no {name} in {text}")).parse().expect("a number")
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {name} in {text}"))
+            .parse()
+            .expect("a number")
     }
 
     #[tokio::test]
@@ -227,12 +259,21 @@ mod tests {
         let now = Clock::start().wall().0 as f64 / 1000.0;
         let age = now - value(&text, "process_start_time_seconds");
         assert!((-2.0..3600.0).contains(&age), "{age} s old");
-        assert!(value(&text, "process_resident_memory_bytes") > 1e6, "{text}");
+        assert!(
+            value(&text, "process_resident_memory_bytes") > 1e6,
+            "{text}"
+        );
         assert!(value(&text, "process_cpu_seconds_total") < 3600.0, "{text}");
         assert!(value(&text, "process_threads") >= 1.0, "{text}");
         let allocated = value(&text, "postdate_allocator_allocated_bytes");
-        assert!(allocated > 1e4 && allocated <= value(&text, "postdate_allocator_resident_bytes"), "{text}");
-        assert!(value(&text, "process_open_fds") <= value(&text, "process_max_fds"), "{text}");
+        assert!(
+            allocated > 1e4 && allocated <= value(&text, "postdate_allocator_resident_bytes"),
+            "{text}"
+        );
+        assert!(
+            value(&text, "process_open_fds") <= value(&text, "process_max_fds"),
+            "{text}"
+        );
         assert!(value(&text, "postdate_runtime_workers") >= 1.0, "{text}");
         for Figure { name, .. } in FIGURES {
             assert!(text.contains(name), "{name} is missing: {text}");

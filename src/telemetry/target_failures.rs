@@ -98,7 +98,12 @@ impl TargetFailures {
 
     /// Notes the moment at which a failed publish is retried.
     pub fn tried_again(&self, target: &Target, next_us: i64) {
-        if let Some(spell) = self.targets.lock().get_mut(&describe(target)).and_then(|s| s.spell.as_mut()) {
+        if let Some(spell) = self
+            .targets
+            .lock()
+            .get_mut(&describe(target))
+            .and_then(|s| s.spell.as_mut())
+        {
             spell.next_us = next_us.max(spell.next_us);
         }
     }
@@ -109,7 +114,10 @@ impl TargetFailures {
             return;
         }
         let mut targets = self.targets.lock();
-        if let Some(spell) = targets.get_mut(&describe(target)).and_then(|s| s.spell.as_mut()) {
+        if let Some(spell) = targets
+            .get_mut(&describe(target))
+            .and_then(|s| s.spell.as_mut())
+        {
             spell.confirmed_us = now_us;
         }
     }
@@ -122,7 +130,11 @@ impl TargetFailures {
             health.unanswered.remove(&shard);
         }
         for (target, submitted_us) in oldest {
-            targets.entry(target.clone()).or_default().unanswered.insert(shard, *submitted_us);
+            targets
+                .entry(target.clone())
+                .or_default()
+                .unanswered
+                .insert(shard, *submitted_us);
         }
     }
 
@@ -133,17 +145,26 @@ impl TargetFailures {
             let change = |change| (target.clone(), change);
             if let Some(spell) = health.spell.as_mut().filter(|spell| !spell.told) {
                 spell.told = true;
-                changes
-                    .push(change(TargetChange::Fails { reason: spell.reason, error: spell.error.clone() }));
+                changes.push(change(TargetChange::Fails {
+                    reason: spell.reason,
+                    error: spell.error.clone(),
+                }));
             }
             if let Some(spell) = health.spell.take_if(|spell| spell.is_over(now_us)) {
                 self.spells.fetch_sub(1, Ordering::Relaxed);
                 let lasted_us = spell.last_us - spell.began_us;
-                changes.push(change(TargetChange::Works { failures: spell.failures, lasted_us }));
+                changes.push(change(TargetChange::Works {
+                    failures: spell.failures,
+                    lasted_us,
+                }));
             }
             let silent = health.silent_us(now_us) >= SILENT_US;
             if std::mem::replace(&mut health.silent, silent) != silent {
-                changes.push(change(if silent { TargetChange::Silent } else { TargetChange::Answers }));
+                changes.push(change(if silent {
+                    TargetChange::Silent
+                } else {
+                    TargetChange::Answers
+                }));
             }
         }
         changes
@@ -154,20 +175,38 @@ impl TargetFailures {
     pub fn why(&self, target: &Target, now_us: i64) -> Option<String> {
         let targets = self.targets.lock();
         let health = targets.get(&describe(target))?;
-        if let Some(FailureSpell { failures, reason, error, began_us, .. }) = &health.spell {
+        if let Some(FailureSpell {
+            failures,
+            reason,
+            error,
+            began_us,
+            ..
+        }) = &health.spell
+        {
             let seconds = (now_us - began_us).max(0) / 1_000_000;
-            let publishes = if *failures == 1 { "publish" } else { "publishes" };
-            return Some(format!("{failures} {publishes} failed within {seconds} s: {reason}: {error}"));
+            let publishes = if *failures == 1 {
+                "publish"
+            } else {
+                "publishes"
+            };
+            return Some(format!(
+                "{failures} {publishes} failed within {seconds} s: {reason}: {error}"
+            ));
         }
         let silent_us = health.silent_us(now_us).max(SILENT_US);
-        health.silent.then(|| format!("no answer to a publish for {} s", silent_us / 1_000_000))
+        health
+            .silent
+            .then(|| format!("no answer to a publish for {} s", silent_us / 1_000_000))
     }
 }
 
 impl TargetHealth {
     /// The time for which the oldest publish has had no answer, microseconds.
     fn silent_us(&self, now_us: i64) -> i64 {
-        self.unanswered.values().min().map_or(0, |submitted_us| now_us - submitted_us)
+        self.unanswered
+            .values()
+            .min()
+            .map_or(0, |submitted_us| now_us - submitted_us)
     }
 }
 
@@ -185,11 +224,17 @@ mod tests {
     const S: i64 = 1_000_000;
 
     fn target(topic: &str) -> Target {
-        Target::Kafka { connection: "main".to_owned(), topic: topic.to_owned() }
+        Target::Kafka {
+            connection: "main".to_owned(),
+            topic: topic.to_owned(),
+        }
     }
 
     fn names(changes: &[(Text, TargetChange)]) -> Vec<String> {
-        changes.iter().map(|(target, change)| format!("{target} {change:?}")).collect()
+        changes
+            .iter()
+            .map(|(target, change)| format!("{target} {change:?}"))
+            .collect()
     }
 
     #[test]
@@ -204,17 +249,41 @@ mod tests {
             failures.tried_again(&bad, (n + 1) * 300 * S);
             failures.confirmed(&good, n * 300 * S + 1);
             let begins = usize::from(n == 0);
-            assert_eq!(failures.changes(n * 300 * S + 1).len(), begins, "the {n}th failure");
-            assert_eq!(failures.changes(n * 300 * S + 299 * S).len(), 0, "between two tries it still fails");
+            assert_eq!(
+                failures.changes(n * 300 * S + 1).len(),
+                begins,
+                "the {n}th failure"
+            );
+            assert_eq!(
+                failures.changes(n * 300 * S + 299 * S).len(),
+                0,
+                "between two tries it still fails"
+            );
         }
         let why = failures.why(&bad, 2400 * S).expect("it fails");
-        assert_eq!(why, "9 publishes failed within 2400 s: unroutable: NO_ROUTE");
+        assert_eq!(
+            why,
+            "9 publishes failed within 2400 s: unroutable: NO_ROUTE"
+        );
         assert_eq!(failures.why(&good, 2400 * S), None);
         failures.confirmed(&bad, 2401 * S);
-        assert_eq!(failures.changes(2409 * S).len(), 0, "one success between failures ends nothing");
+        assert_eq!(
+            failures.changes(2409 * S).len(),
+            0,
+            "one success between failures ends nothing"
+        );
         let ends = names(&failures.changes(2410 * S));
-        assert_eq!(ends, ["main:bad Works { failures: 9, lasted_us: 2400000000 }"]);
-        assert_eq!((failures.why(&bad, 2410 * S), failures.changes(2411 * S).len()), (None, 0));
+        assert_eq!(
+            ends,
+            ["main:bad Works { failures: 9, lasted_us: 2400000000 }"]
+        );
+        assert_eq!(
+            (
+                failures.why(&bad, 2410 * S),
+                failures.changes(2411 * S).len()
+            ),
+            (None, 0)
+        );
     }
 
     #[test]
@@ -224,12 +293,20 @@ mod tests {
         failures.failed(&bad, 0, "not_allowed", &"no".into());
         failures.tried_again(&bad, 300 * S);
         failures.tried_again(&bad, 200 * S);
-        assert_eq!(failures.changes(300 * S + FORGET_US - 1).len(), 1, "it begins, and a try is to come");
+        assert_eq!(
+            failures.changes(300 * S + FORGET_US - 1).len(),
+            1,
+            "it begins, and a try is to come"
+        );
         assert_eq!(failures.changes(300 * S + FORGET_US).len(), 1);
         assert_eq!(failures.why(&bad, 300 * S + FORGET_US), None);
         failures.failed(&bad, 400 * S, "too_big_for_target", &"no".into());
         let changes = failures.changes(400 * S + FORGET_US);
-        assert_eq!(changes.len(), 2, "of what is dead at once begin and end: {changes:?}");
+        assert_eq!(
+            changes.len(),
+            2,
+            "of what is dead at once begin and end: {changes:?}"
+        );
     }
 
     #[test]
@@ -240,14 +317,34 @@ mod tests {
         failures.unanswered(0, &since(2 * S));
         failures.unanswered(1, &since(S));
         assert_eq!(failures.changes(S + SILENT_US - 1).len(), 0);
-        assert_eq!(names(&failures.changes(S + SILENT_US)), ["main:slow Silent"]);
-        assert_eq!(failures.why(&slow, 4 * S).as_deref(), Some("no answer to a publish for 3 s"));
+        assert_eq!(
+            names(&failures.changes(S + SILENT_US)),
+            ["main:slow Silent"]
+        );
+        assert_eq!(
+            failures.why(&slow, 4 * S).as_deref(),
+            Some("no answer to a publish for 3 s")
+        );
         failures.unanswered(1, &BTreeMap::new());
-        assert_eq!(failures.changes(2 * S + SILENT_US).len(), 0, "the other one still waits");
+        assert_eq!(
+            failures.changes(2 * S + SILENT_US).len(),
+            0,
+            "the other one still waits"
+        );
         failures.unanswered(0, &BTreeMap::new());
-        assert!(failures.why(&slow, 2 * S + SILENT_US).is_some(), "it is over once that is told");
-        assert_eq!(names(&failures.changes(2 * S + SILENT_US)), ["main:slow Answers"]);
+        assert!(
+            failures.why(&slow, 2 * S + SILENT_US).is_some(),
+            "it is over once that is told"
+        );
+        assert_eq!(
+            names(&failures.changes(2 * S + SILENT_US)),
+            ["main:slow Answers"]
+        );
         failures.unanswered(0, &since(2 * S));
-        assert_eq!(failures.why(&slow, 9 * S), None, "nothing is said before the change is told");
+        assert_eq!(
+            failures.why(&slow, 9 * S),
+            None,
+            "nothing is said before the change is told"
+        );
     }
 }

@@ -14,8 +14,8 @@ use crate::domain::{DeadReason, Entry, Flags, MonoUs, TargetRef, Text, Verdict, 
 use crate::egress::PublishBatch;
 use crate::mutants::{self, Mutant};
 use crate::store::{
-    Bundle, Claim, ClaimAnswer, CodecError, DeadLetter, Division, NewBundle, Remainder, SettleAnswer,
-    UnopenedBundle,
+    Bundle, Claim, ClaimAnswer, CodecError, DeadLetter, Division, NewBundle, Remainder,
+    SettleAnswer, UnopenedBundle,
 };
 
 /// Delay until a bundle of a later version is claimed again, ms. By then a replica of that version may serve it.
@@ -51,17 +51,37 @@ pub(super) async fn accept(
         }
         Err(CodecError::Missing) => {
             // Our claim is still valid, so only damage can have removed the blob.
-            return keep_unreadable(shard, &claimed, &served, DeadReason::Corrupt, "its blob is missing")
-                .await;
+            return keep_unreadable(
+                shard,
+                &claimed,
+                &served,
+                DeadReason::Corrupt,
+                "its blob is missing",
+            )
+            .await;
         }
         Err(CodecError::UnknownVersion(version)) => {
             return put_off(shard, &claimed.claim, &served, *version).await;
         }
         Err(why @ CodecError::Poison) => {
-            return keep_unreadable(shard, &claimed, &served, DeadReason::Crashes, &why.to_string()).await;
+            return keep_unreadable(
+                shard,
+                &claimed,
+                &served,
+                DeadReason::Crashes,
+                &why.to_string(),
+            )
+            .await;
         }
         Err(why) => {
-            return keep_unreadable(shard, &claimed, &served, DeadReason::Corrupt, &why.to_string()).await;
+            return keep_unreadable(
+                shard,
+                &claimed,
+                &served,
+                DeadReason::Corrupt,
+                &why.to_string(),
+            )
+            .await;
         }
     };
     let bundle = flag_rolled_back(shard, bundle);
@@ -71,19 +91,35 @@ pub(super) async fn accept(
     if claimed.expiries >= MAX_EXPIRIES {
         return end_crashed(shard, &claimed, &served, &bundle).await;
     }
-    let dies = bundle.entries.iter().any(|entry| entry.flags.has(Flags::DYING));
+    let dies = bundle
+        .entries
+        .iter()
+        .any(|entry| entry.flags.has(Flags::DYING));
     if dies && served.route.dead_letter_to.is_none() {
         return end_dying(shard, &claimed, &served, &bundle).await;
     }
-    AcceptOutcome::Accepted(enter(shard, claimed, reservation, &served, &bundle, lease_end))
+    AcceptOutcome::Accepted(enter(
+        shard,
+        claimed,
+        reservation,
+        &served,
+        &bundle,
+        lease_end,
+    ))
 }
 
 /// Flags the messages that were due before the store was found to have gone back: a replica may have published them
 /// and the store may have forgotten that.
 fn flag_rolled_back(shard: &Shard, mut bundle: Bundle) -> Bundle {
     let rolled_back_at = shard.store.rolled_back_at();
-    if bundle.entries.iter().any(|entry| entry.due <= rolled_back_at) {
-        for entry in Arc::make_mut(&mut bundle.entries).iter_mut().filter(|entry| entry.due <= rolled_back_at)
+    if bundle
+        .entries
+        .iter()
+        .any(|entry| entry.due <= rolled_back_at)
+    {
+        for entry in Arc::make_mut(&mut bundle.entries)
+            .iter_mut()
+            .filter(|entry| entry.due <= rolled_back_at)
         {
             entry.flags = entry.flags.with(Flags::STORE_ROLLBACK);
         }
@@ -101,10 +137,26 @@ async fn end_dying(
     let dead_letters = bundle.entries.iter().map(|entry| {
         let reason = dying::reason(entry);
         let target = bundle.target.clone();
-        let bundle = Bundle { target, entries: Arc::new(vec![dying::ended(entry.clone())]) };
-        DeadLetter { route: served.route.name.clone(), reason, bundle, raw: None }
+        let bundle = Bundle {
+            target,
+            entries: Arc::new(vec![dying::ended(entry.clone())]),
+        };
+        DeadLetter {
+            route: served.route.name.clone(),
+            reason,
+            bundle,
+            raw: None,
+        }
     });
-    divide(shard, served, claimed, Vec::new(), Vec::new(), dead_letters.collect()).await
+    divide(
+        shard,
+        served,
+        claimed,
+        Vec::new(),
+        Vec::new(),
+        dead_letters.collect(),
+    )
+    .await
 }
 
 /// Leaves a bundle of a later version to a replica that can read it. In an ordered route the bundle keeps its place,
@@ -118,8 +170,16 @@ async fn put_off(shard: &Shard, claim: &Claim, served: &ServedRoute, version: u8
             "the store holds bundles of a later version; they wait for a replica that can read them"
         );
     }
-    let wait_ms = if served.route.policy.ordered { 0 } else { UNREADABLE_MS };
-    if let Err(why) = shard.store.put_off(claim.partition, std::slice::from_ref(claim), wait_ms).await {
+    let wait_ms = if served.route.policy.ordered {
+        0
+    } else {
+        UNREADABLE_MS
+    };
+    if let Err(why) = shard
+        .store
+        .put_off(claim.partition, std::slice::from_ref(claim), wait_ms)
+        .await
+    {
         // The claim expires and the next claimer tries again.
         debug!(bundle = %claim.id, error = %why, "deferring a bundle failed");
     }
@@ -135,19 +195,41 @@ fn enter(
     bundle: &Bundle,
     lease_end: MonoUs,
 ) -> Option<WheelItem> {
-    let ClaimAnswer { claim, expiries, skip, .. } = claimed;
-    let expiries = if mutants::is(Mutant::ForgetExpiry) { 0 } else { expiries };
+    let ClaimAnswer {
+        claim,
+        expiries,
+        skip,
+        ..
+    } = claimed;
+    let expiries = if mutants::is(Mutant::ForgetExpiry) {
+        0
+    } else {
+        expiries
+    };
     let slot = shard.table.slot();
-    let dying = bundle.entries.iter().any(|entry| entry.flags.has(Flags::DYING));
+    let dying = bundle
+        .entries
+        .iter()
+        .any(|entry| entry.flags.has(Flags::DYING));
     let mut target = served.route.target(&bundle.target);
     if dying {
         target = served.route.dead_letter_to.as_ref();
     }
     if mutants::is(Mutant::WrongTarget) {
-        target = shard.routes.values().map(|other| &other.route.to).find(|&to| *to != served.route.to);
+        target = shard
+            .routes
+            .values()
+            .map(|other| &other.route.to)
+            .find(|&to| *to != served.route.to);
     }
-    let keyed = if dying { Vec::new() } else { keyed(served, bundle, &skip) };
-    let mut order: Vec<u32> = (0..skip.len() as u32).filter(|&i| !skip[i as usize]).collect();
+    let keyed = if dying {
+        Vec::new()
+    } else {
+        keyed(served, bundle, &skip)
+    };
+    let mut order: Vec<u32> = (0..skip.len() as u32)
+        .filter(|&i| !skip[i as usize])
+        .collect();
     let open = order.len();
     order.retain(|&index| keyed.get(index as usize).is_none_or(Option::is_none));
     order.sort_by_key(|&index| bundle.entries[index as usize].due);
@@ -156,7 +238,13 @@ fn enter(
         entries: bundle.entries.clone(),
         batch: Arc::new(PublishBatch {
             entries: if dying {
-                Arc::new(bundle.entries.iter().map(|e| dying::outgoing(e, &served.route.name)).collect())
+                Arc::new(
+                    bundle
+                        .entries
+                        .iter()
+                        .map(|e| dying::outgoing(e, &served.route.name))
+                        .collect(),
+                )
             } else {
                 bundle.entries.clone()
             },
@@ -178,8 +266,16 @@ fn enter(
         dying,
         order,
     });
-    let states: Vec<DeliveryState> =
-        skip.iter().map(|&skip| if skip { DeliveryState::Skipped } else { DeliveryState::Open }).collect();
+    let states: Vec<DeliveryState> = skip
+        .iter()
+        .map(|&skip| {
+            if skip {
+                DeliveryState::Skipped
+            } else {
+                DeliveryState::Open
+            }
+        })
+        .collect();
     served.count_claimed(skip.len() as i64);
     let claimed = ClaimedBundle {
         claim,
@@ -197,7 +293,9 @@ fn enter(
     shard.table.lock().enter(slot, claimed);
     if open == 0 {
         // No message of the bundle is left to publish. This verdict has the settler finish it like any other bundle.
-        shard.verdicts.push(in_flight.batch.first_ticket, Verdict::NotTried);
+        shard
+            .verdicts
+            .push(in_flight.batch.first_ticket, Verdict::NotTried);
     }
     WheelItem::new(in_flight)
 }
@@ -209,9 +307,17 @@ fn keyed(served: &ServedRoute, bundle: &Bundle, skip: &[bool]) -> Vec<Option<Key
     }
     let keyed = |entry: &Entry, skip: bool| {
         let key = served.route.order_key(&entry.message).filter(|_| !skip)?;
-        Some(KeyedEntry { key, taken: AtomicBool::new(false) })
+        Some(KeyedEntry {
+            key,
+            taken: AtomicBool::new(false),
+        })
     };
-    bundle.entries.iter().zip(skip).map(|(entry, &skip)| keyed(entry, skip)).collect()
+    bundle
+        .entries
+        .iter()
+        .zip(skip)
+        .map(|(entry, &skip)| keyed(entry, skip))
+        .collect()
 }
 
 /// Splits a bundle whose claim expired twice into single messages. One of them may crash its publisher; from here on
@@ -226,10 +332,18 @@ async fn split_up(
     let live = (0..bundle.entries.len()).filter(|&i| !claimed.skip[i]);
     let remainders = live.map(|index| {
         let mut entry = bundle.entries[index].clone();
-        entry.id.get_or_insert_with(|| claim.id.message_id(claim.partition, index, entry.due));
-        let one = Bundle { target: bundle.target.clone(), entries: Arc::new(vec![entry]) };
+        entry
+            .id
+            .get_or_insert_with(|| claim.id.message_id(claim.partition, index, entry.due));
+        let one = Bundle {
+            target: bundle.target.clone(),
+            entries: Arc::new(vec![entry]),
+        };
         Remainder {
-            new_bundle: NewBundle { route: served.route.name.clone(), bundle: one },
+            new_bundle: NewBundle {
+                route: served.route.name.clone(),
+                bundle: one,
+            },
             from: vec![index as u32],
             lease_ms: None,
             expiries: claimed.expiries,
@@ -238,7 +352,15 @@ async fn split_up(
     });
     warn!(bundle = %claim.id, expiries = claimed.expiries, "claims of a bundle expired; split into single messages");
     let freed = freed(bundle, |index| claimed.skip[index]);
-    divide(shard, served, claimed, freed, remainders.collect(), Vec::new()).await
+    divide(
+        shard,
+        served,
+        claimed,
+        freed,
+        remainders.collect(),
+        Vec::new(),
+    )
+    .await
 }
 
 /// Makes a dead letter of a bundle whose claims expired too often.
@@ -251,12 +373,21 @@ async fn end_crashed(
     let mut bundle = bundle.clone();
     for entry in Arc::make_mut(&mut bundle.entries) {
         let now = shard.store.clock().now();
-        retry::remember(entry, now, DeadReason::Crashes.as_str(), "its claims expired unpublished");
+        retry::remember(
+            entry,
+            now,
+            DeadReason::Crashes.as_str(),
+            "its claims expired unpublished",
+        );
         // A redriven message may be a repeat: nobody knows whether it was published under the claims that expired.
         entry.flags = entry.flags.with(Flags::CLAIM_EXPIRED);
     }
-    let dead_letter =
-        DeadLetter { route: served.route.name.clone(), reason: DeadReason::Crashes, bundle, raw: None };
+    let dead_letter = DeadLetter {
+        route: served.route.name.clone(),
+        reason: DeadReason::Crashes,
+        bundle,
+        raw: None,
+    };
     let freed = freed(&dead_letter.bundle, |_| true);
     divide(shard, served, claimed, freed, Vec::new(), vec![dead_letter]).await
 }
@@ -269,18 +400,36 @@ async fn keep_unreadable(
     reason: DeadReason,
     why: &str,
 ) -> AcceptOutcome {
-    let empty = Bundle { target: TargetRef::Own, entries: Arc::default() };
+    let empty = Bundle {
+        target: TargetRef::Own,
+        entries: Arc::default(),
+    };
     let content = match reason {
         // A person may ask for it again: not for messages that were cancelled or confirmed before.
-        DeadReason::Crashes => {
-            UnopenedBundle { blob: claimed.blob.clone(), skip: claimed.skip.clone() }.encode()
+        DeadReason::Crashes => UnopenedBundle {
+            blob: claimed.blob.clone(),
+            skip: claimed.skip.clone(),
         }
+        .encode(),
         _ => claimed.blob.clone(),
     };
     let raw = Some(content).filter(|content| !content.is_empty());
-    let dead_letter = DeadLetter { route: served.route.name.clone(), reason, bundle: empty, raw };
+    let dead_letter = DeadLetter {
+        route: served.route.name.clone(),
+        reason,
+        bundle: empty,
+        raw,
+    };
     // The names inside cannot be read. The scrub removes names whose message is gone.
-    let outcome = divide(shard, served, claimed, Vec::new(), Vec::new(), vec![dead_letter]).await;
+    let outcome = divide(
+        shard,
+        served,
+        claimed,
+        Vec::new(),
+        Vec::new(),
+        vec![dead_letter],
+    )
+    .await;
     match outcome {
         AcceptOutcome::Dead => {
             error!(bundle = %claimed.claim.id, reason = reason.as_str(), error = why, "a bundle cannot be read");
@@ -301,7 +450,11 @@ async fn divide(
     remainders: Vec<Remainder>,
     dead: Vec<DeadLetter>,
 ) -> AcceptOutcome {
-    let outcome = if remainders.is_empty() { AcceptOutcome::Dead } else { AcceptOutcome::StoredAgain };
+    let outcome = if remainders.is_empty() {
+        AcceptOutcome::Dead
+    } else {
+        AcceptOutcome::StoredAgain
+    };
     let division = Division {
         claim: claimed.claim.clone(),
         confirmed: vec![false; claimed.skip.len()],
@@ -330,6 +483,12 @@ async fn divide(
 
 /// The names of the messages that leave a bundle for good, with their positions.
 fn freed(bundle: &Bundle, leaves: impl Fn(usize) -> bool) -> Vec<(Text, u32)> {
-    let named = bundle.entries.iter().enumerate().filter(|(index, _)| leaves(*index));
-    named.filter_map(|(index, entry)| Some((entry.id.clone()?, index as u32))).collect()
+    let named = bundle
+        .entries
+        .iter()
+        .enumerate()
+        .filter(|(index, _)| leaves(*index));
+    named
+        .filter_map(|(index, entry)| Some((entry.id.clone()?, index as u32)))
+        .collect()
 }

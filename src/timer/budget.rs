@@ -74,8 +74,15 @@ pub(super) struct ByteReservation {
 
 impl ByteBudget {
     pub(super) fn new(wake_ups: Vec<Arc<Notify>>) -> Arc<Self> {
-        let pool = |limit| BytePool { limit, held: AtomicI64::new(0) };
-        Arc::new(Self { small: pool(SMALL_POOL_BYTES), large: pool(LARGE_POOL_BYTES), wake_ups })
+        let pool = |limit| BytePool {
+            limit,
+            held: AtomicI64::new(0),
+        };
+        Arc::new(Self {
+            small: pool(SMALL_POOL_BYTES),
+            large: pool(LARGE_POOL_BYTES),
+            wake_ups,
+        })
     }
 }
 
@@ -87,11 +94,15 @@ impl BytePool {
     /// Reserves bytes for a route that already holds `own`, if they fit or `forced` is set.
     fn take(&self, own: &AtomicI64, bytes: i64, forced: bool) -> bool {
         let taken = |held: i64| {
-            let fits = own.load(Ordering::Acquire) + bytes <= (self.limit - held).max(MIN_ROUTE_BYTES);
+            let fits =
+                own.load(Ordering::Acquire) + bytes <= (self.limit - held).max(MIN_ROUTE_BYTES);
             let is_unbounded = mutants::is(Mutant::UnboundedClaims);
             (forced || held == 0 || fits || is_unbounded).then_some(held + bytes)
         };
-        let taken = self.held.fetch_update(Ordering::AcqRel, Ordering::Acquire, taken).is_ok();
+        let taken = self
+            .held
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, taken)
+            .is_ok();
         if taken {
             own.fetch_add(bytes, Ordering::AcqRel);
         }
@@ -103,7 +114,13 @@ impl RouteBytes {
     pub(super) fn new(budget: Arc<ByteBudget>) -> Arc<Self> {
         let small = PoolShare::default();
         let large = PoolShare::default();
-        Arc::new(Self { budget, small, large, mean: AtomicI64::new(0), was_refused: false.into() })
+        Arc::new(Self {
+            budget,
+            small,
+            large,
+            mean: AtomicI64::new(0),
+            was_refused: false.into(),
+        })
     }
 
     /// The pool for a bundle of this size, and this route's share of it.
@@ -125,13 +142,17 @@ impl RouteBytes {
             // A release before the flag was set has not woken anybody.
             pool.take(&own.held, bytes, forced)
         };
-        taken.then(|| ByteReservation { route: self.clone(), bytes })
+        taken.then(|| ByteReservation {
+            route: self.clone(),
+            bytes,
+        })
     }
 
     /// Pauses the route after a bundle of this size was returned for want of bytes.
     pub(super) fn pause(&self, bytes: usize, now_us: i64) {
         let (_, own) = self.pool_for(bytes as i64);
-        own.paused_until_us.store(now_us + REFUSAL_PAUSE_US, Ordering::Release);
+        own.paused_until_us
+            .store(now_us + REFUSAL_PAUSE_US, Ordering::Release);
     }
 
     /// Messages and due sets that the next poll may claim without exceeding the free bytes, estimated from the mean
@@ -141,13 +162,18 @@ impl RouteBytes {
             return Some((SMALL_POOL_BYTES, SMALL_POOL_BYTES as usize));
         }
         let paused = |own: &PoolShare| now_us < own.paused_until_us.load(Ordering::Acquire);
-        let left = self.left().filter(|_| !paused(&self.small) && !paused(&self.large));
+        let left = self
+            .left()
+            .filter(|_| !paused(&self.small) && !paused(&self.large));
         let Some(left) = left else {
             self.was_refused.store(true, Ordering::Release);
             return None;
         };
         let mean = self.mean.load(Ordering::Relaxed).max(1);
-        Some(((left / mean).max(1), (left / mean.max(SMALL_BUNDLE_BYTES)).max(1) as usize))
+        Some((
+            (left / mean).max(1),
+            (left / mean.max(SMALL_BUNDLE_BYTES)).max(1) as usize,
+        ))
     }
 
     /// Bytes that the route may still reserve, if they are worth a claim. Halved, because reserving them reduces what
@@ -160,10 +186,15 @@ impl RouteBytes {
 
     /// Updates the mean message size of the route from one claim.
     pub(super) fn learn(&self, messages: usize, bytes: usize) {
-        let Some(latest) = (bytes as i64).checked_div(messages as i64) else { return };
+        let Some(latest) = (bytes as i64).checked_div(messages as i64) else {
+            return;
+        };
         let mean = self.mean.load(Ordering::Relaxed);
         // A lost update is harmless: the mean is an estimate, and bundles that do not fit are returned.
-        self.mean.store(mean + (latest.min(LARGE_BUNDLE_BYTES) - mean) / MEAN_DIVISOR, Ordering::Relaxed);
+        self.mean.store(
+            mean + (latest.min(LARGE_BUNDLE_BYTES) - mean) / MEAN_DIVISOR,
+            Ordering::Relaxed,
+        );
     }
 }
 
@@ -175,9 +206,14 @@ impl Drop for ByteReservation {
         pool.held.fetch_sub(self.bytes, Ordering::AcqRel);
         let route = &self.route;
         let is_large = self.bytes > LARGE_BUNDLE_BYTES;
-        let should_wake = route.was_refused.load(Ordering::Acquire) && (is_large || route.left().is_some());
+        let should_wake =
+            route.was_refused.load(Ordering::Acquire) && (is_large || route.left().is_some());
         if should_wake && route.was_refused.swap(false, Ordering::AcqRel) {
-            route.budget.wake_ups.iter().for_each(|wake_up| wake_up.notify_one());
+            route
+                .budget
+                .wake_ups
+                .iter()
+                .for_each(|wake_up| wake_up.notify_one());
         }
     }
 }
@@ -197,7 +233,9 @@ mod tests {
 
     /// Reserves bundles of this size until one is refused.
     fn fill(share: &Arc<RouteBytes>, bytes: usize) -> Vec<ByteReservation> {
-        std::iter::from_fn(|| share.reserve(bytes, false)).take(1_000_000).collect()
+        std::iter::from_fn(|| share.reserve(bytes, false))
+            .take(1_000_000)
+            .collect()
     }
 
     #[test]
@@ -209,7 +247,10 @@ mod tests {
             let rooms = fill(route, 64 << 10);
             let bytes = rooms.len() * (64 << 10);
             let share = (left / 2).max(MIB);
-            assert!(bytes.abs_diff(share) <= 64 << 10, "route {n}: {bytes} of {left}");
+            assert!(
+                bytes.abs_diff(share) <= 64 << 10,
+                "route {n}: {bytes} of {left}"
+            );
             left = left.saturating_sub(bytes);
             held.push(rooms);
         }
@@ -221,9 +262,14 @@ mod tests {
     fn a_large_bundle_is_taken_however_large_and_beside_small_ones() {
         let [one, two] = shares();
         let small = fill(&one, MIB);
-        let large = two.reserve(500 * MIB, false).expect("the first is always taken");
+        let large = two
+            .reserve(500 * MIB, false)
+            .expect("the first is always taken");
         assert!(one.reserve(9 * MIB, false).is_none(), "it is alone");
-        assert!(two.reserve(MIB, false).is_some(), "the small ones are not held up by it");
+        assert!(
+            two.reserve(MIB, false).is_some(),
+            "the small ones are not held up by it"
+        );
         drop(large);
         let several = fill(&one, 10 * MIB);
         assert_eq!(several.len(), 3);
@@ -246,12 +292,18 @@ mod tests {
     fn claims_are_cut_by_what_those_before_them_had() {
         let [one] = shares();
         let (messages, due_sets) = one.allowance(0).expect("room");
-        assert!(messages >= 50_000 && due_sets >= 1000, "nothing is known: {messages}, {due_sets}");
+        assert!(
+            messages >= 50_000 && due_sets >= 1000,
+            "nothing is known: {messages}, {due_sets}"
+        );
         for _ in 0..20 {
             one.learn(10, 10 * MIB);
         }
         let (messages, due_sets) = one.allowance(0).expect("room");
-        assert!((64..=80).contains(&messages) && (64..=80).contains(&due_sets), "{messages}, {due_sets}");
+        assert!(
+            (64..=80).contains(&messages) && (64..=80).contains(&due_sets),
+            "{messages}, {due_sets}"
+        );
         let held = fill(&one, MIB);
         assert_eq!(one.allowance(0), None, "until a quarter is free");
         drop(held);
@@ -284,6 +336,9 @@ mod tests {
         held.truncate(held.len() / 2);
         assert!(wake_up.notified().now_or_never().is_some());
         held.pop();
-        assert!(wake_up.notified().now_or_never().is_none(), "nobody has found too little room since");
+        assert!(
+            wake_up.notified().now_or_never().is_none(),
+            "nobody has found too little room since"
+        );
     }
 }

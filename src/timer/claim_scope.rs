@@ -51,19 +51,33 @@ impl ClaimScope {
     pub(super) fn rest(&self, heads: &[Head], now: UnixMs, horizon_ms: i64) -> Duration {
         let ms = |ms: i64| Duration::from_millis(ms.max(1) as u64).min(POLL_INTERVAL);
         let part = |quarters: i64| ms(horizon_ms * quarters / 4);
-        let most = if heads.iter().any(|head| self.may_claim(head)) { part(3) } else { POLL_INTERVAL };
-        let left = heads.iter().filter(|head| head.due > self.until && self.is_ours(head));
-        left.map(|head| head.due)
-            .min()
-            .map_or(most, |due| ms(due.since(now) - horizon_ms).clamp(part(1), most))
+        let most = if heads.iter().any(|head| self.may_claim(head)) {
+            part(3)
+        } else {
+            POLL_INTERVAL
+        };
+        let left = heads
+            .iter()
+            .filter(|head| head.due > self.until && self.is_ours(head));
+        left.map(|head| head.due).min().map_or(most, |due| {
+            ms(due.since(now) - horizon_ms).clamp(part(1), most)
+        })
     }
 }
 
 /// Reports whether a head can be claimed now. For all other heads of its route the earliest due set is enough.
-pub(super) fn is_open(shard: &Shard, busy: &BTreeSet<Partition>, head: &Head, scope: &ClaimScope) -> bool {
-    let Some(served) = shard.routes.get(head.route()) else { return false };
+pub(super) fn is_open(
+    shard: &Shard,
+    busy: &BTreeSet<Partition>,
+    head: &Head,
+    scope: &ClaimScope,
+) -> bool {
+    let Some(served) = shard.routes.get(head.route()) else {
+        return false;
+    };
     // The holder of an ordered route goes on polling it, even where another replica owns the partition.
-    let ours = served.route.policy.ordered || (scope.may_claim(head) && !busy.contains(&head.partition));
+    let ours =
+        served.route.policy.ordered || (scope.may_claim(head) && !busy.contains(&head.partition));
     ours && shard.store.pauses().may_publish(head.route())
         && served.claim_allowance(shard.mono_us()).is_some()
 }
@@ -79,10 +93,19 @@ mod tests {
         let owned = OwnedPartitions::everything(Partitions::new(1).expect("one"), routes);
         let until = now.plus(lookahead_ms);
         let overdue = now.plus(-2000);
-        let scope = ClaimScope { owned: Arc::new(owned), near: BTreeSet::new(), until, overdue };
+        let scope = ClaimScope {
+            owned: Arc::new(owned),
+            near: BTreeSet::new(),
+            until,
+            overdue,
+        };
         let head = |(n, due): (usize, &i64)| {
             let shelf = format!("one/{n}");
-            Head { partition: Partition(0), due_set: shelf, due: now.plus(*due) }
+            Head {
+                partition: Partition(0),
+                due_set: shelf,
+                due: now.plus(*due),
+            }
         };
         let heads: Vec<_> = dues.iter().enumerate().map(head).collect();
         scope.rest(&heads, now, lookahead_ms).as_millis()
@@ -105,7 +128,10 @@ mod tests {
     fn what_follows_in_a_due_set_that_it_takes_from_is_seen_before_it_is_due() {
         for lookahead_ms in [1, 20, 50, 250, 600, 10_000] {
             let rest = rest(lookahead_ms, &[0, 3_600_000]);
-            assert!(rest <= lookahead_ms.min(500) as u128, "{rest} of {lookahead_ms}");
+            assert!(
+                rest <= lookahead_ms.min(500) as u128,
+                "{rest} of {lookahead_ms}"
+            );
         }
         assert_eq!(rest(250, &[0]), 187);
         assert_eq!(rest(250, &[0, 3_600_000]), 187);

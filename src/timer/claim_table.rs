@@ -39,7 +39,12 @@ impl ClaimTable {
 impl ClaimSlots {
     /// Enters a verdict. Returns the bundle's slot if nothing of the bundle is open any more, or if a message of it
     /// has to move in the store at once.
-    pub(super) fn judge(&mut self, ticket: u64, verdict: Verdict, heard_at: VerdictTime) -> Option<u64> {
+    pub(super) fn judge(
+        &mut self,
+        ticket: u64,
+        verdict: Verdict,
+        heard_at: VerdictTime,
+    ) -> Option<u64> {
         let BundleTicket { slot, entry } = BundleTicket::decode(ticket);
         let claimed = self.bundles.get_mut(&slot)?;
         let state = claimed.states.get_mut(entry as usize)?;
@@ -78,9 +83,15 @@ impl ClaimSlots {
 
     /// Applies a verdict to the queue of its message's key.
     fn tell_key_queue(&mut self, slot: u64, entry: u32, heard_at: VerdictTime) {
-        let Some(claimed) = self.bundles.get_mut(&slot) else { return };
-        let Some((id, keyed)) = claimed.key_queue_id().zip(claimed.in_flight.keyed(entry)) else { return };
-        let Some(key_queue) = self.key_queues.get_mut(&id) else { return };
+        let Some(claimed) = self.bundles.get_mut(&slot) else {
+            return;
+        };
+        let Some((id, keyed)) = claimed.key_queue_id().zip(claimed.in_flight.keyed(entry)) else {
+            return;
+        };
+        let Some(key_queue) = self.key_queues.get_mut(&id) else {
+            return;
+        };
         let key = keyed.key.clone();
         let state = &mut claimed.states[entry as usize];
         match state {
@@ -108,12 +119,19 @@ impl ClaimSlots {
 
     /// Enters a claimed bundle, and its messages into their key queue.
     pub(super) fn enter(&mut self, slot: u64, claimed: ClaimedBundle) {
-        if let Some(key_queue) = claimed.key_queue_id().and_then(|id| self.key_queues.get_mut(&id)) {
+        if let Some(key_queue) = claimed
+            .key_queue_id()
+            .and_then(|id| self.key_queues.get_mut(&id))
+        {
             key_queue.bundles += 1;
             key_queue.dropped = false;
             for (entry, keyed) in (0..).zip(&claimed.in_flight.keyed) {
                 let Some(keyed) = keyed else { continue };
-                key_queue.enter(keyed.key.clone(), claimed.position(entry), EntryPlace { slot, entry });
+                key_queue.enter(
+                    keyed.key.clone(),
+                    claimed.position(entry),
+                    EntryPlace { slot, entry },
+                );
             }
         }
         self.bundles.insert(slot, claimed);
@@ -122,7 +140,10 @@ impl ClaimSlots {
     /// Removes a bundle with which nothing is left to do.
     pub(super) fn remove(&mut self, slot: u64) -> Option<ClaimedBundle> {
         let claimed = self.bundles.remove(&slot)?;
-        if let Some(key_queue) = claimed.key_queue_id().and_then(|id| self.key_queues.get_mut(&id)) {
+        if let Some(key_queue) = claimed
+            .key_queue_id()
+            .and_then(|id| self.key_queues.get_mut(&id))
+        {
             key_queue.bundles -= 1;
         }
         Some(claimed)
@@ -132,12 +153,19 @@ impl ClaimSlots {
     /// because of it.
     pub(super) fn drop_closing(&mut self) -> Vec<u64> {
         let mut finished = Vec::new();
-        let Self { bundles, key_queues, .. } = self;
-        for (id, key_queue) in
-            key_queues.iter_mut().filter(|(_, key_queue)| key_queue.closing && !key_queue.dropped)
+        let Self {
+            bundles,
+            key_queues,
+            ..
+        } = self;
+        for (id, key_queue) in key_queues
+            .iter_mut()
+            .filter(|(_, key_queue)| key_queue.closing && !key_queue.dropped)
         {
             key_queue.dropped = true;
-            for (&slot, claimed) in bundles.iter_mut().filter(|(_, h)| h.key_queue_id().as_ref() == Some(id))
+            for (&slot, claimed) in bundles
+                .iter_mut()
+                .filter(|(_, h)| h.key_queue_id().as_ref() == Some(id))
             {
                 claimed.drop_unpublished();
                 if claimed.open == 0 {
@@ -163,7 +191,10 @@ impl ClaimSlots {
 
     /// The due time of the next message of an ordered route that needs another poll before it may leave.
     pub(super) fn next_poll(&self) -> Option<UnixMs> {
-        self.key_queues.values().filter_map(KeyQueue::next_poll).min()
+        self.key_queues
+            .values()
+            .filter_map(KeyQueue::next_poll)
+            .min()
     }
 
     /// Partitions in which this shard holds an ordered route. Their holder goes on polling them, regardless of their

@@ -36,7 +36,10 @@ impl BundleTicket {
     }
 
     pub(super) fn decode(ticket: u64) -> Self {
-        Self { slot: ticket >> ENTRY_BITS, entry: (ticket & ((1 << ENTRY_BITS) - 1)) as u32 }
+        Self {
+            slot: ticket >> ENTRY_BITS,
+            entry: (ticket & ((1 << ENTRY_BITS) - 1)) as u32,
+        }
     }
 }
 
@@ -83,7 +86,10 @@ pub(super) struct VerdictTime {
 
 impl VerdictTime {
     pub(super) fn now(clock: &StoreClock) -> Self {
-        Self { store_us: clock.now_us().unwrap_or_default(), mono: clock.local().mono() }
+        Self {
+            store_us: clock.now_us().unwrap_or_default(),
+            mono: clock.local().mono(),
+        }
     }
 }
 
@@ -94,8 +100,15 @@ impl InFlightBatch {
     /// The due time of the next message to hand over.
     pub(super) fn next_due(&self) -> Option<UnixMs> {
         let at = self.handed.load(Ordering::Acquire);
-        let due = self.order.get(at as usize).map(|&index| self.entries[index as usize].due);
-        if mutants::is(Mutant::Early) { due.map(|due| due.plus(-1000)) } else { due }
+        let due = self
+            .order
+            .get(at as usize)
+            .map(|&index| self.entries[index as usize].due);
+        if mutants::is(Mutant::Early) {
+            due.map(|due| due.plus(-1000))
+        } else {
+            due
+        }
     }
 
     /// The number of messages that are due and not handed over.
@@ -110,7 +123,10 @@ impl InFlightBatch {
     pub(super) fn hand(&self) -> Option<u32> {
         let at = self.handed.load(Ordering::Acquire);
         let &index = self.order.get(at as usize)?;
-        self.handed.compare_exchange(at, at + 1, Ordering::AcqRel, Ordering::Acquire).ok().map(|_| index)
+        self.handed
+            .compare_exchange(at, at + 1, Ordering::AcqRel, Ordering::Acquire)
+            .ok()
+            .map(|_| index)
     }
 
     /// The entry at `index`, if it leaves when its key's turn comes.
@@ -120,7 +136,8 @@ impl InFlightBatch {
 
     /// Takes such an entry, to hand it over or to move it. Returns `false` if it was taken before.
     pub(super) fn take(&self, index: u32) -> bool {
-        self.keyed(index).is_some_and(|keyed| !keyed.taken.swap(true, Ordering::AcqRel))
+        self.keyed(index)
+            .is_some_and(|keyed| !keyed.taken.swap(true, Ordering::AcqRel))
     }
 
     /// Reports whether the claim is certain to last and more messages may be handed over.
@@ -137,7 +154,9 @@ impl InFlightBatch {
 
     /// Ends the span of a message's delivery, if its trace is recorded.
     pub(super) fn end_span(&self, entry: u32, verdict: &Verdict, heard_at: VerdictTime) {
-        let Some(span) = DeliverySpan::of(&self.batch.spans, entry) else { return };
+        let Some(span) = DeliverySpan::of(&self.batch.spans, entry) else {
+            return;
+        };
         let handed_us = self.published_us.load(Ordering::Acquire);
         let message = &self.entries[entry as usize];
         let facts = DeliveryFacts {
@@ -159,29 +178,42 @@ impl InFlightBatch {
         let due_us = self.entries[entry].asked_due().0 * 1000;
         let handed_us = self.published_us.load(Ordering::Acquire);
         metrics.published.inc();
-        metrics.target_failures.confirmed(&self.batch.target, heard_at.mono.0);
-        self.served.watch.report(&self.served.route.name, self.batch.ids[entry].as_str(), || {
-            MessageEnd::Published {
+        metrics
+            .target_failures
+            .confirmed(&self.batch.target, heard_at.mono.0);
+        self.served.watch.report(
+            &self.served.route.name,
+            self.batch.ids[entry].as_str(),
+            || MessageEnd::Published {
                 published_at: UnixMs(now_us / 1000),
                 due: self.entries[entry].asked_due(),
                 lateness_ms: (now_us - due_us) as f64 / 1e3,
                 attempt: self.entries[entry].handouts + self.batch.expiries + 1,
-            }
-        });
+            },
+        );
         if let Some(trail) = &self.served.trail {
             let attempt = self.entries[entry].handouts + self.batch.expiries + 1;
             let late_ms = (now_us - due_us) / 1000;
             let id = self.batch.ids[entry].as_str();
-            trail.delivered(id, UnixMs(now_us / 1000), late_ms, attempt, &self.batch.target);
+            trail.delivered(
+                id,
+                UnixMs(now_us / 1000),
+                late_ms,
+                attempt,
+                &self.batch.target,
+            );
         }
         let span = DeliverySpan::of(&self.batch.spans, entry as u32);
         metrics.delivered_late(now_us - due_us, span.map(DeliverySpan::trace_id));
-        metrics.confirm.observe((heard_at.mono.0 - handed_us).max(0) as f64 / 1e6);
+        metrics
+            .confirm
+            .observe((heard_at.mono.0 - handed_us).max(0) as f64 / 1e6);
     }
 
     /// The time from the first due time to the last, microseconds.
     pub(super) fn span_us(&self) -> i64 {
-        let due = |index: Option<&u32>| index.map_or(0, |&index| self.entries[index as usize].due.0);
+        let due =
+            |index: Option<&u32>| index.map_or(0, |&index| self.entries[index as usize].due.0);
         (due(self.order.last()) - due(self.order.first())) * 1000
     }
 
@@ -193,15 +225,33 @@ impl InFlightBatch {
     /// The entries that were handed over.
     fn handed_over(&self) -> impl Iterator<Item = usize> {
         let handed = self.handed.load(Ordering::Acquire) & !STOPPED;
-        let in_order = self.order.iter().take(handed as usize).map(|&index| index as usize);
-        let taken =
-            |keyed: &Option<KeyedEntry>| keyed.as_ref().is_some_and(|k| k.taken.load(Ordering::Acquire));
-        in_order.chain(self.keyed.iter().enumerate().filter(move |(_, k)| taken(k)).map(|(index, _)| index))
+        let in_order = self
+            .order
+            .iter()
+            .take(handed as usize)
+            .map(|&index| index as usize);
+        let taken = |keyed: &Option<KeyedEntry>| {
+            keyed
+                .as_ref()
+                .is_some_and(|k| k.taken.load(Ordering::Acquire))
+        };
+        in_order.chain(
+            self.keyed
+                .iter()
+                .enumerate()
+                .filter(move |(_, k)| taken(k))
+                .map(|(index, _)| index),
+        )
     }
 
     fn all_handed_over(&self) -> bool {
         let in_order = self.handed.load(Ordering::Acquire) & !STOPPED >= self.order.len() as u32;
-        in_order && self.keyed.iter().flatten().all(|keyed| keyed.taken.load(Ordering::Acquire))
+        in_order
+            && self
+                .keyed
+                .iter()
+                .flatten()
+                .all(|keyed| keyed.taken.load(Ordering::Acquire))
     }
 
     /// The moment until which the claim is certain to last.
@@ -211,7 +261,9 @@ impl InFlightBatch {
 
     /// Notes that the claim was extended until this moment.
     pub(super) fn extend_lease(&self, lease_end: MonoUs) {
-        self.batch.not_after_us.fetch_max(lease_end.0, Ordering::AcqRel);
+        self.batch
+            .not_after_us
+            .fetch_max(lease_end.0, Ordering::AcqRel);
     }
 }
 
@@ -272,9 +324,15 @@ impl ClaimedBundle {
     /// The earliest due time asked for among the messages that are due and not delivered.
     pub(super) fn oldest_overdue(&self, now: UnixMs) -> Option<UnixMs> {
         let delivered = |state: &DeliveryState| {
-            matches!(state, DeliveryState::Confirmed | DeliveryState::Skipped | DeliveryState::Died)
+            matches!(
+                state,
+                DeliveryState::Confirmed | DeliveryState::Skipped | DeliveryState::Died
+            )
         };
-        let left = self.stored.iter().filter(|&&entry| !delivered(&self.states[entry as usize]));
+        let left = self
+            .stored
+            .iter()
+            .filter(|&&entry| !delivered(&self.states[entry as usize]));
         let asked = left.map(|&entry| self.in_flight.entries[entry as usize].asked_due());
         asked.min().filter(|asked| *asked <= now)
     }
@@ -283,13 +341,17 @@ impl ClaimedBundle {
     pub(super) fn unanswered_us(&self) -> Option<i64> {
         let handed_us = self.in_flight.published_us.load(Ordering::Acquire);
         let waits = handed_us < i64::MAX
-            && self.in_flight.handed_over().any(|entry| self.states[entry] == DeliveryState::Open);
+            && self
+                .in_flight
+                .handed_over()
+                .any(|entry| self.states[entry] == DeliveryState::Open);
         waits.then_some(handed_us)
     }
 
     /// Stops all further hand-overs, and marks the rest as not tried.
     pub(super) fn drop_unpublished(&mut self) {
-        let keyed = (0..self.in_flight.keyed.len() as u32).filter(|&index| self.in_flight.take(index));
+        let keyed =
+            (0..self.in_flight.keyed.len() as u32).filter(|&index| self.in_flight.take(index));
         for index in self.in_flight.stop().iter().copied().chain(keyed) {
             let state = &mut self.states[index as usize];
             if *state == DeliveryState::Open {
@@ -302,7 +364,10 @@ impl ClaimedBundle {
     /// The key queue of the messages, if the route is ordered.
     pub(super) fn key_queue_id(&self) -> Option<KeyQueueId> {
         let route = &self.in_flight.served.route;
-        route.policy.ordered.then(|| (route.name.clone(), self.claim.partition))
+        route
+            .policy
+            .ordered
+            .then(|| (route.name.clone(), self.claim.partition))
     }
 
     /// The open entries of the stored bundle.
@@ -314,9 +379,15 @@ impl ClaimedBundle {
     /// Reports whether a message of this key in the stored bundle has to move in the store.
     pub(super) fn is_leaving(&self, key: &Bytes) -> bool {
         self.stored.iter().any(|&entry| {
-            let leaves =
-                matches!(self.states[entry as usize], DeliveryState::Failed(_) | DeliveryState::Moved(_));
-            leaves && self.in_flight.keyed(entry).is_some_and(|keyed| keyed.key == *key)
+            let leaves = matches!(
+                self.states[entry as usize],
+                DeliveryState::Failed(_) | DeliveryState::Moved(_)
+            );
+            leaves
+                && self
+                    .in_flight
+                    .keyed(entry)
+                    .is_some_and(|keyed| keyed.key == *key)
         })
     }
 
@@ -331,7 +402,9 @@ impl ClaimedBundle {
         self.stored
             .iter()
             .map(|&e| &self.states[e as usize])
-            .all(|s| matches!(s, DeliveryState::Confirmed | DeliveryState::Skipped) || *s == untried)
+            .all(|s| {
+                matches!(s, DeliveryState::Confirmed | DeliveryState::Skipped) || *s == untried
+            })
     }
 
     /// One bool a stored position: `true` if it is confirmed.
@@ -347,17 +420,27 @@ impl ClaimedBundle {
         if self.in_flight.served.route.policy.dedupe_ms == 0 {
             return Vec::new();
         }
-        let confirmed = |entry: &&u32| matches!(self.states[**entry as usize], DeliveryState::Confirmed);
-        let entries =
-            self.stored.iter().filter(confirmed).map(|&entry| &self.in_flight.entries[entry as usize]);
-        entries.filter(|entry| entry.flags.has(Flags::NAMED)).filter_map(|entry| entry.id.clone()).collect()
+        let confirmed =
+            |entry: &&u32| matches!(self.states[**entry as usize], DeliveryState::Confirmed);
+        let entries = self
+            .stored
+            .iter()
+            .filter(confirmed)
+            .map(|&entry| &self.in_flight.entries[entry as usize]);
+        entries
+            .filter(|entry| entry.flags.has(Flags::NAMED))
+            .filter_map(|entry| entry.id.clone())
+            .collect()
     }
 
     /// Reports whether all messages are confirmed or skipped.
     pub(super) fn is_clean(&self) -> bool {
-        self.stored
-            .iter()
-            .all(|&e| matches!(self.states[e as usize], DeliveryState::Confirmed | DeliveryState::Skipped))
+        self.stored.iter().all(|&e| {
+            matches!(
+                self.states[e as usize],
+                DeliveryState::Confirmed | DeliveryState::Skipped
+            )
+        })
     }
 
     /// The names under which the store knows the messages that `wanted` selects, with their positions in the stored
@@ -365,7 +448,10 @@ impl ClaimedBundle {
     pub(super) fn names(&self, wanted: impl Fn(&DeliveryState) -> bool) -> Vec<(Text, u32)> {
         let named = |(position, &entry): (usize, &u32)| {
             let own = self.in_flight.entries[entry as usize].id.clone();
-            let id = own.or_else(|| self.split.then(|| self.in_flight.batch.ids[entry as usize].clone()))?;
+            let id = own.or_else(|| {
+                self.split
+                    .then(|| self.in_flight.batch.ids[entry as usize].clone())
+            })?;
             wanted(&self.states[entry as usize]).then_some((id, position as u32))
         };
         self.stored.iter().enumerate().filter_map(named).collect()

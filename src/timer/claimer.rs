@@ -68,7 +68,8 @@ pub(super) async fn run(shard: Arc<Shard>) {
 
 /// One claim: of the unordered routes in a partition, or of one ordered route. Yields whether there may be more to
 /// claim.
-pub(super) type ClaimFuture = Pin<Box<dyn Future<Output = (ClaimKind, Result<bool, StoreError>)> + Send>>;
+pub(super) type ClaimFuture =
+    Pin<Box<dyn Future<Output = (ClaimKind, Result<bool, StoreError>)> + Send>>;
 
 /// The kind of a claim.
 pub(super) enum ClaimKind {
@@ -156,13 +157,20 @@ impl Claimer {
         let shard = self.shard.clone();
         let all = partitions.len() == shard.partitions.len();
         let horizon_ms = shard.claim_horizon_ms();
-        let poll = StorePoll { number: shard.table.lock().begin_poll(), began: shard.store.clock().now() };
+        let poll = StorePoll {
+            number: shard.table.lock().begin_poll(),
+            began: shard.store.clock().now(),
+        };
         let until = poll.began.plus(horizon_ms);
         if all {
             // A message stored from here on wakes this shard again.
             shard.store.wake().take(shard.number);
             for &p in &shard.partitions {
-                if let Some(due) = shard.store.wake().soon(p, until.plus(POLL_INTERVAL.as_millis() as i64)) {
+                if let Some(due) = shard
+                    .store
+                    .wake()
+                    .soon(p, until.plus(POLL_INTERVAL.as_millis() as i64))
+                {
                     self.near.insert(p, due);
                 }
             }
@@ -176,16 +184,27 @@ impl Claimer {
             self.near.retain(|_, due| *due > until);
         }
         let overdue = poll.began.plus(-OVERDUE_AFTER_MS);
-        let scope = ClaimScope { owned: self.cluster.owned_for_now(), near, until, overdue };
+        let scope = ClaimScope {
+            owned: self.cluster.owned_for_now(),
+            near,
+            until,
+            overdue,
+        };
         let (looked, late_claims) = self.heads_while_claiming(partitions, &scope).await;
         let looked = looked?;
         self.starved &= !all;
-        let ClaimRequests { claims, starved, mut more } = self.requests(&looked, &scope);
+        let ClaimRequests {
+            claims,
+            starved,
+            mut more,
+        } = self.requests(&looked, &scope);
         for request in claims {
             self.busy.insert(request.partition);
             let shard = shard.clone();
             let kind = ClaimKind::Unordered(request.partition);
-            self.claims.push(Box::pin(async move { (kind, claim(&shard, &request).await) }));
+            self.claims.push(Box::pin(
+                async move { (kind, claim(&shard, &request).await) },
+            ));
         }
         let ordered = self.claim_in_order(&looked, poll, &scope);
         self.starved |= starved | ordered.starved;
@@ -198,7 +217,11 @@ impl Claimer {
         if !all {
             return Ok(NextPoll::AsBefore);
         }
-        Ok(NextPoll::In(scope.rest(&looked.heads, shard.store.clock().now(), horizon_ms)))
+        Ok(NextPoll::In(scope.rest(
+            &looked.heads,
+            shard.store.clock().now(),
+            horizon_ms,
+        )))
     }
 
     /// Asks for the heads. Claims on their way go on meanwhile: they are extended only while they are polled. Answers
@@ -262,13 +285,25 @@ impl Claimer {
     fn requests(&self, looked: &HeadsSeen, scope: &ClaimScope) -> ClaimRequests {
         let pauses = self.shard.store.pauses();
         let mut of_route: BTreeMap<&str, Vec<&Head>> = BTreeMap::new();
-        for head in looked.heads.iter().filter(|h| scope.may_claim(h) && !self.busy.contains(&h.partition)) {
+        for head in looked
+            .heads
+            .iter()
+            .filter(|h| scope.may_claim(h) && !self.busy.contains(&h.partition))
+        {
             of_route.entry(head.route()).or_default().push(head);
         }
-        let mut requests = ClaimRequests { claims: Vec::new(), starved: false, more: false };
+        let mut requests = ClaimRequests {
+            claims: Vec::new(),
+            starved: false,
+            more: false,
+        };
         let mut of_partition: BTreeMap<Partition, Vec<(&Head, u32)>> = BTreeMap::new();
         for (route, mut heads) in of_route {
-            let Some(served) = self.shard.routes.get(route).filter(|served| !served.route.policy.ordered)
+            let Some(served) = self
+                .shard
+                .routes
+                .get(route)
+                .filter(|served| !served.route.policy.ordered)
             else {
                 continue;
             };
@@ -287,15 +322,22 @@ impl Claimer {
                 requests.more = true;
             }
             let messages_each = (messages / heads.len() as i64).max(1) as u32;
-            requests.more |= heads.iter().any(|head| looked.beyond.contains_key(&head.partition_route()));
+            requests.more |= heads
+                .iter()
+                .any(|head| looked.beyond.contains_key(&head.partition_route()));
             for head in heads {
-                of_partition.entry(head.partition).or_default().push((head, messages_each));
+                of_partition
+                    .entry(head.partition)
+                    .or_default()
+                    .push((head, messages_each));
             }
         }
         for (partition, mut heads) in of_partition {
             heads.sort_by_key(|(head, _)| head.due);
-            let due_sets =
-                heads.into_iter().map(|(head, messages)| (head.due_set.clone(), messages)).collect();
+            let due_sets = heads
+                .into_iter()
+                .map(|(head, messages)| (head.due_set.clone(), messages))
+                .collect();
             requests.claims.push(self.request(partition, due_sets));
         }
         requests
@@ -318,13 +360,18 @@ impl Claimer {
             NextPoll::Now => return shard.partitions.clone(),
             NextPoll::In(pause) => {
                 // An idle claimer uses the shared ticks.
-                let pause = if pause == POLL_INTERVAL { until_tick(POLL_INTERVAL) } else { pause };
+                let pause = if pause == POLL_INTERVAL {
+                    until_tick(POLL_INTERVAL)
+                } else {
+                    pause
+                };
                 self.next_us = shard.mono_us() + pause.as_micros() as i64;
             }
             NextPoll::AsBefore => {}
         }
         let horizon_ms = shard.claim_horizon_ms();
-        let wake_until = |now: UnixMs, left: Duration| now.plus(left.as_millis() as i64 + WAKE_MARGIN_MS);
+        let wake_until =
+            |now: UnixMs, left: Duration| now.plus(left.as_millis() as i64 + WAKE_MARGIN_MS);
         loop {
             let left = Duration::from_micros((self.next_us - shard.mono_us()).max(0) as u64);
             if left.is_zero() {
@@ -332,13 +379,21 @@ impl Claimer {
             }
             let now = shard.store.clock().now();
             // A wake-up that the next poll would serve in time does not cause an earlier one.
-            if shard.store.wake().peek(shard.number).is_some_and(|due| due <= wake_until(now, left)) {
+            if shard
+                .store
+                .wake()
+                .peek(shard.number)
+                .is_some_and(|due| due <= wake_until(now, left))
+            {
                 return shard.partitions.clone();
             }
             // A message became due within the claim horizon. Poll soon instead of at the end of the wait.
             let soon = Duration::from_millis((horizon_ms / 4).max(1) as u64);
-            let is_near =
-                shard.store.wake().peek(shard.number).is_some_and(|due| due <= now.plus(horizon_ms));
+            let is_near = shard
+                .store
+                .wake()
+                .peek(shard.number)
+                .is_some_and(|due| due <= now.plus(horizon_ms));
             let left = if is_near { left.min(soon) } else { left };
             let key_poll = self.until_key_poll().filter(|wait| *wait < left);
             tokio::select! {
@@ -372,8 +427,18 @@ impl Claimer {
 
     /// The wait until a key queue needs a poll.
     fn until_key_poll(&self) -> Option<Duration> {
-        let due = self.shard.table.lock().next_poll().filter(|_| !self.failing)?;
-        let until_us = self.shard.store.clock().until_due_us(due).clamp(0, POLL_INTERVAL.as_micros() as i64);
+        let due = self
+            .shard
+            .table
+            .lock()
+            .next_poll()
+            .filter(|_| !self.failing)?;
+        let until_us = self
+            .shard
+            .store
+            .clock()
+            .until_due_us(due)
+            .clamp(0, POLL_INTERVAL.as_micros() as i64);
         Some(Duration::from_micros(until_us as u64).max(MIN_POLL_GAP))
     }
 }
@@ -385,9 +450,16 @@ async fn claim(shard: &Arc<Shard>, request: &ClaimRequest) -> Result<bool, Store
     let claimed = shard.store.claim_unread(request).await?;
     let messages: usize = claimed.iter().map(|one| one.claim.id.count()).sum();
     let allowed: u32 = request.due_sets.iter().map(|(_, messages)| messages).sum();
-    let full = claimed.len() >= request.max_bundles || messages + BUNDLE_MESSAGES > allowed as usize;
-    let mut reader =
-        ClaimReader::begin(shard, request.partition, claimed, ReadPolicy::Fitting, lease_end).await?;
+    let full =
+        claimed.len() >= request.max_bundles || messages + BUNDLE_MESSAGES > allowed as usize;
+    let mut reader = ClaimReader::begin(
+        shard,
+        request.partition,
+        claimed,
+        ReadPolicy::Fitting,
+        lease_end,
+    )
+    .await?;
     while let Some(read) = reader.next().await {
         let mut items = Vec::new();
         for (one, reservation) in read? {

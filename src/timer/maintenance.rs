@@ -40,11 +40,20 @@ pub(super) fn start(shard: &Arc<Shard>, tasks: &Tasks) {
     let number = shard.number;
     let priority = Arc::new(PriorityPartitions::default());
     let sweeper = sweep::Sweeper::new(shard.clone(), priority.clone());
-    tasks.spawn(&format!("timer:sweeper:{number}"), run(shard.clone(), sweeper));
+    tasks.spawn(
+        &format!("timer:sweeper:{number}"),
+        run(shard.clone(), sweeper),
+    );
     let expirer = drop_old_dead::DeadLetterDropper::new(shard.clone());
-    tasks.spawn(&format!("timer:expirer:{number}"), run(shard.clone(), expirer));
+    tasks.spawn(
+        &format!("timer:expirer:{number}"),
+        run(shard.clone(), expirer),
+    );
     let scrubber = scrub::Scrubber::new(shard.clone(), priority);
-    tasks.spawn(&format!("timer:scrubber:{number}"), run(shard.clone(), scrubber));
+    tasks.spawn(
+        &format!("timer:scrubber:{number}"),
+        run(shard.clone(), scrubber),
+    );
 }
 
 async fn run(shard: Arc<Shard>, mut task: impl MaintenanceTask) {
@@ -65,7 +74,12 @@ async fn run(shard: Arc<Shard>, mut task: impl MaintenanceTask) {
 /// The partitions that this shard maintains now.
 fn maintained(shard: &Shard) -> Vec<Partition> {
     let owned = shard.cluster.owned();
-    shard.partitions.iter().copied().filter(|&p| owned.maintains(p)).collect()
+    shard
+        .partitions
+        .iter()
+        .copied()
+        .filter(|&p| owned.maintains(p))
+        .collect()
 }
 
 impl PriorityPartitions {

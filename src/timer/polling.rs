@@ -72,10 +72,14 @@ impl Claimer {
             // A poll that lets a key leave has to see everything.
             self.history.unserved.forget_partition(p);
         }
-        let is_polled = |p: &Partition| is_around || !is_whole || scope.polls(*p) || held.contains(p);
+        let is_polled =
+            |p: &Partition| is_around || !is_whole || scope.polls(*p) || held.contains(p);
         let polled: Vec<Partition> = partitions.iter().copied().filter(is_polled).collect();
-        let later =
-            if is_all { UnixMs(i64::MAX) } else { scope.until.plus(POLL_INTERVAL.as_millis() as i64) };
+        let later = if is_all {
+            UnixMs(i64::MAX)
+        } else {
+            scope.until.plus(POLL_INTERVAL.as_millis() as i64)
+        };
         let looking = HeadsQuery {
             until: scope.until,
             later,
@@ -83,7 +87,10 @@ impl Claimer {
             open: &|head| is_open(&shard, &busy, head, scope),
             served: &|head| is_served(&shard, head),
         };
-        let mut looked = shard.store.served_heads(&polled, &looking, &mut self.history.unserved).await?;
+        let mut looked = shard
+            .store
+            .served_heads(&polled, &looking, &mut self.history.unserved)
+            .await?;
         if is_all {
             self.history.all_us = now_us;
             self.count_unknown(&looked.heads);
@@ -105,7 +112,11 @@ impl Claimer {
             if !self.shard.routes.contains_key(head.route()) {
                 continue;
             }
-            let of = if is_served(&self.shard, head) { &mut served } else { &mut self.history.paused };
+            let of = if is_served(&self.shard, head) {
+                &mut served
+            } else {
+                &mut self.history.paused
+            };
             match of.get_mut(head.route()) {
                 Some(oldest) => *oldest = head.due.min(*oldest),
                 None => drop(of.insert(head.route().to_owned(), head.due)),
@@ -120,8 +131,10 @@ impl Claimer {
 
     fn count_unknown(&mut self, heads: &[Head]) {
         let routes = heads.iter().map(Head::route);
-        let unknown: BTreeSet<String> =
-            routes.filter(|route| !self.shard.routes.contains_key(*route)).map(str::to_owned).collect();
+        let unknown: BTreeSet<String> = routes
+            .filter(|route| !self.shard.routes.contains_key(*route))
+            .map(str::to_owned)
+            .collect();
         if unknown.len() > self.history.unknown {
             let names: Vec<&str> = unknown.iter().map(String::as_str).collect();
             warn!(
@@ -130,13 +143,17 @@ impl Claimer {
             );
         }
         self.history.unknown = unknown.len();
-        self.shard.metrics.found_unknown_routes(self.shard.number, unknown);
+        self.shard
+            .metrics
+            .found_unknown_routes(self.shard.number, unknown);
     }
 }
 
 /// Reports whether a poll has to show a head: its route is configured and not paused. Heads of ordered routes are
 /// always shown, because a key queue closes by what it sees.
 fn is_served(shard: &Arc<Shard>, head: &Head) -> bool {
-    let Some(served) = shard.routes.get(head.route()) else { return false };
+    let Some(served) = shard.routes.get(head.route()) else {
+        return false;
+    };
     served.route.policy.ordered || shard.store.pauses().may_publish(head.route())
 }

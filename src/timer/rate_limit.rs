@@ -44,7 +44,12 @@ struct TokenState {
 
 impl RateLimiter {
     pub(super) fn new(rate: RateLimit, clock: Clock) -> Self {
-        Self { rate, clock, state: Mutex::default(), wanted: Notify::new() }
+        Self {
+            rate,
+            clock,
+            state: Mutex::default(),
+            wanted: Notify::new(),
+        }
     }
 
     /// Takes a token for one hand-over.
@@ -82,8 +87,16 @@ impl RateLimiter {
     fn granted(&self, tokens: u32) {
         let mut state = self.state.lock();
         let now_us = self.clock.mono_us();
-        let left = if now_us > state.until_us { 0 } else { state.tokens };
-        *state = TokenState { tokens: left + tokens, until_us: now_us + TOKEN_LIFETIME_US, asked: 0 };
+        let left = if now_us > state.until_us {
+            0
+        } else {
+            state.tokens
+        };
+        *state = TokenState {
+            tokens: left + tokens,
+            until_us: now_us + TOKEN_LIFETIME_US,
+            asked: 0,
+        };
     }
 }
 
@@ -111,7 +124,9 @@ pub(super) async fn run(
                         tokens_came();
                         break;
                     }
-                    Err(why) => debug!(%route, error = %why, "fetching rate tokens failed; retrying"),
+                    Err(why) => {
+                        debug!(%route, error = %why, "fetching rate tokens failed; retrying")
+                    }
                 }
             }
         }
@@ -126,9 +141,9 @@ pub(super) async fn run(
 /// that no replica is always the first.
 fn pause_after(lease: &Result<RateGrant, StoreError>, rate: RateLimit, chance: f64) -> Duration {
     match lease {
-        Ok(lease) => {
-            lease.until((rate.per_second / FETCHES_PER_SECOND).max(1), rate).mul_f64(0.75 + chance / 2.0)
-        }
+        Ok(lease) => lease
+            .until((rate.per_second / FETCHES_PER_SECOND).max(1), rate)
+            .mul_f64(0.75 + chance / 2.0),
         Err(_) => RETRY_INTERVAL,
     }
 }
@@ -137,19 +152,29 @@ fn pause_after(lease: &Result<RateGrant, StoreError>, rate: RateLimit, chance: f
 mod tests {
     use super::*;
 
-    const RATE: RateLimit = RateLimit { per_second: 100, burst: 30 };
+    const RATE: RateLimit = RateLimit {
+        per_second: 100,
+        burst: 30,
+    };
 
     #[test]
     fn tokens_are_spent_one_by_one_and_none_is_made_up() {
         let limit = RateLimiter::new(RATE, Clock::start());
         assert!(!limit.take(), "nothing was granted");
         limit.ask(1000);
-        assert_eq!(limit.state.lock().asked, 30, "never more than the bucket holds");
+        assert_eq!(
+            limit.state.lock().asked,
+            30,
+            "never more than the bucket holds"
+        );
         limit.granted(2);
         assert!(!limit.has_asked());
         assert!(limit.take());
         limit.put_back();
-        assert_eq!([limit.take(), limit.take(), limit.take()], [true, true, false]);
+        assert_eq!(
+            [limit.take(), limit.take(), limit.take()],
+            [true, true, false]
+        );
     }
 
     #[test]
@@ -159,15 +184,43 @@ mod tests {
         limit.state.lock().until_us = -1;
         assert!(!limit.take());
         limit.granted(1);
-        assert_eq!([limit.take(), limit.take()], [true, false], "the void ones do not come back");
+        assert_eq!(
+            [limit.take(), limit.take()],
+            [true, false],
+            "the void ones do not come back"
+        );
     }
 
     #[test]
     fn the_next_lease_waits_for_a_fiftieth_of_a_seconds_worth() {
-        let wait = |wait_us, rate, chance| pause_after(&Ok(RateGrant { granted: 1, wait_us }), rate, chance);
-        assert_eq!(wait(10_000, RATE, 0.5), Duration::from_millis(20), "two tokens");
-        assert_eq!(wait(-5_000_000, RATE, 0.5), Duration::ZERO, "they are there");
-        let slow = RateLimit { per_second: 1, burst: 0 };
-        assert_eq!(wait(800_000, slow, 0.0), Duration::from_millis(600), "at most a quarter too early");
+        let wait = |wait_us, rate, chance| {
+            pause_after(
+                &Ok(RateGrant {
+                    granted: 1,
+                    wait_us,
+                }),
+                rate,
+                chance,
+            )
+        };
+        assert_eq!(
+            wait(10_000, RATE, 0.5),
+            Duration::from_millis(20),
+            "two tokens"
+        );
+        assert_eq!(
+            wait(-5_000_000, RATE, 0.5),
+            Duration::ZERO,
+            "they are there"
+        );
+        let slow = RateLimit {
+            per_second: 1,
+            burst: 0,
+        };
+        assert_eq!(
+            wait(800_000, slow, 0.0),
+            Duration::from_millis(600),
+            "at most a quarter too early"
+        );
     }
 }

@@ -65,18 +65,27 @@ impl<'a> ClaimReader<'a> {
         learn(shard, &measured);
         let mut back = Vec::new();
         for (at, one) in measured.into_iter().enumerate() {
-            let Some(served) = shard.routes.get(one.claimed.claim.id.route()) else { continue };
+            let Some(served) = shard.routes.get(one.claimed.claim.id.route()) else {
+                continue;
+            };
             let behind = policy != ReadPolicy::Fitting && reader.left.is_some();
             // Returning a bundle would not undo an opening that was counted.
             let forced = one.claimed.opened > 0 || (at == 0 && policy == ReadPolicy::FirstForced);
-            let reservation = if behind { None } else { served.bytes.reserve(one.bytes, forced) };
+            let reservation = if behind {
+                None
+            } else {
+                served.bytes.reserve(one.bytes, forced)
+            };
             if let Some(reservation) = reservation {
                 reader.rest.push_back((one, reservation));
                 continue;
             }
             served.bytes.pause(one.bytes, shard.mono_us());
             let ClaimAnswer { claim, due, .. } = one.claimed;
-            reader.left.get_or_insert(OrderPosition { due, sequence: claim.id.sequence() });
+            reader.left.get_or_insert(OrderPosition {
+                due,
+                sequence: claim.id.sequence(),
+            });
             back.push(claim);
         }
         reader.has_orphans = !reader.give_back(back).await;
@@ -85,8 +94,14 @@ impl<'a> ClaimReader<'a> {
 
     /// Measures the claimed bundles. Many of them over a slow link take longer than a lease.
     async fn measure(&self, claimed: Vec<ClaimAnswer>) -> Result<Vec<MeasuredClaim>, StoreError> {
-        let claims: Vec<ClaimProgress> = claimed.iter().map(|one| no_progress(one.claim.clone())).collect();
-        let measuring = self.shard.store.measure_claimed(self.partition, claimed, &self.lease_end_us);
+        let claims: Vec<ClaimProgress> = claimed
+            .iter()
+            .map(|one| no_progress(one.claim.clone()))
+            .collect();
+        let measuring =
+            self.shard
+                .store
+                .measure_claimed(self.partition, claimed, &self.lease_end_us);
         tokio::select! {
             measured = measuring => measured,
             never = self.extend(&claims) => match never {},
@@ -109,7 +124,9 @@ impl<'a> ClaimReader<'a> {
     }
 
     /// Reads the next bundles. `None`: there are no more.
-    pub(super) async fn next(&mut self) -> Option<Result<Vec<(ClaimAnswer, ByteReservation)>, StoreError>> {
+    pub(super) async fn next(
+        &mut self,
+    ) -> Option<Result<Vec<(ClaimAnswer, ByteReservation)>, StoreError>> {
         if self.shard.shutdown.is_draining() {
             self.leave_rest().await;
         }
@@ -126,8 +143,13 @@ impl<'a> ClaimReader<'a> {
         let (measured, reservations): (Vec<MeasuredClaim>, Vec<ByteReservation>) =
             self.rest.drain(..count).unzip();
         let claims = measured.iter().chain(self.rest.iter().map(|(one, _)| one));
-        let claims: Vec<ClaimProgress> = claims.map(|one| no_progress(one.claimed.claim.clone())).collect();
-        let opening = self.shard.store.open_claimed(self.partition, &measured, &self.lease_end_us);
+        let claims: Vec<ClaimProgress> = claims
+            .map(|one| no_progress(one.claimed.claim.clone()))
+            .collect();
+        let opening = self
+            .shard
+            .store
+            .open_claimed(self.partition, &measured, &self.lease_end_us);
         let opened = tokio::select! {
             opened = opening => opened,
             never = self.extend(&claims) => match never {},
@@ -139,9 +161,14 @@ impl<'a> ClaimReader<'a> {
     async fn leave_rest(&mut self) {
         let rest: Vec<ClaimAnswer> = self.rest.drain(..).map(|(one, _)| one.claimed).collect();
         if let Some(first) = rest.first() {
-            self.left.get_or_insert(OrderPosition { due: first.due, sequence: first.claim.id.sequence() });
+            self.left.get_or_insert(OrderPosition {
+                due: first.due,
+                sequence: first.claim.id.sequence(),
+            });
         }
-        self.has_orphans |= !self.give_back(rest.into_iter().map(|one| one.claim).collect()).await;
+        self.has_orphans |= !self
+            .give_back(rest.into_iter().map(|one| one.claim).collect())
+            .await;
     }
 
     /// Extends the claims each third of a lease, for ever. A lost claim is found by the call that settles it.
@@ -149,12 +176,21 @@ impl<'a> ClaimReader<'a> {
         let store = &self.shard.store;
         let lease_us = self.shard.lease_us();
         let micros = |us: i64| Duration::from_micros(us.max(0) as u64);
-        tokio::time::sleep(micros(self.lease_end().since(self.shard.mono()) - lease_us * 2 / 3)).await;
+        tokio::time::sleep(micros(
+            self.lease_end().since(self.shard.mono()) - lease_us * 2 / 3,
+        ))
+        .await;
         loop {
             let sending = self.shard.mono();
-            let held = store.extend(self.partition, self.shard.lease_ms(), claims).await;
-            if held.is_ok_and(|held| held.iter().all(|held| matches!(held, SettleAnswer::Applied(_)))) {
-                self.lease_end_us.fetch_max(self.shard.lease_end(sending).0, Ordering::Relaxed);
+            let held = store
+                .extend(self.partition, self.shard.lease_ms(), claims)
+                .await;
+            if held.is_ok_and(|held| {
+                held.iter()
+                    .all(|held| matches!(held, SettleAnswer::Applied(_)))
+            }) {
+                self.lease_end_us
+                    .fetch_max(self.shard.lease_end(sending).0, Ordering::Relaxed);
             }
             tokio::time::sleep(micros(lease_us / 3)).await;
         }
@@ -166,7 +202,9 @@ impl<'a> ClaimReader<'a> {
         let back: Vec<ClaimProgress> = claims.into_iter().map(no_progress).collect();
         let mut failures = 0;
         while !back.is_empty() {
-            let Err(why) = self.shard.store.give_back(self.partition, &back).await else { return true };
+            let Err(why) = self.shard.store.give_back(self.partition, &back).await else {
+                return true;
+            };
             if self.shard.mono() >= self.lease_end() || !matches!(why, StoreError::Unavailable(_)) {
                 warn!(partition = self.partition.0, error = %why, "returning claims failed; they will expire");
                 return false;
@@ -180,7 +218,11 @@ impl<'a> ClaimReader<'a> {
 
 /// A progress report for a claim without news.
 fn no_progress(claim: Claim) -> ClaimProgress {
-    ClaimProgress { claim, confirmed: None, delivered: Vec::new() }
+    ClaimProgress {
+        claim,
+        confirmed: None,
+        delivered: Vec::new(),
+    }
 }
 
 /// Updates the mean message size of each route.

@@ -10,7 +10,9 @@ use super::Shard;
 use super::claimed::{ClaimedBundle, DeliveryState, InFlightBatch};
 use super::key_order::rules::KeyQueue;
 use super::shard::ServedRoute;
-use crate::domain::failure_policy::{self, FailedMessage, FailedPublish, FailureDecision, PublishFlow};
+use crate::domain::failure_policy::{
+    self, FailedMessage, FailedPublish, FailureDecision, PublishFlow,
+};
 use crate::domain::{DeadReason, Entry, Flags, Text, UnixMs, Verdict, dying, retry};
 use crate::store::{Bundle, DeadLetter, Division, HeldKey, NewBundle, Remainder, slice_of};
 use crate::telemetry::MessageEnd;
@@ -40,14 +42,21 @@ pub(super) fn division_of(
             DeliveryState::Confirmed | DeliveryState::Skipped => {}
             DeliveryState::Open if split => {
                 leaves[position] = false;
-                open.push((position as u32, detached(&claimed.in_flight, index, entry.clone())));
+                open.push((
+                    position as u32,
+                    detached(&claimed.in_flight, index, entry.clone()),
+                ));
             }
             DeliveryState::Open | DeliveryState::Failed(Verdict::NotTried) => {
                 leaves[position] = false;
                 again.push((position as u32, detached_untried(&claimed.in_flight, index)));
             }
             DeliveryState::Died => {
-                dead.push(dead_letter(claimed, dying::ended(entry.clone()), dying::reason(entry)));
+                dead.push(dead_letter(
+                    claimed,
+                    dying::ended(entry.clone()),
+                    dying::reason(entry),
+                ));
             }
             DeliveryState::Moved(to) => {
                 leaves[position] = false;
@@ -68,8 +77,11 @@ pub(super) fn division_of(
                         if let Some((key_queue, keyed)) =
                             key_queue.as_mut().zip(claimed.in_flight.keyed(index))
                         {
-                            let number =
-                                key_queue.failed(&keyed.key, entry.due, shard.store.next_sequence(1));
+                            let number = key_queue.failed(
+                                &keyed.key,
+                                entry.due,
+                                shard.store.next_sequence(1),
+                            );
                             behind.push((position as u32, number, entry));
                             continue;
                         }
@@ -91,7 +103,10 @@ pub(super) fn division_of(
         remainders.push(remainder(claimed, open, Some(shard.lease_ms()), expiries));
     }
     let names = claimed.names(|_| true);
-    let freed = names.into_iter().filter(|(_, position)| leaves[*position as usize]).collect();
+    let freed = names
+        .into_iter()
+        .filter(|(_, position)| leaves[*position as usize])
+        .collect();
     Division {
         claim: claimed.claim.clone(),
         confirmed: claimed.confirmed(),
@@ -99,7 +114,9 @@ pub(super) fn division_of(
         freed,
         remainders,
         dead,
-        held_keys: key_queue.map(|key_queue| held_keys(key_queue, claimed)).unwrap_or_default(),
+        held_keys: key_queue
+            .map(|key_queue| held_keys(key_queue, claimed))
+            .unwrap_or_default(),
     }
 }
 
@@ -129,16 +146,39 @@ fn fate_of_failed(
     jitter: f64,
 ) -> MessageFate {
     let served = &claimed.in_flight.served;
-    let entry = detached(&claimed.in_flight, index, claimed.in_flight.entries[index as usize].clone());
+    let entry = detached(
+        &claimed.in_flight,
+        index,
+        claimed.in_flight.entries[index as usize].clone(),
+    );
     let handouts = entry.handouts + claimed.in_flight.batch.expiries + 1;
     count_failure(shard, claimed, verdict);
-    let publish = FailedPublish { entry: &entry, verdict, handouts, flow: PublishFlow::Delayed, now, jitter };
+    let publish = FailedPublish {
+        entry: &entry,
+        verdict,
+        handouts,
+        flow: PublishFlow::Delayed,
+        now,
+        jitter,
+    };
     let quota = |size| shard.dead_letter_quota.take(&served.route.name, size);
-    let FailedMessage { mut entry, decision, is_full } =
-        failure_policy::decide(publish, &served.route, quota);
+    let FailedMessage {
+        mut entry,
+        decision,
+        is_full,
+    } = failure_policy::decide(publish, &served.route, quota);
     if let Some(reason) = is_full {
-        let error = entry.history.last().map(|f| f.error.clone()).unwrap_or_default();
-        served.bursts.note(failure_policy::QUOTA_FULL, &served.route.name, reason.as_str(), error);
+        let error = entry
+            .history
+            .last()
+            .map(|f| f.error.clone())
+            .unwrap_or_default();
+        served.bursts.note(
+            failure_policy::QUOTA_FULL,
+            &served.route.name,
+            reason.as_str(),
+            error,
+        );
     }
     match decision {
         FailureDecision::RetryAt(due) | FailureDecision::WaitUntil(due) => {
@@ -148,7 +188,9 @@ fn fate_of_failed(
             entry.due = due;
             MessageFate::Again(entry)
         }
-        FailureDecision::DeadLetter(reason) => MessageFate::Dead(dead_letter(claimed, entry, reason)),
+        FailureDecision::DeadLetter(reason) => {
+            MessageFate::Dead(dead_letter(claimed, entry, reason))
+        }
         FailureDecision::DeadLetterVia(reason) => {
             dying::begin(&mut entry, now, reason);
             MessageFate::Dying(entry)
@@ -164,18 +206,30 @@ fn fate_of_failed(
 }
 
 /// Counts a failed publish, for the route and for the target. Returns the reason and the error.
-fn count_failure(shard: &Shard, claimed: &ClaimedBundle, verdict: &Verdict) -> (&'static str, Text) {
+fn count_failure(
+    shard: &Shard,
+    claimed: &ClaimedBundle,
+    verdict: &Verdict,
+) -> (&'static str, Text) {
     let (reason, error) = retry::describe(verdict);
     let metrics = &claimed.in_flight.served.metrics;
     metrics.publish_failure(reason);
-    metrics.target_failures.failed(&claimed.in_flight.batch.target, shard.mono_us(), reason, &error);
+    metrics.target_failures.failed(
+        &claimed.in_flight.batch.target,
+        shard.mono_us(),
+        reason,
+        &error,
+    );
     (reason, error)
 }
 
 /// Marks the target as failing until the next try.
 fn mark_failing(shard: &Shard, claimed: &ClaimedBundle, wait_ms: i64) {
     let failures = &claimed.in_flight.served.metrics.target_failures;
-    failures.tried_again(&claimed.in_flight.batch.target, shard.mono_us() + wait_ms * 1000);
+    failures.tried_again(
+        &claimed.in_flight.batch.target,
+        shard.mono_us() + wait_ms * 1000,
+    );
 }
 
 /// The fate of a dead message that `dead_letter_to` did not take.
@@ -193,7 +247,11 @@ fn fate_of_dying(
     {
         // The target can never take it. The store keeps it as a dead letter, so nothing is lost.
         warn!(route = %served.route.name, reason = reason.as_str(), %error, "dead_letter_to can never take a dead letter");
-        return MessageFate::Dead(dead_letter(claimed, dying::ended(entry.clone()), dying::reason(entry)));
+        return MessageFate::Dead(dead_letter(
+            claimed,
+            dying::ended(entry.clone()),
+            dying::reason(entry),
+        ));
     }
     let (reason, error) = count_failure(shard, claimed, verdict);
     let text = "dead_letter_to did not take a dead letter; retrying";
@@ -208,7 +266,9 @@ fn fate_of_dying(
 /// Prepares a message to leave its first bundle. It takes its `~` id along, and a flag if an earlier claimer may have
 /// published it: the new bundle does not know that.
 fn detached(in_flight: &InFlightBatch, index: u32, mut entry: Entry) -> Entry {
-    entry.id.get_or_insert_with(|| in_flight.batch.ids[index as usize].clone());
+    entry
+        .id
+        .get_or_insert_with(|| in_flight.batch.ids[index as usize].clone());
     if in_flight.batch.expiries > 0 {
         entry.flags = entry.flags.with(Flags::CLAIM_EXPIRED);
     }
@@ -227,10 +287,20 @@ fn detached_untried(in_flight: &InFlightBatch, index: u32) -> Entry {
 pub(super) fn tell_dead(served: &ServedRoute, dead_letter: &DeadLetter) {
     let reason = dead_letter.reason.as_str();
     served.metrics.dead_letter(reason);
-    let Some(entry) = dead_letter.bundle.entries.first() else { return };
+    let Some(entry) = dead_letter.bundle.entries.first() else {
+        return;
+    };
     let id = entry.id.clone().unwrap_or_default();
-    served.watch.report(&served.route.name, id.as_str(), || MessageEnd::Dead { reason: reason.to_owned() });
-    let error = entry.history.last().map(|f| f.error.clone()).unwrap_or_default();
+    served
+        .watch
+        .report(&served.route.name, id.as_str(), || MessageEnd::Dead {
+            reason: reason.to_owned(),
+        });
+    let error = entry
+        .history
+        .last()
+        .map(|f| f.error.clone())
+        .unwrap_or_default();
     warn!(
         route = %served.route.name, %id, reason,
         error = %error, failures = entry.failures, "a message became a dead letter"
@@ -240,8 +310,16 @@ pub(super) fn tell_dead(served: &ServedRoute, dead_letter: &DeadLetter) {
 /// Makes a dead letter of a message.
 fn dead_letter(claimed: &ClaimedBundle, entry: Entry, reason: DeadReason) -> DeadLetter {
     let served = &claimed.in_flight.served;
-    let bundle = Bundle { target: claimed.in_flight.target_ref.clone(), entries: Arc::new(vec![entry]) };
-    DeadLetter { route: served.route.name.clone(), reason, bundle, raw: None }
+    let bundle = Bundle {
+        target: claimed.in_flight.target_ref.clone(),
+        entries: Arc::new(vec![entry]),
+    };
+    DeadLetter {
+        route: served.route.name.clone(),
+        reason,
+        bundle,
+        raw: None,
+    }
 }
 
 /// Groups returning messages into few bundles: messages due close together share one.
@@ -253,29 +331,46 @@ fn group_by_due(claimed: &ClaimedBundle, mut again: Vec<(u32, Entry)>) -> Vec<Re
             entry.due.since(*first) <= RETRY_SPAN_MS && slice_of(entry.due) == slice_of(*first)
         };
         match groups.last_mut() {
-            Some(group) if group.first().is_some_and(|(_, e)| fits(&e.due)) => group.push((position, entry)),
+            Some(group) if group.first().is_some_and(|(_, e)| fits(&e.due)) => {
+                group.push((position, entry))
+            }
             _ => groups.push(vec![(position, entry)]),
         }
     }
-    groups.into_iter().map(|group| remainder(claimed, group, None, 0)).collect()
+    groups
+        .into_iter()
+        .map(|group| remainder(claimed, group, None, 0))
+        .collect()
 }
 
 /// Groups returning messages with sequence numbers of their own: consecutive messages with one due time share a
 /// bundle.
-fn group_by_sequence(claimed: &ClaimedBundle, mut behind: Vec<(u32, u64, Entry)>) -> Vec<Remainder> {
+fn group_by_sequence(
+    claimed: &ClaimedBundle,
+    mut behind: Vec<(u32, u64, Entry)>,
+) -> Vec<Remainder> {
     behind.sort_by_key(|(_, number, entry)| (entry.due, *number));
     let mut rows: Vec<(u64, Vec<(u32, Entry)>)> = Vec::new();
     for (position, number, entry) in behind {
         let continues = |first: u64, row: &[(u32, Entry)]| {
-            first + row.len() as u64 == number && row.first().is_some_and(|(_, e)| e.due == entry.due)
+            first + row.len() as u64 == number
+                && row.first().is_some_and(|(_, e)| e.due == entry.due)
         };
-        match rows.last_mut().filter(|(first, row)| continues(*first, row)) {
+        match rows
+            .last_mut()
+            .filter(|(first, row)| continues(*first, row))
+        {
             Some((_, row)) => row.push((position, entry)),
             None => rows.push((number, vec![(position, entry)])),
         }
     }
-    let numbered = |first, row| Remainder { sequence: Some(first), ..remainder(claimed, row, None, 0) };
-    rows.into_iter().map(|(first, row)| numbered(first, row)).collect()
+    let numbered = |first, row| Remainder {
+        sequence: Some(first),
+        ..remainder(claimed, row, None, 0)
+    };
+    rows.into_iter()
+        .map(|(first, row)| numbered(first, row))
+        .collect()
 }
 
 fn remainder(
@@ -285,9 +380,18 @@ fn remainder(
     expiries: u32,
 ) -> Remainder {
     let (from, entries): (Vec<u32>, Vec<Entry>) = messages.into_iter().unzip();
-    let bundle = Bundle { target: claimed.in_flight.target_ref.clone(), entries: Arc::new(entries) };
+    let bundle = Bundle {
+        target: claimed.in_flight.target_ref.clone(),
+        entries: Arc::new(entries),
+    };
     let route = claimed.in_flight.served.route.name.clone();
-    Remainder { new_bundle: NewBundle { route, bundle }, from, lease_ms, expiries, sequence: None }
+    Remainder {
+        new_bundle: NewBundle { route, bundle },
+        from,
+        lease_ms,
+        expiries,
+        sequence: None,
+    }
 }
 
 #[cfg(all(test, feature = "test-util"))]
@@ -305,7 +409,10 @@ mod tests {
         let first = detached_untried(&in_flight(0), 0);
         assert_eq!((first.handouts, first.repeat_cause(0)), (0, None));
         let later = detached_untried(&in_flight(2), 0);
-        assert_eq!((later.handouts, later.repeat_cause(0)), (2, Some(RepeatCause::ClaimExpired)));
+        assert_eq!(
+            (later.handouts, later.repeat_cause(0)),
+            (2, Some(RepeatCause::ClaimExpired))
+        );
         assert_eq!(later.id, Some("~0.a.b.1".into()));
     }
 }

@@ -27,7 +27,9 @@ use crate::cluster::OwnedPartitions;
 use crate::domain::limits::MAX_CALL_NAMES;
 use crate::domain::{MonoUs, Partition, Verdict};
 use crate::lifecycle::tick;
-use crate::store::{Claim, ClaimProgress, DeadLetter, Division, SettleAnswer, Settlement, StoreError};
+use crate::store::{
+    Claim, ClaimProgress, DeadLetter, Division, SettleAnswer, Settlement, StoreError,
+};
 
 /// Time between two rounds of extending claims and noting the confirms of open bundles.
 const TICK_INTERVAL: Duration = Duration::from_millis(250);
@@ -42,9 +44,18 @@ pub(super) type StoreCall = Pin<Box<dyn Future<Output = CallResult> + Send>>;
 pub(super) enum CallResult {
     Settled(Partition, Vec<u64>, Result<Vec<SettleAnswer>, StoreError>),
     /// A bundle was divided: its slot, what of it is still open, and what became dead letters if it was.
-    Divided(u64, Vec<u32>, Vec<DeadLetter>, Result<SettleAnswer, StoreError>),
+    Divided(
+        u64,
+        Vec<u32>,
+        Vec<DeadLetter>,
+        Result<SettleAnswer, StoreError>,
+    ),
     /// Claims were extended until this moment, if they are still ours.
-    Extended(MonoUs, Vec<(u64, Claim)>, Result<Vec<SettleAnswer>, StoreError>),
+    Extended(
+        MonoUs,
+        Vec<(u64, Claim)>,
+        Result<Vec<SettleAnswer>, StoreError>,
+    ),
     Returned(Partition, usize, Result<Vec<SettleAnswer>, StoreError>),
     /// Bundles of an ordered route that were never handed over went back as they were.
     PutBack(Vec<u64>, Result<Vec<SettleAnswer>, StoreError>),
@@ -111,17 +122,28 @@ pub(super) async fn run(shard: Arc<Shard>) {
 
 /// The progress of a bundle for the store. `news` includes the confirms.
 fn progress(claimed: &ClaimedBundle, news: bool) -> ClaimProgress {
-    let delivered = if news { claimed.delivered() } else { Vec::new() };
-    ClaimProgress { claim: claimed.claim.clone(), confirmed: news.then(|| claimed.confirmed()), delivered }
+    let delivered = if news {
+        claimed.delivered()
+    } else {
+        Vec::new()
+    };
+    ClaimProgress {
+        claim: claimed.claim.clone(),
+        confirmed: news.then(|| claimed.confirmed()),
+        delivered,
+    }
 }
 
 /// The number of bundles that fit into one call, given the number of names of each.
 fn one_call(names: impl Iterator<Item = usize>) -> usize {
     let mut all = 0;
-    let fits = names.take(MAX_CALL_BUNDLES).enumerate().take_while(|(n, names)| {
-        all += names;
-        *n == 0 || all <= MAX_CALL_NAMES
-    });
+    let fits = names
+        .take(MAX_CALL_BUNDLES)
+        .enumerate()
+        .take_while(|(n, names)| {
+            all += names;
+            *n == 0 || all <= MAX_CALL_NAMES
+        });
     fits.count()
 }
 
@@ -145,8 +167,14 @@ impl Settler {
     pub(super) fn finish(&mut self, slot: u64) {
         let shard = self.shard.clone();
         let mut slots = shard.table.lock();
-        let ClaimSlots { bundles, key_queues, .. } = &mut *slots;
-        let Some(claimed) = bundles.get_mut(&slot) else { return };
+        let ClaimSlots {
+            bundles,
+            key_queues,
+            ..
+        } = &mut *slots;
+        let Some(claimed) = bundles.get_mut(&slot) else {
+            return;
+        };
         if claimed.busy || (claimed.open > 0 && (claimed.lost || !claimed.must_move())) {
             return;
         }
@@ -159,7 +187,9 @@ impl Settler {
             return;
         }
         claimed.busy = true;
-        let key_queue = claimed.key_queue_id().and_then(|id| key_queues.get_mut(&id));
+        let key_queue = claimed
+            .key_queue_id()
+            .and_then(|id| key_queues.get_mut(&id));
         if claimed.open == 0 && claimed.is_clean() {
             let p = claimed.claim.partition;
             drop(slots);
@@ -209,9 +239,16 @@ impl Settler {
         if self.settling.contains(&p) {
             return;
         }
-        let Some(waiting) = self.clean.get_mut(&p).filter(|w| !w.is_empty()) else { return };
+        let Some(waiting) = self.clean.get_mut(&p).filter(|w| !w.is_empty()) else {
+            return;
+        };
         let slots = self.shard.table.lock();
-        let names = |slot: &u64| slots.bundles.get(slot).map_or(0, |h| h.names(|_| true).len());
+        let names = |slot: &u64| {
+            slots
+                .bundles
+                .get(slot)
+                .map_or(0, |h| h.names(|_| true).len())
+        };
         let fits = one_call(waiting.iter().map(names));
         let batch: Vec<u64> = waiting.drain(..fits).collect();
         if waiting.is_empty() {
@@ -253,13 +290,17 @@ impl Settler {
             CallResult::Divided(slot, still_open, dead, result) => {
                 self.divided(slot, &still_open, &dead, result);
             }
-            CallResult::Extended(lease_end, batch, result) => self.extended(lease_end, &batch, result),
+            CallResult::Extended(lease_end, batch, result) => {
+                self.extended(lease_end, &batch, result)
+            }
             CallResult::PutBack(batch, result) => self.settled(&batch, &result),
             CallResult::Released(Ok(())) => {}
             CallResult::Released(Err(why)) => {
                 debug!(error = %why, "giving up an ordered route failed; it will lapse");
             }
-            CallResult::Returned(p, bundles, Ok(_)) => debug!(partition = p.0, bundles, "returned claims"),
+            CallResult::Returned(p, bundles, Ok(_)) => {
+                debug!(partition = p.0, bundles, "returned claims")
+            }
             CallResult::Returned(p, _, Err(why)) => {
                 warn!(partition = p.0, error = %why, "returning claims failed; they will expire");
             }
@@ -274,7 +315,10 @@ impl Settler {
             Err(why) => warn!(error = %why, bundles = batch.len(), "settling failed"),
         }
         if result.is_ok() {
-            self.shard.metrics.stale_claims.inc_by(stale.iter().filter(|stale| **stale).count() as u64);
+            self.shard
+                .metrics
+                .stale_claims
+                .inc_by(stale.iter().filter(|stale| **stale).count() as u64);
         }
         for (&slot, stale) in batch.iter().zip(stale) {
             let mut slots = self.shard.table.lock();
@@ -304,12 +348,16 @@ impl Settler {
         }
         match result {
             Ok(SettleAnswer::Applied(mut claims)) if !still_open.is_empty() => {
-                let Some((claimed, claim)) = slots.bundles.get_mut(&slot).zip(claims.pop()) else { return };
+                let Some((claimed, claim)) = slots.bundles.get_mut(&slot).zip(claims.pop()) else {
+                    return;
+                };
                 claimed.claim = claim;
                 claimed.stored = still_open.to_vec();
                 claimed.split = true;
-                claimed.open =
-                    still_open.iter().filter(|&&e| claimed.states[e as usize] == DeliveryState::Open).count();
+                claimed.open = still_open
+                    .iter()
+                    .filter(|&&e| claimed.states[e as usize] == DeliveryState::Open)
+                    .count();
                 claimed.busy = false;
                 slots.moved(slot);
                 drop(slots);
@@ -333,7 +381,9 @@ impl Settler {
                     warn!(error = %why, "dividing a bundle failed; its claim will expire");
                 }
                 slots.lose(slot, result.is_err());
-                let Some(claimed) = slots.bundles.get_mut(&slot) else { return };
+                let Some(claimed) = slots.bundles.get_mut(&slot) else {
+                    return;
+                };
                 claimed.lost = true;
                 claimed.busy = false;
                 claimed.drop_unpublished();
@@ -346,7 +396,12 @@ impl Settler {
 
     fn release(&self, claimed: Option<ClaimedBundle>) {
         let Some(claimed) = claimed else { return };
-        let ClaimedBundle { in_flight, states, reservation, .. } = claimed;
+        let ClaimedBundle {
+            in_flight,
+            states,
+            reservation,
+            ..
+        } = claimed;
         let served = &in_flight.served;
         served.count_claimed(-(states.len() as i64));
         drop(reservation);

@@ -90,12 +90,19 @@ impl ServedRoute {
         let messages = messages.min(free).min(POLL_MESSAGES);
         // Each due set gives at least one bundle, so the small window of a limited route goes to its earliest due
         // sets.
-        let limited = self.limit.is_some().then_some(messages as usize / BUNDLE_MESSAGES);
+        let limited = self
+            .limit
+            .is_some()
+            .then_some(messages as usize / BUNDLE_MESSAGES);
         Some((messages, due_sets.min(limited.unwrap_or(due_sets)).max(1)))
     }
 
     pub(super) fn window(&self) -> i64 {
-        let most = if self.lane.trouble().is_some() { TROUBLE_WINDOW } else { ROUTE_WINDOW };
+        let most = if self.lane.trouble().is_some() {
+            TROUBLE_WINDOW
+        } else {
+            ROUTE_WINDOW
+        };
         self.route.policy.rate.map_or(most, |rate| {
             let worth = i64::from(rate.per_second) * LIMITED_SECONDS;
             worth.max(i64::from(rate.capacity())).min(most)
@@ -176,7 +183,11 @@ mod tests {
         let clock = Clock::start();
         let lane = Arc::<TroubledLane>::default();
         let served = served_through(clock, lane.clone());
-        let allowed = || served.claim_allowance(clock.mono_us()).map(|(messages, _)| messages);
+        let allowed = || {
+            served
+                .claim_allowance(clock.mono_us())
+                .map(|(messages, _)| messages)
+        };
         assert_eq!(allowed(), Some(POLL_MESSAGES));
         lane.0.store(true, Ordering::Relaxed);
         assert_eq!(allowed(), Some(TROUBLE_WINDOW));

@@ -53,12 +53,21 @@ impl WheelSimulation {
         let items = (0..bundles as u64).filter_map(|slot| {
             let mut dues: Vec<i64> = (0..each).map(|_| now.0 - fastrand::i64(1..1000)).collect();
             dues.sort_unstable();
-            let entries = dues.iter().map(|&due| entry(UnixMs(due), b"body")).collect();
-            let in_flight =
-                InFlightBatch { lane: Some(counter.clone()), ..in_flight(&served, slot, entries, 0) };
+            let entries = dues
+                .iter()
+                .map(|&due| entry(UnixMs(due), b"body"))
+                .collect();
+            let in_flight = InFlightBatch {
+                lane: Some(counter.clone()),
+                ..in_flight(&served, slot, entries, 0)
+            };
             WheelItem::new(Arc::new(in_flight))
         });
-        Self { clock: store_clock, heap: items.map(Reverse).collect(), counter }
+        Self {
+            clock: store_clock,
+            heap: items.map(Reverse).collect(),
+            counter,
+        }
     }
 
     /// Hands everything over. Returns the number of messages.

@@ -52,7 +52,11 @@ pub struct TimerDependencies<'a> {
 
 /// Starts the wheel and all shards.
 pub fn start(dependencies: &TimerDependencies<'_>) -> std::io::Result<()> {
-    let wheel = Wheel::start(dependencies.store.clock().clone(), dependencies.tasks, &dependencies.shutdown)?;
+    let wheel = Wheel::start(
+        dependencies.store.clock().clone(),
+        dependencies.tasks,
+        &dependencies.shutdown,
+    )?;
     let wake_ups: Vec<Arc<Notify>> = (0..dependencies.shards).map(|_| Arc::default()).collect();
     let budget = ByteBudget::new(wake_ups.clone());
     let clock = dependencies.store.clock().local();
@@ -65,7 +69,10 @@ pub fn start(dependencies: &TimerDependencies<'_>) -> std::io::Result<()> {
             bursts: dependencies.bursts.clone(),
             tracer: dependencies.tracer.clone(),
             trail: dependencies.store.trail(&route.name).cloned(),
-            limit: route.policy.rate.map(|rate| Arc::new(RateLimiter::new(rate, clock))),
+            limit: route
+                .policy
+                .rate
+                .map(|rate| Arc::new(RateLimiter::new(rate, clock))),
             messages: AtomicI64::new(0),
             bytes: RouteBytes::new(budget.clone()),
         };
@@ -73,7 +80,9 @@ pub fn start(dependencies: &TimerDependencies<'_>) -> std::io::Result<()> {
     });
     let routes = Arc::new(served.collect::<BTreeMap<_, _>>());
     for served in routes.values() {
-        let Some(limit) = served.limit.clone() else { continue };
+        let Some(limit) = served.limit.clone() else {
+            continue;
+        };
         let task_name = format!("timer:limit:{}", served.route.name);
         let wake = wheel.clone();
         let run = rate_limit::run(
@@ -111,9 +120,14 @@ pub fn start(dependencies: &TimerDependencies<'_>) -> std::io::Result<()> {
             claiming_ended: CancellationToken::new(),
             shutdown: dependencies.shutdown.clone(),
         });
-        dependencies.tasks.spawn(&format!("timer:claimer:{number}"), claimer::run(shard.clone()));
+        dependencies.tasks.spawn(
+            &format!("timer:claimer:{number}"),
+            claimer::run(shard.clone()),
+        );
         maintenance::start(&shard, dependencies.tasks);
-        dependencies.tasks.spawn(&format!("timer:settler:{number}"), settler::run(shard));
+        dependencies
+            .tasks
+            .spawn(&format!("timer:settler:{number}"), settler::run(shard));
     }
     Ok(())
 }

@@ -59,13 +59,21 @@ impl WheelItem {
     /// An item for the whole batch. `None` if nothing of it is to be published.
     pub(super) fn new(in_flight: Arc<InFlightBatch>) -> Option<Self> {
         let due = in_flight.next_due()?;
-        Some(Self { in_flight, due, only: None })
+        Some(Self {
+            in_flight,
+            due,
+            only: None,
+        })
     }
 
     /// An item for one entry, whose key's turn has come.
     pub(super) fn single(in_flight: Arc<InFlightBatch>, index: u32) -> Self {
         let due = in_flight.entries[index as usize].due;
-        Self { in_flight, due, only: Some(index) }
+        Self {
+            in_flight,
+            due,
+            only: Some(index),
+        }
     }
 
     /// Takes the next entry to hand over. `None`: no entry may be handed over any more.
@@ -78,12 +86,20 @@ impl WheelItem {
 
     /// The due time of the entry after the one that was taken.
     fn next_due(&self) -> Option<UnixMs> {
-        if self.only.is_some() { None } else { self.in_flight.next_due() }
+        if self.only.is_some() {
+            None
+        } else {
+            self.in_flight.next_due()
+        }
     }
 
     /// The number of entries that are due and not handed over.
     fn count_due(&self, clock: &StoreClock) -> usize {
-        if self.only.is_some() { 1 } else { self.in_flight.due(clock) }
+        if self.only.is_some() {
+            1
+        } else {
+            self.in_flight.due(clock)
+        }
     }
 }
 
@@ -105,9 +121,17 @@ impl Ord for WheelItem {
 }
 
 impl Wheel {
-    pub(super) fn start(clock: Arc<StoreClock>, tasks: &Tasks, shutdown: &Shutdown) -> std::io::Result<Self> {
+    pub(super) fn start(
+        clock: Arc<StoreClock>,
+        tasks: &Tasks,
+        shutdown: &Shutdown,
+    ) -> std::io::Result<Self> {
         let stopping = std::sync::atomic::AtomicBool::new(false);
-        let inbox = Arc::new(WheelInbox { pending: Mutex::default(), arrived: Condvar::new(), stopping });
+        let inbox = Arc::new(WheelInbox {
+            pending: Mutex::default(),
+            arrived: Condvar::new(),
+            stopping,
+        });
         let thread_inbox = inbox.clone();
         let stop_inbox = inbox.clone();
         let stop = shutdown.clone();
@@ -144,8 +168,11 @@ fn run(clock: &StoreClock, inbox: &WheelInbox) {
     let mut heap: BinaryHeap<Reverse<WheelItem>> = BinaryHeap::new();
     let mut queues: BTreeMap<RouteName, TokenQueue> = BTreeMap::new();
     loop {
-        let wait =
-            heap.peek().map_or(MAX_SLEEP.as_micros() as i64, |Reverse(item)| clock.until_due_us(item.due));
+        let wait = heap
+            .peek()
+            .map_or(MAX_SLEEP.as_micros() as i64, |Reverse(item)| {
+                clock.until_due_us(item.due)
+            });
         let is_empty = heap.is_empty() && queues.values().all(|queue| queue.due.is_empty());
         {
             let mut pending = inbox.pending.lock();
@@ -154,7 +181,10 @@ fn run(clock: &StoreClock, inbox: &WheelInbox) {
                 if is_empty {
                     inbox.arrived.wait(&mut pending);
                 } else {
-                    inbox.arrived.wait_for(&mut pending, Duration::from_micros(wait as u64).min(MAX_SLEEP));
+                    inbox.arrived.wait_for(
+                        &mut pending,
+                        Duration::from_micros(wait as u64).min(MAX_SLEEP),
+                    );
                 }
             }
             heap.extend(pending.items.drain(..).map(Reverse));
@@ -180,10 +210,14 @@ pub(super) fn hand_over(
         if !is_due(item.due, reached_us) {
             break;
         }
-        let Some(Reverse(item)) = heap.pop() else { break };
+        let Some(Reverse(item)) = heap.pop() else {
+            break;
+        };
         match item.in_flight.served.limit.clone() {
             None => heap.extend(publish(clock, item).map(Reverse)),
-            Some(limit) => TokenQueue::of(queues, &item.in_flight.served, limit).due.push(Reverse(item)),
+            Some(limit) => TokenQueue::of(queues, &item.in_flight.served, limit)
+                .due
+                .push(Reverse(item)),
         }
     }
     for queue in queues.values_mut() {
@@ -203,8 +237,13 @@ impl TokenQueue {
         served: &ServedRoute,
         limit: Arc<RateLimiter>,
     ) -> &'a mut Self {
-        let fresh = || Self { limit, due: BinaryHeap::new() };
-        queues.entry(served.route.name.clone()).or_insert_with(fresh)
+        let fresh = || Self {
+            limit,
+            due: BinaryHeap::new(),
+        };
+        queues
+            .entry(served.route.name.clone())
+            .or_insert_with(fresh)
     }
 
     /// Hands over as many messages as there are tokens, the earliest first, and asks for more tokens. Items with
@@ -215,7 +254,9 @@ impl TokenQueue {
             if due && !self.limit.take() {
                 break;
             }
-            let Some(Reverse(mut item)) = self.due.pop() else { break };
+            let Some(Reverse(mut item)) = self.due.pop() else {
+                break;
+            };
             if !due {
                 heap.push(Reverse(item));
                 continue;
@@ -255,7 +296,9 @@ fn is_due(due: UnixMs, reached_us: i64) -> bool {
 /// Hands over what is due of an item. Returns the item if messages remain.
 fn publish(clock: &StoreClock, mut item: WheelItem) -> Option<WheelItem> {
     if item.only.is_some() {
-        let one = item.take().and_then(|index| publication(&item.in_flight, index, clock.local().mono_us()));
+        let one = item
+            .take()
+            .and_then(|index| publication(&item.in_flight, index, clock.local().mono_us()));
         if let Some((lane, one)) = item.in_flight.lane.as_ref().zip(one) {
             lane.submit(one);
         }
@@ -268,7 +311,9 @@ fn publish(clock: &StoreClock, mut item: WheelItem) -> Option<WheelItem> {
         let rest = loop {
             match item.in_flight.next_due() {
                 Some(due) if is_due(due, reached_us) && batch.len() < HAND_OVER_BATCH => {
-                    let Some(index) = item.in_flight.hand() else { break None };
+                    let Some(index) = item.in_flight.hand() else {
+                        break None;
+                    };
                     batch.extend(publication(&item.in_flight, index, now_us));
                 }
                 rest => break rest,
@@ -287,11 +332,17 @@ fn publish(clock: &StoreClock, mut item: WheelItem) -> Option<WheelItem> {
 /// One message for its lane. `None` if it has its verdict already.
 fn publication(in_flight: &InFlightBatch, index: u32, now_us: i64) -> Option<Publication> {
     let entry = &in_flight.entries[index as usize];
-    let publication = Publication { batch: in_flight.batch.clone(), index };
+    let publication = Publication {
+        batch: in_flight.batch.clone(),
+        index,
+    };
     in_flight.published_us.store(now_us, Ordering::Release);
     if in_flight.lane.is_none() {
         let error = "the target is not in allow_targets".into();
-        publication.answer(Verdict::Refused { reason: Refusal::NotAllowed, error });
+        publication.answer(Verdict::Refused {
+            reason: Refusal::NotAllowed,
+            error,
+        });
         return None;
     }
     if publication.is_late(now_us) {

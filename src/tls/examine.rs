@@ -29,8 +29,8 @@ const CLIENT_HELLO: [u8; 66] = [
     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
     0, // random
     0, // no session
-    0, 18, 0xc0, 0x2b, 0xc0, 0x2f, 0xc0, 0x2c, 0xc0, 0x30, 0xc0, 10, 0xc0, 20, 0, 0x9c, 0, 0x2f, 0x13,
-    1, // suites
+    0, 18, 0xc0, 0x2b, 0xc0, 0x2f, 0xc0, 0x2c, 0xc0, 0x30, 0xc0, 10, 0xc0, 20, 0, 0x9c, 0, 0x2f,
+    0x13, 1, // suites
     1, 0, // no compression
 ];
 /// A line. A Redis that speaks no TLS answers lines alone, and waits for the end of one in a ClientHello.
@@ -75,7 +75,9 @@ pub async fn examine(host: &str, port: u16, expected: Expected<'_>) -> Option<Tl
         (FirstAnswer::Tls, Expected::Plain) => Some(TlsTrouble::SpeaksTls),
         (FirstAnswer::Plain, Expected::AnyTls | Expected::Tls(_)) => Some(TlsTrouble::SpeaksPlain),
         (FirstAnswer::End, Expected::AnyTls) => Some(TlsTrouble::HandshakeCut),
-        (FirstAnswer::Tls | FirstAnswer::End, Expected::Tls(files)) => handshake(host, port, files).await,
+        (FirstAnswer::Tls | FirstAnswer::End, Expected::Tls(files)) => {
+            handshake(host, port, files).await
+        }
         (_, Expected::Plain)
         | (FirstAnswer::Tls, Expected::AnyTls)
         | (FirstAnswer::Silence | FirstAnswer::Away, _) => None,
@@ -128,7 +130,10 @@ async fn handshake(host: &str, port: u16, files: &ClientFiles) -> Option<TlsTrou
 }
 
 fn client_config(files: &ClientFiles) -> Result<(ClientConfig, Arc<ShownIdentity>), String> {
-    let identity = Arc::new(ShownIdentity { pair: files.certified_key()?, is_asked: AtomicBool::new(false) });
+    let identity = Arc::new(ShownIdentity {
+        pair: files.certified_key()?,
+        is_asked: AtomicBool::new(false),
+    });
     let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?
@@ -151,12 +156,16 @@ impl ShownIdentity {
 
     /// The cause of a failed handshake. A server that has asked for a certificate may refuse by any alert, or without one.
     fn judge(&self, error: &io::Error) -> Option<TlsTrouble> {
-        let rustls_error = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+        let rustls_error = error
+            .get_ref()
+            .and_then(|inner| inner.downcast_ref::<rustls::Error>());
         match rustls_error {
-            Some(rustls::Error::AlertReceived(alert)) if self.was_asked() => Some(match &self.pair {
-                Some(_) => TlsTrouble::CertificateRefused(format!("{alert:?}")),
-                None => TlsTrouble::CertificateWanted,
-            }),
+            Some(rustls::Error::AlertReceived(alert)) if self.was_asked() => {
+                Some(match &self.pair {
+                    Some(_) => TlsTrouble::CertificateRefused(format!("{alert:?}")),
+                    None => TlsTrouble::CertificateWanted,
+                })
+            }
             Some(other) => Some(TlsTrouble::of(other)),
             None if !is_end(error) => None,
             None if self.was_asked() && self.pair.is_none() => Some(TlsTrouble::CertificateWanted),
@@ -199,7 +208,10 @@ mod tests {
     #[test]
     fn the_hello_has_the_lengths_that_it_says() {
         let [record, message] = [5, 9].map(|header| CLIENT_HELLO.len() - header);
-        assert_eq!([CLIENT_HELLO[4], CLIENT_HELLO[8]].map(usize::from), [record, message]);
+        assert_eq!(
+            [CLIENT_HELLO[4], CLIENT_HELLO[8]].map(usize::from),
+            [record, message]
+        );
     }
 
     #[tokio::test]
@@ -245,7 +257,11 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("bound").port();
         drop(listener);
-        for expected in [Expected::Plain, Expected::AnyTls, Expected::Tls(&ClientFiles::default())] {
+        for expected in [
+            Expected::Plain,
+            Expected::AnyTls,
+            Expected::Tls(&ClientFiles::default()),
+        ] {
             assert_eq!(examine("127.0.0.1", port, expected).await, None);
         }
     }

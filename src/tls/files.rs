@@ -68,9 +68,10 @@ impl ClientFiles {
         let mut store = RootCertStore::empty();
         let (_, unusable) = store.add_parsable_certificates(self.authority_certificates()?);
         match &self.ca {
-            Some(ca) if unusable > 0 => {
-                Err(format!("{} holds a certificate that cannot be used", ca.display()))
-            }
+            Some(ca) if unusable > 0 => Err(format!(
+                "{} holds a certificate that cannot be used",
+                ca.display()
+            )),
             // The system's list may hold certificates that this library cannot read.
             _ => Ok(store),
         }
@@ -97,7 +98,10 @@ impl ClientFiles {
 impl IdentityFiles {
     /// Reads both files.
     pub fn read(&self) -> Result<IdentityPem, String> {
-        Ok(IdentityPem { certificate: read(&self.certificate)?, key: read(&self.key)? })
+        Ok(IdentityPem {
+            certificate: read(&self.certificate)?,
+            key: read(&self.key)?,
+        })
     }
 
     /// Parses what was read of these files. Fails if the key is not that of the certificate.
@@ -109,7 +113,9 @@ impl IdentityFiles {
             .map_err(|_| format!("{key} holds no private key as PEM, or one with a password"))?;
         match CertifiedKey::from_der(chain, private_key, &default_provider()) {
             Ok(pair) => Ok(Arc::new(pair)),
-            Err(rustls::Error::InconsistentKeys(_)) => Err(format!("{key} is not the key of {certificate}")),
+            Err(rustls::Error::InconsistentKeys(_)) => {
+                Err(format!("{key} is not the key of {certificate}"))
+            }
             Err(error) => Err(format!("{certificate} and {key} cannot be used: {error}")),
         }
     }
@@ -128,9 +134,9 @@ fn system_authorities() -> Result<Vec<CertificateDer<'static>>, String> {
         found.certs.is_empty() || matches!(error.kind, rustls_native_certs::ErrorKind::Io { .. })
     };
     match found.errors.iter().find(unread) {
-        Some(error) => {
-            Err(format!("the list of trusted authorities, SSL_CERT_FILE, cannot be read: {error}"))
-        }
+        Some(error) => Err(format!(
+            "the list of trusted authorities, SSL_CERT_FILE, cannot be read: {error}"
+        )),
         None => Ok(found.certs),
     }
 }
@@ -153,8 +159,14 @@ mod tests {
     use super::*;
 
     fn files(folder: &Path) -> ClientFiles {
-        let identity = IdentityFiles { certificate: folder.join("certificate"), key: folder.join("key") };
-        ClientFiles { ca: Some(folder.join("ca")), identity: Some(identity) }
+        let identity = IdentityFiles {
+            certificate: folder.join("certificate"),
+            key: folder.join("key"),
+        };
+        ClientFiles {
+            ca: Some(folder.join("ca")),
+            identity: Some(identity),
+        }
     }
 
     #[test]
@@ -162,18 +174,31 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let files = files(folder.path());
         let missing = files.check().expect_err("missing");
-        assert!(missing.contains("ca cannot be read: No such file"), "{missing}");
-        for (file, said) in
-            [("ca", "ca holds no certificate as PEM"), ("certificate", "certificate holds no")]
-        {
+        assert!(
+            missing.contains("ca cannot be read: No such file"),
+            "{missing}"
+        );
+        for (file, said) in [
+            ("ca", "ca holds no certificate as PEM"),
+            ("certificate", "certificate holds no"),
+        ] {
             std::fs::write(folder.path().join(file), "hunter2").expect("written");
             std::fs::write(folder.path().join("key"), "hunter2").expect("written");
             let only = match file {
-                "ca" => ClientFiles { identity: None, ..files.clone() },
-                _ => ClientFiles { ca: None, ..files.clone() },
+                "ca" => ClientFiles {
+                    identity: None,
+                    ..files.clone()
+                },
+                _ => ClientFiles {
+                    ca: None,
+                    ..files.clone()
+                },
             };
             let refused = only.check().expect_err("no certificate");
-            assert!(refused.contains(said) && !refused.contains("hunter2"), "{refused}");
+            assert!(
+                refused.contains(said) && !refused.contains("hunter2"),
+                "{refused}"
+            );
         }
         assert_eq!(ClientFiles::default().check(), Ok(()), "nothing is named");
     }

@@ -70,7 +70,9 @@ impl TlsTrouble {
 
     fn of_certificate(reason: &CertificateError) -> Self {
         match reason {
-            CertificateError::UnknownIssuer | CertificateError::BadSignature => Self::UnknownAuthority,
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+                Self::UnknownAuthority
+            }
             CertificateError::Expired => Self::Expired(None),
             CertificateError::ExpiredContext { time, not_after } => {
                 Self::Expired(Some(time.as_secs().saturating_sub(not_after.as_secs())))
@@ -79,10 +81,19 @@ impl TlsTrouble {
             CertificateError::NotValidYetContext { time, not_before } => {
                 Self::NotYetValid(Some(not_before.as_secs().saturating_sub(time.as_secs())))
             }
-            CertificateError::NotValidForName => Self::OtherName { reached_by: None, names: Vec::new() },
-            CertificateError::NotValidForNameContext { expected, presented } => Self::OtherName {
+            CertificateError::NotValidForName => Self::OtherName {
+                reached_by: None,
+                names: Vec::new(),
+            },
+            CertificateError::NotValidForNameContext {
+                expected,
+                presented,
+            } => Self::OtherName {
                 reached_by: Some(expected.to_str().into_owned()),
-                names: presented.iter().map(|name| bare_name(name).to_owned()).collect(),
+                names: presented
+                    .iter()
+                    .map(|name| bare_name(name).to_owned())
+                    .collect(),
             },
             other if other.to_string().contains("CaUsedAsEndEntity") => Self::AuthorityAsServer,
             other => Self::Other(format!("its certificate is invalid: {other}")),
@@ -91,7 +102,12 @@ impl TlsTrouble {
 
     /// The sentence about a server, without its final stop: what is wrong, and what to do.
     pub fn sentence(&self, hints: &KeyHints) -> String {
-        let KeyHints { ca, certificate, with_tls, without_tls } = hints;
+        let KeyHints {
+            ca,
+            certificate,
+            with_tls,
+            without_tls,
+        } = hints;
         match self {
             Self::UnknownAuthority => format!(
                 "its certificate is not from an authority that is trusted here: name the authority's certificate in \
@@ -137,7 +153,9 @@ impl TlsTrouble {
 
 /// A span of seconds between two texts, in a unit that fits; nothing if it is unknown.
 fn shown_span(seconds: Option<u64>, before: &str, after: &str) -> String {
-    let Some(seconds) = seconds else { return String::new() };
+    let Some(seconds) = seconds else {
+        return String::new();
+    };
     let (count, unit) = match seconds {
         0..120 => (seconds, "s"),
         120..7_200 => (seconds / 60, "min"),
@@ -149,7 +167,9 @@ fn shown_span(seconds: Option<u64>, before: &str, after: &str) -> String {
 
 /// The name in the TLS library's description of one: `DnsName("redis.example")`.
 fn bare_name(described: &str) -> &str {
-    let inner = described.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
+    let inner = described
+        .split_once('(')
+        .and_then(|(_, rest)| rest.strip_suffix(')'));
     inner.unwrap_or(described).trim_matches('"')
 }
 
@@ -177,17 +197,29 @@ mod tests {
         let at = |seconds| UnixTime::since_unix_epoch(Duration::from_secs(seconds));
         let other_name = CertificateError::NotValidForNameContext {
             expected: ServerName::try_from("127.0.0.1").expect("a name"),
-            presented: vec!["DnsName(\"redis.example\")".to_owned(), "IpAddress(10.0.0.1)".to_owned()],
+            presented: vec![
+                "DnsName(\"redis.example\")".to_owned(),
+                "IpAddress(10.0.0.1)".to_owned(),
+            ],
         };
-        let expired = CertificateError::ExpiredContext { time: at(400_000), not_after: at(0) };
-        let early = CertificateError::NotValidYetContext { time: at(0), not_before: at(7_100) };
+        let expired = CertificateError::ExpiredContext {
+            time: at(400_000),
+            not_after: at(0),
+        };
+        let early = CertificateError::NotValidYetContext {
+            time: at(0),
+            not_before: at(7_100),
+        };
         for (error, sentence) in [
             (
                 Error::InvalidCertificate(CertificateError::UnknownIssuer),
                 "its certificate is not from an authority that is trusted here: name the authority's certificate in \
                  `redis.tls.ca`, or in the file that SSL_CERT_FILE names",
             ),
-            (Error::InvalidCertificate(expired), "its certificate has expired 4 days ago: renew it"),
+            (
+                Error::InvalidCertificate(expired),
+                "its certificate has expired 4 days ago: renew it",
+            ),
             (
                 Error::InvalidCertificate(early),
                 "its certificate is not valid yet for another 118 min: compare the clocks of both machines",
@@ -201,13 +233,22 @@ mod tests {
                 Error::AlertReceived(AlertDescription::CertificateRequired),
                 "it wants a certificate of its clients: name one, and its key, in `redis.tls.certificate`",
             ),
-            (Error::InvalidMessage(InvalidMessage::InvalidContentType), "it does not speak TLS there: off"),
-            (Error::DecryptError, "TLS fails: cannot decrypt peer's message"),
+            (
+                Error::InvalidMessage(InvalidMessage::InvalidContentType),
+                "it does not speak TLS there: off",
+            ),
+            (
+                Error::DecryptError,
+                "TLS fails: cannot decrypt peer's message",
+            ),
         ] {
             assert_eq!(TlsTrouble::of(&error).sentence(&hints()), sentence);
             let of_io = TlsTrouble::of_io(&io::Error::other(error)).expect("an error of TLS");
             assert_eq!(of_io.sentence(&hints()), sentence);
         }
-        assert_eq!(TlsTrouble::of_io(&io::ErrorKind::ConnectionReset.into()), None);
+        assert_eq!(
+            TlsTrouble::of_io(&io::ErrorKind::ConnectionReset.into()),
+            None
+        );
     }
 }

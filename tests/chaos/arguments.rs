@@ -62,7 +62,8 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Arguments
     while let Some(argument) = arguments.next() {
         let mut number = || {
             let text = arguments.next().unwrap_or_default();
-            text.parse::<u64>().map_err(|error| format!("{argument} {text}: {error}"))
+            text.parse::<u64>()
+                .map_err(|error| format!("{argument} {text}: {error}"))
         };
         match argument.as_str() {
             "--cycles" => parsed.cycles = Some(number()?.max(1)),
@@ -77,13 +78,19 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Arguments
             "--anew" => parsed.anew = true,
             name => {
                 let row = rows::all().find(|row| row.id.eq_ignore_ascii_case(name));
-                parsed
-                    .rows
-                    .push(row.ok_or_else(|| format!("there is no row {name}; there are {}", names()))?);
+                parsed.rows.push(
+                    row.ok_or_else(|| format!("there is no row {name}; there are {}", names()))?,
+                );
             }
         }
     }
-    parsed.seed = seed.unwrap_or_else(|| if parsed.short { SHORT_SEED } else { fastrand::u64(..1 << 32) });
+    parsed.seed = seed.unwrap_or_else(|| {
+        if parsed.short {
+            SHORT_SEED
+        } else {
+            fastrand::u64(..1 << 32)
+        }
+    });
     if parsed.short {
         parsed.cycles.get_or_insert(1);
         parsed.together = SHORT_TOGETHER;
@@ -92,7 +99,9 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Arguments
         if parsed.cycles.is_none() && !parsed.mutants {
             parsed.minutes.get_or_insert(FULL);
         }
-        parsed.rows = rows::all().filter(|row| row.short || !parsed.short).collect();
+        parsed.rows = rows::all()
+            .filter(|row| row.short || !parsed.short)
+            .collect();
     }
     Ok(parsed)
 }

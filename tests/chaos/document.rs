@@ -41,7 +41,15 @@ pub(crate) struct Catch {
 
 impl Catch {
     pub(crate) fn new(passed: bool, caught: bool, found: String, seed: u64, rate: u64) -> Self {
-        Self { commit: commit(), date: today(), seed, rate, passed, caught, found }
+        Self {
+            commit: commit(),
+            date: today(),
+            seed,
+            rate,
+            passed,
+            caught,
+            found,
+        }
     }
 }
 
@@ -66,8 +74,16 @@ struct Played {
 
 impl fmt::Display for Played {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { commit, date, seed, rate } = self;
-        write!(f, "{date} at `{commit}` ({rate} messages a second, seed {seed})")
+        let Self {
+            commit,
+            date,
+            seed,
+            rate,
+        } = self;
+        write!(
+            f,
+            "{date} at `{commit}` ({rate} messages a second, seed {seed})"
+        )
     }
 }
 
@@ -92,15 +108,28 @@ impl Document {
 
     /// Adds a cycle to its row. The row begins anew if it was asked for, or if its definition has changed since.
     pub(crate) fn enter(&mut self, row: &Row, rate: u64, outcome: &Outcome, anew: bool) {
-        let played = Played { commit: commit(), date: today(), seed: outcome.seed, rate };
+        let played = Played {
+            commit: commit(),
+            date: today(),
+            seed: outcome.seed,
+            rate,
+        };
         let sum = outcome::sum(std::slice::from_ref(outcome));
-        let known = self.rows.get_mut(row.id).filter(|found| !anew && found.version == row.version);
+        let known = self
+            .rows
+            .get_mut(row.id)
+            .filter(|found| !anew && found.version == row.version);
         if let Some(found) = known {
             found.last = played;
             found.sum.add(sum);
             return;
         }
-        let found = Found { version: row.version, first: played.clone(), last: played, sum };
+        let found = Found {
+            version: row.version,
+            first: played.clone(),
+            last: played,
+            sum,
+        };
         self.rows.insert(row.id.to_owned(), found);
     }
 
@@ -127,7 +156,8 @@ impl Document {
         for row in rows::all() {
             match self.rows.get(row.id) {
                 Some(found) => page.push_str(&line(row, &found.sum)),
-                None => writeln!(page, "| {} | not yet played ||||||||||| ", row.id).expect("a string grows"),
+                None => writeln!(page, "| {} | not yet played ||||||||||| ", row.id)
+                    .expect("a string grows"),
             }
         }
         self.list_mutants(&mut page);
@@ -135,7 +165,9 @@ impl Document {
         for row in rows::all() {
             self.describe(row, &mut page);
         }
-        page.push_str("\n## Not played here\n\n| row | fault | what stands for it |\n|---|---|---|\n");
+        page.push_str(
+            "\n## Not played here\n\n| row | fault | what stands for it |\n|---|---|---|\n",
+        );
         for (id, fault, instead) in NOT_PLAYED {
             writeln!(page, "| {id} | {fault} | {instead} |").expect("a string grows");
         }
@@ -149,24 +181,59 @@ impl Document {
              it | played |\n|---|---|---|---|\n",
         );
         for planted in PLANTED {
-            let (came, played) = self.mutants.get(planted.name).map_or_else(Default::default, |catch| {
-                let Catch { commit, date, seed, rate, .. } = catch;
-                (catch.to_string(), format!("{date}, `{commit}`, {rate} messages a second, seed {seed}"))
-            });
-            let came = if came.is_empty() { "not yet played".to_owned() } else { came };
-            writeln!(page, "| {} (`{}`) | {} | {came} | {played} |", planted.does, planted.name, planted.row)
-                .expect("a string grows");
+            let (came, played) =
+                self.mutants
+                    .get(planted.name)
+                    .map_or_else(Default::default, |catch| {
+                        let Catch {
+                            commit,
+                            date,
+                            seed,
+                            rate,
+                            ..
+                        } = catch;
+                        (
+                            catch.to_string(),
+                            format!("{date}, `{commit}`, {rate} messages a second, seed {seed}"),
+                        )
+                    });
+            let came = if came.is_empty() {
+                "not yet played".to_owned()
+            } else {
+                came
+            };
+            writeln!(
+                page,
+                "| {} (`{}`) | {} | {came} | {played} |",
+                planted.does, planted.name, planted.row
+            )
+            .expect("a string grows");
         }
     }
 
     fn describe(&self, row: &Row, page: &mut String) {
-        let Row { id, fault, precondition, limit, differs, .. } = row;
-        write!(page, "\n**{id}**: {fault}.\n- Counts if {precondition}.\n- Limit: {limit}.\n")
-            .expect("a string grows");
+        let Row {
+            id,
+            fault,
+            precondition,
+            limit,
+            differs,
+            ..
+        } = row;
+        write!(
+            page,
+            "\n**{id}**: {fault}.\n- Counts if {precondition}.\n- Limit: {limit}.\n"
+        )
+        .expect("a string grows");
         if !differs.is_empty() {
             writeln!(page, "- Not as in the matrix: {differs}.").expect("a string grows");
         }
-        let Some(Found { first, last, sum, .. }) = self.rows.get(*id) else { return };
+        let Some(Found {
+            first, last, sum, ..
+        }) = self.rows.get(*id)
+        else {
+            return;
+        };
         let since = if sum.plays + sum.inconclusive > 1 {
             format!("from {first} to {last}")
         } else {
@@ -177,22 +244,51 @@ impl Document {
             writeln!(page, "- Remark: {remark}.").expect("a string grows");
         }
         if sum.remarks.len() > REMARKS {
-            writeln!(page, "- And {} remarks more.", sum.remarks.len() - REMARKS).expect("a string grows");
+            writeln!(page, "- And {} remarks more.", sum.remarks.len() - REMARKS)
+                .expect("a string grows");
         }
     }
 }
 
 fn line(row: &Row, sum: &Sum) -> String {
-    let Sum { cycles, inconclusive, messages, in_flight: (least, most), .. } = sum;
-    let bad = |count: usize| if count == 0 { "0".to_owned() } else { format!("**{count}**") };
-    let taken = if sum.taken > 0 { format!("; {} by the fault itself", sum.taken) } else { String::new() };
+    let Sum {
+        cycles,
+        inconclusive,
+        messages,
+        in_flight: (least, most),
+        ..
+    } = sum;
+    let bad = |count: usize| {
+        if count == 0 {
+            "0".to_owned()
+        } else {
+            format!("**{count}**")
+        }
+    };
+    let taken = if sum.taken > 0 {
+        format!("; {} by the fault itself", sum.taken)
+    } else {
+        String::new()
+    };
     let seconds = |ms: Option<i64>| ms.map_or("-".into(), |ms| format!("{:.1} s", ms as f64 / 1e3));
-    let not_held = match if sum.failed > 0 { sum.failed } else { sum.missed } {
+    let not_held = match if sum.failed > 0 {
+        sum.failed
+    } else {
+        sum.missed
+    } {
         0 => String::new(),
         n => format!(", {n} of {} plays", sum.plays),
     };
-    let beside = if *inconclusive > 0 { format!(" (+{inconclusive} inconclusive)") } else { String::new() };
-    let range = if least == most { least.to_string() } else { format!("{least} to {most}") };
+    let beside = if *inconclusive > 0 {
+        format!(" (+{inconclusive} inconclusive)")
+    } else {
+        String::new()
+    };
+    let range = if least == most {
+        least.to_string()
+    } else {
+        format!("{least} to {most}")
+    };
     format!(
         "| {} | {cycles}{beside} | {messages} | {range} | {}{taken} | {} | {} | {} | {} | {} | {} | {:?}{not_held} |\n",
         row.id,
@@ -212,17 +308,28 @@ fn today() -> String {
 }
 
 fn path(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("docs")
+        .join(name)
 }
 
 /// The commit that was built, with a mark if the source differs from it.
 fn commit() -> String {
     let git = |arguments: &[&str]| {
-        let output = Command::new("git").args(arguments).current_dir(env!("CARGO_MANIFEST_DIR")).output();
-        output.ok().filter(|output| output.status.success()).map(|output| output.stdout)
+        let output = Command::new("git")
+            .args(arguments)
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .output();
+        output
+            .ok()
+            .filter(|output| output.status.success())
+            .map(|output| output.stdout)
     };
-    let Some(commit) = git(&["rev-parse", "--short", "HEAD"]) else { return "unknown".into() };
+    let Some(commit) = git(&["rev-parse", "--short", "HEAD"]) else {
+        return "unknown".into();
+    };
     let commit = String::from_utf8_lossy(&commit).trim().to_owned();
-    let clean = git(&["status", "--porcelain", "--", "src", "Cargo.lock"]).is_some_and(|s| s.is_empty());
+    let clean =
+        git(&["status", "--porcelain", "--", "src", "Cargo.lock"]).is_some_and(|s| s.is_empty());
     if clean { commit } else { format!("{commit}+") }
 }

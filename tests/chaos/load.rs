@@ -33,20 +33,29 @@ pub(crate) struct Way {
 impl Way {
     /// Kafka to Kafka, Kafka to RabbitMQ, RabbitMQ to Kafka, RabbitMQ to RabbitMQ.
     pub(crate) fn four() -> Vec<Self> {
-        [("k-k", true, true), ("k-r", true, false), ("r-k", false, true), ("r-r", false, false)]
-            .map(|(name, from_kafka, to_kafka)| Self {
-                name,
-                from_kafka,
-                to_kafka,
-                source: names::unique("source"),
-                target: names::unique("target"),
-            })
-            .to_vec()
+        [
+            ("k-k", true, true),
+            ("k-r", true, false),
+            ("r-k", false, true),
+            ("r-r", false, false),
+        ]
+        .map(|(name, from_kafka, to_kafka)| Self {
+            name,
+            from_kafka,
+            to_kafka,
+            source: names::unique("source"),
+            target: names::unique("target"),
+        })
+        .to_vec()
     }
 
     /// The target's label in the accounts.
     pub(crate) fn label(&self) -> String {
-        format!("{}:{}", if self.to_kafka { "kafka" } else { "rabbitmq" }, self.target)
+        format!(
+            "{}:{}",
+            if self.to_kafka { "kafka" } else { "rabbitmq" },
+            self.target
+        )
     }
 
     /// A message of this way. From RabbitMQ to Kafka it arrives with the routing key that it came by.
@@ -63,7 +72,10 @@ impl Way {
             (false, true) => self.source.clone(),
             (false, false) => self.target.clone(),
         };
-        let message = run.message(&self.label(), when).key(&key).size(rng.usize(200..600));
+        let message = run
+            .message(&self.label(), when)
+            .key(&key)
+            .size(rng.usize(200..600));
         if rng.u8(0..5) == 0 && when != When::Now {
             let name = message.id().to_string();
             return message.contract("x-delay-id", &name);
@@ -100,7 +112,11 @@ impl Load {
             let batch = {
                 let run = run.clone();
                 let way = way.clone();
-                move || (0..each).map(|_| way.message(&run, &mut rng, delays_ms)).collect()
+                move || {
+                    (0..each)
+                        .map(|_| way.message(&run, &mut rng, delays_ms))
+                        .collect()
+                }
             };
             if way.from_kafka {
                 producers.spawn(to_kafka(run, kafka.clone(), way.source, stop, batch));
@@ -162,10 +178,15 @@ async fn to_rabbitmq(
                 Err(_) => continue,
             },
         };
-        let published = run.publish_rabbitmq(&channel, "", Some(&queue), batch()).await;
+        let published = run
+            .publish_rabbitmq(&channel, "", Some(&queue), batch())
+            .await;
         let run = run.clone();
         confirms.spawn(async move { run.confirmed_rabbitmq(published).await });
-        open = channel.status().connected().then_some((connection, channel));
+        open = channel
+            .status()
+            .connected()
+            .then_some((connection, channel));
     }
     confirms.join_all().await;
 }
@@ -174,7 +195,9 @@ async fn open_channel(url: &str) -> anyhow::Result<(Connection, Channel)> {
     let open = async {
         let connection = Connection::connect(url, ConnectionProperties::default()).await?;
         let channel = connection.create_channel().await?;
-        channel.confirm_select(ConfirmSelectOptions::default()).await?;
+        channel
+            .confirm_select(ConfirmSelectOptions::default())
+            .await?;
         anyhow::Ok((connection, channel))
     };
     tokio::time::timeout(Duration::from_secs(5), open).await?

@@ -9,7 +9,10 @@
     clippy::print_stdout,
     reason = "a test that cannot go on panics; it prints its run"
 )]
-#![allow(clippy::disallowed_methods, reason = "tests read clocks and the environment as their users do")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests read clocks and the environment as their users do"
+)]
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -42,15 +45,25 @@ fn main() -> ExitCode {
         Document::read().write();
         return ExitCode::SUCCESS;
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
     // Rows run on this thread, so that one that panics is caught and they need not be `Send`.
     let passed = runtime.block_on(tokio::task::LocalSet::new().run_until(async {
-        println!("seed {}; play it again with --seed {}", arguments.seed, arguments.seed);
+        println!(
+            "seed {}; play it again with --seed {}",
+            arguments.seed, arguments.seed
+        );
         if arguments.mutants {
             mutants::all_caught(&arguments).await
         } else {
             schedule::play(&arguments).await
         }
     }));
-    if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if passed {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }

@@ -54,7 +54,12 @@ pub(crate) const PLANTED: &[Planted] = &[
         row: "F05",
         sign: LOST_CLAIM,
     },
-    Planted { name: "no_wait", does: "waits for no replica, whatever the tier", row: "F13", sign: "lost" },
+    Planted {
+        name: "no_wait",
+        does: "waits for no replica, whatever the tier",
+        row: "F13",
+        sign: "lost",
+    },
     Planted {
         name: "drift_is_a_step",
         does: "takes any loss of Redis's clock for a step, however slow",
@@ -108,7 +113,10 @@ const TRIES: u64 = 3;
 pub(crate) async fn all_caught(arguments: &Arguments) -> bool {
     let mut all = true;
     let mut document = Document::read();
-    for planted in PLANTED.iter().filter(|p| arguments.rows.iter().any(|row| row.id == p.row)) {
+    for planted in PLANTED
+        .iter()
+        .filter(|p| arguments.rows.iter().any(|row| row.id == p.row))
+    {
         let catch = catch(planted, arguments).await;
         println!("{}: {catch}", planted.name);
         all &= catch.caught;
@@ -121,7 +129,12 @@ pub(crate) async fn all_caught(arguments: &Arguments) -> bool {
 }
 
 async fn catch(planted: &Planted, arguments: &Arguments) -> Catch {
-    let Planted { name, row: by, sign, .. } = planted;
+    let Planted {
+        name,
+        row: by,
+        sign,
+        ..
+    } = planted;
     let row = rows::all().find(|row| row.id == *by).expect("a row");
     let mut passed = false;
     let mut caught = false;
@@ -129,7 +142,12 @@ async fn catch(planted: &Planted, arguments: &Arguments) -> Catch {
     let mut last = arguments.seed;
     for seed in arguments.seed..arguments.seed + TRIES {
         let play = async |mutant| {
-            let scale = Scale { seed, rate: arguments.rate, cycles: 1, mutant };
+            let scale = Scale {
+                seed,
+                rate: arguments.rate,
+                cycles: 1,
+                mutant,
+            };
             let played = tokio::task::spawn_local((row.play)(scale)).await;
             played.unwrap_or_else(|panic| Outcome::panicked(seed, &panic))
         };
@@ -142,7 +160,12 @@ async fn catch(planted: &Planted, arguments: &Arguments) -> Catch {
         passed = true;
         let with = play(Some(*name)).await;
         println!("{by}, seed {seed}, {name}: {with}");
-        if let Some(line) = with.faults.iter().chain(&with.missed).find(|line| line.contains(sign)) {
+        if let Some(line) = with
+            .faults
+            .iter()
+            .chain(&with.missed)
+            .find(|line| line.contains(sign))
+        {
             (caught, found) = (true, line.split(" (").next().unwrap_or(line).to_owned());
             break;
         }

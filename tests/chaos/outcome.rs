@@ -66,7 +66,12 @@ impl Outcome {
     /// A cycle that could not be played to its end is no success.
     pub(crate) fn panicked(seed: u64, panic: &JoinError) -> Self {
         let faults = vec![format!("the cycle ended early: {panic}")];
-        Self { seed, cycles: 1, faults, ..Self::default() }
+        Self {
+            seed,
+            cycles: 1,
+            faults,
+            ..Self::default()
+        }
     }
 
     /// Judges the cycle. A message that is not accounted for counts whether the preconditions were met or not.
@@ -85,7 +90,8 @@ impl Outcome {
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = |ms: Option<i64>| ms.map_or("-".into(), |ms| format!("{:.1} s", ms as f64 / 1e3));
+        let seconds =
+            |ms: Option<i64>| ms.map_or("-".into(), |ms| format!("{:.1} s", ms as f64 / 1e3));
         write!(
             f,
             "{:?}: {} messages, {:?} in flight at the fault; lost {}, early {}, otherwise wrong {}, duplicates {} \
@@ -147,24 +153,40 @@ pub(crate) struct Sum {
 
 /// Sums up outcomes. Without a conclusive one the sum is inconclusive.
 pub(crate) fn sum(outcomes: &[Outcome]) -> Sum {
-    let conclusive: Vec<_> = outcomes.iter().filter(|o| o.verdict() != Verdict::Inconclusive).collect();
-    let total = |count: fn(&Outcome) -> usize| conclusive.iter().map(|outcome| count(outcome)).sum();
-    let (duplicates, unexplained): (usize, usize) = (total(|o| o.duplicates), total(|o| o.unexplained));
+    let conclusive: Vec<_> = outcomes
+        .iter()
+        .filter(|o| o.verdict() != Verdict::Inconclusive)
+        .collect();
+    let total =
+        |count: fn(&Outcome) -> usize| conclusive.iter().map(|outcome| count(outcome)).sum();
+    let (duplicates, unexplained): (usize, usize) =
+        (total(|o| o.duplicates), total(|o| o.unexplained));
     let in_flight = conclusive.iter().flat_map(|o| o.in_flight.iter().copied());
     let ended = |verdict| conclusive.iter().filter(|o| o.verdict() == verdict).count();
     let remarks = outcomes.iter().flat_map(|outcome| {
-        let lines = outcome.faults.iter().chain(&outcome.missed).chain(&outcome.unmet);
+        let lines = outcome
+            .faults
+            .iter()
+            .chain(&outcome.missed)
+            .chain(&outcome.unmet);
         lines.map(|line| format!("{line} (seed {})", outcome.seed))
     });
     Sum {
-        verdict: conclusive.iter().map(|o| o.verdict()).max().unwrap_or(Verdict::Inconclusive),
+        verdict: conclusive
+            .iter()
+            .map(|o| o.verdict())
+            .max()
+            .unwrap_or(Verdict::Inconclusive),
         cycles: total(|o| o.cycles),
         inconclusive: outcomes.len() - conclusive.len() + total(|o| o.unmet_cycles),
         plays: conclusive.len(),
         missed: ended(Verdict::Missed),
         failed: ended(Verdict::Failed),
         messages: total(|o| o.messages),
-        in_flight: (in_flight.clone().min().unwrap_or(0), in_flight.max().unwrap_or(0)),
+        in_flight: (
+            in_flight.clone().min().unwrap_or(0),
+            in_flight.max().unwrap_or(0),
+        ),
         lost: total(|o| o.lost),
         taken: total(|o| o.taken),
         early: total(|o| o.early),
@@ -212,7 +234,16 @@ impl Sum {
 impl fmt::Display for Sum {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
-            verdict, cycles, inconclusive, messages, lost, early, wrong, explained, unexplained, ..
+            verdict,
+            cycles,
+            inconclusive,
+            messages,
+            lost,
+            early,
+            wrong,
+            explained,
+            unexplained,
+            ..
         } = self;
         write!(
             f,

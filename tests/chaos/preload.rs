@@ -18,7 +18,12 @@ static LIBRARY: LazyLock<PathBuf> = LazyLock::new(|| {
         .args([&library, &source])
         .arg("-ldl")
         .status();
-    assert!(built.expect("a C compiler, which librdkafka needs as well").success(), "preload.c builds");
+    assert!(
+        built
+            .expect("a C compiler, which librdkafka needs as well")
+            .success(),
+        "preload.c builds"
+    );
     library
 });
 
@@ -42,7 +47,10 @@ impl Clock {
 
     /// The same in microseconds.
     pub(crate) fn set_us(&self, by_us: i64) {
-        let file = std::fs::File::options().write(true).open(&self.file).expect("the clock's file");
+        let file = std::fs::File::options()
+            .write(true)
+            .open(&self.file)
+            .expect("the clock's file");
         file.write_all_at(&by_us.to_ne_bytes(), 0).expect("written");
     }
 
@@ -65,7 +73,9 @@ pub(crate) struct Synced {
 
 impl Synced {
     pub(crate) fn new() -> Self {
-        Self { file: folders::new("synced").join("log") }
+        Self {
+            file: folders::new("synced").join("log"),
+        }
     }
 
     /// A redis-server that writes it, as a program.
@@ -77,16 +87,23 @@ impl Synced {
     pub(crate) fn cut(&self, folder: &Path) -> u64 {
         let log = std::fs::read_to_string(&self.file).expect("the note of what was synced");
         let mut lost = 0;
-        for file in std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path())
+        for file in std::fs::read_dir(folder)
+            .expect("a folder")
+            .map(|entry| entry.expect("an entry").path())
         {
             let found = std::fs::metadata(&file).expect("a file");
             let inode = format!("{} ", found.ino());
             let last = log.lines().rev().find_map(|line| line.strip_prefix(&inode));
             // A file that was never synced at all is the manifest's, written before and renamed into place.
-            let Some(size) = last.and_then(|size| size.parse::<u64>().ok()) else { continue };
+            let Some(size) = last.and_then(|size| size.parse::<u64>().ok()) else {
+                continue;
+            };
             if size < found.len() {
                 lost += found.len() - size;
-                let file = std::fs::File::options().write(true).open(&file).expect("a file of a dead server");
+                let file = std::fs::File::options()
+                    .write(true)
+                    .open(&file)
+                    .expect("a file of a dead server");
                 file.set_len(size).expect("cut");
             }
         }
@@ -96,14 +113,24 @@ impl Synced {
 
 fn environment(name: &str, file: &Path) -> Vec<(String, String)> {
     let text = |path: &Path| path.to_string_lossy().into_owned();
-    vec![("LD_PRELOAD".into(), text(&LIBRARY)), (name.into(), text(file))]
+    vec![
+        ("LD_PRELOAD".into(), text(&LIBRARY)),
+        (name.into(), text(file)),
+    ]
 }
 
 /// A script that becomes the program with this environment.
 fn wrapped(program: &str, environment: &[(String, String)]) -> PathBuf {
     let path = folders::new("wrapped").join(program);
-    let set: Vec<_> = environment.iter().map(|(name, value)| format!("{name}='{value}'")).collect();
-    std::fs::write(&path, format!("#!/bin/sh\n{} exec {program} \"$@\"\n", set.join(" "))).expect("a script");
+    let set: Vec<_> = environment
+        .iter()
+        .map(|(name, value)| format!("{name}='{value}'"))
+        .collect();
+    std::fs::write(
+        &path,
+        format!("#!/bin/sh\n{} exec {program} \"$@\"\n", set.join(" ")),
+    )
+    .expect("a script");
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("its mode");
     path
 }

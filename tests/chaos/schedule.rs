@@ -33,9 +33,15 @@ struct Rounds {
 
 /// Plays the rows that were asked for, so many at a time; whether all of them passed.
 pub(crate) async fn play(arguments: &Arguments) -> bool {
-    let ends = arguments.minutes.map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));
+    let ends = arguments
+        .minutes
+        .map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));
     let rounds = RefCell::new(Rounds {
-        waiting: arguments.rows.iter().map(|row| Course::new(row, arguments)).collect(),
+        waiting: arguments
+            .rows
+            .iter()
+            .map(|row| Course::new(row, arguments))
+            .collect(),
         over: Vec::new(),
         document: Document::read(),
     });
@@ -64,7 +70,8 @@ impl Rounds {
             && let Some(outcome) = course.outcomes.last()
         {
             let anew = arguments.anew && course.outcomes.len() == 1;
-            self.document.enter(course.row, arguments.rate, outcome, anew);
+            self.document
+                .enter(course.row, arguments.rate, outcome, anew);
             self.document.write();
         }
         self.waiting.push_back(course);
@@ -86,7 +93,13 @@ fn told(courses: &[Course], arguments: &Arguments) -> bool {
 impl Course {
     fn new(row: &'static Row, arguments: &Arguments) -> Self {
         let wanted = arguments.cycles.unwrap_or(row.cycles);
-        Self { row, wanted, played: 0, conclusive: 0, outcomes: Vec::new() }
+        Self {
+            row,
+            wanted,
+            played: 0,
+            conclusive: 0,
+            outcomes: Vec::new(),
+        }
     }
 
     /// Reports whether another cycle is wanted. An inconclusive cycle is replaced, as many again at most.
@@ -96,19 +109,38 @@ impl Course {
 
     /// Plays one cycle, or as many in one scenario as the row can.
     async fn play(&mut self, arguments: &Arguments) {
-        let Row { id, fault, at_once, play, .. } = self.row;
+        let Row {
+            id,
+            fault,
+            at_once,
+            play,
+            ..
+        } = self.row;
         if self.played == 0 {
             println!("{id}: {fault}");
         }
         let seed = arguments.seed.wrapping_add(self.played);
         let cycles = (self.wanted - self.conclusive).min(*at_once);
         let began = Instant::now();
-        let scale = Scale { seed, rate: arguments.rate, cycles, mutant: None };
+        let scale = Scale {
+            seed,
+            rate: arguments.rate,
+            cycles,
+            mutant: None,
+        };
         let outcome = tokio::task::spawn_local(play(scale)).await;
         let outcome = outcome.unwrap_or_else(|panic| Outcome::panicked(seed, &panic));
         let took = began.elapsed().as_secs();
-        println!("{id} cycle {} of {}, seed {seed}, {took} s: {outcome}", self.played + 1, self.wanted);
-        let conclusive = if outcome.verdict() == Verdict::Inconclusive { 0 } else { outcome.cycles as u64 };
+        println!(
+            "{id} cycle {} of {}, seed {seed}, {took} s: {outcome}",
+            self.played + 1,
+            self.wanted
+        );
+        let conclusive = if outcome.verdict() == Verdict::Inconclusive {
+            0
+        } else {
+            outcome.cycles as u64
+        };
         self.conclusive += conclusive;
         self.played += (outcome.cycles + outcome.unmet_cycles) as u64;
         self.outcomes.push(outcome);

@@ -29,7 +29,10 @@ pub(crate) async fn rabbitmq() -> &'static Behind<Rabbitmq> {
 pub(crate) async fn own_kafka() -> Behind<Kafka> {
     let listens = ports::free();
     let proxy = Proxy::before(listens).await;
-    Behind { server: Kafka::start_behind(listens, proxy.port()).await, proxy }
+    Behind {
+        server: Kafka::start_behind(listens, proxy.port()).await,
+        proxy,
+    }
 }
 
 /// Three Kafka brokers of a row's own; the proxy leads to the first and is of no use.

@@ -23,8 +23,14 @@ fn pod_of(deployment: &Value) -> &Value {
 
 /// Configuration that the pods would read at their next restart.
 async fn installed(cluster: &Cluster) -> (Value, Value) {
-    let deployment = cluster.get("shop", "deployment", "rel-postdate").await.expect("a Deployment");
-    let map = cluster.get("shop", "configmap", "rel-postdate").await.expect("a ConfigMap");
+    let deployment = cluster
+        .get("shop", "deployment", "rel-postdate")
+        .await
+        .expect("a Deployment");
+    let map = cluster
+        .get("shop", "configmap", "rel-postdate")
+        .await
+        .expect("a ConfigMap");
     (deployment["spec"].clone(), map["data"].clone())
 }
 
@@ -32,21 +38,46 @@ async fn installed(cluster: &Cluster) -> (Value, Value) {
 async fn a_release_from_its_install_to_its_end() {
     let cluster = Arc::new(Cluster::start().await);
     cluster.namespace("shop").await;
-    cluster.secret("shop", "postdate-tokens", &[("write-tokens", "a-token-of-the-tests\n")]).await;
+    cluster
+        .secret(
+            "shop",
+            "postdate-tokens",
+            &[("write-tokens", "a-token-of-the-tests\n")],
+        )
+        .await;
     let kubelet = Kubelet::start(&cluster, "shop");
     let file = values("kafka-values.yaml");
     let helm = async |verb: &str, more: &[&str]| {
-        let output = cluster.run_helm("shop", &[&[verb, "rel"], more].concat()).await;
-        (output.status.success(), format!("{}{}", text(&output.stdout), text(&output.stderr)))
+        let output = cluster
+            .run_helm("shop", &[&[verb, "rel"], more].concat())
+            .await;
+        (
+            output.status.success(),
+            format!("{}{}", text(&output.stdout), text(&output.stderr)),
+        )
     };
 
     // A refused configuration installs nothing; what it was refused for stays to be read.
-    let (done, said) =
-        helm("install", &["--values", &file, "--set", "config.routes.orders.max_delay=soon"]).await;
-    assert!(!done && said.contains("pre-install") && said.contains("failed"), "{said}");
+    let (done, said) = helm(
+        "install",
+        &[
+            "--values",
+            &file,
+            "--set",
+            "config.routes.orders.max_delay=soon",
+        ],
+    )
+    .await;
+    assert!(
+        !done && said.contains("pre-install") && said.contains("failed"),
+        "{said}"
+    );
     assert_eq!(
         cluster.owned("shop", "rel").await,
-        ["configmap/rel-postdate-check", "job.batch/rel-postdate-check"]
+        [
+            "configmap/rel-postdate-check",
+            "job.batch/rel-postdate-check"
+        ]
     );
     let (done, said) = helm("uninstall", &[]).await;
     assert!(done, "{said}");
@@ -59,28 +90,63 @@ async fn a_release_from_its_install_to_its_end() {
         "poddisruptionbudget.policy/rel-postdate",
         "service/rel-postdate",
     ];
-    assert_eq!(cluster.owned("shop", "rel").await, all, "and the Job has gone");
+    assert_eq!(
+        cluster.owned("shop", "rel").await,
+        all,
+        "and the Job has gone"
+    );
     said_right(&cluster, &notes).await;
     let first = installed(&cluster).await;
     restricted(&cluster, &first.0).await;
 
-    let settings = ["--values", &file, "--set", "config.routes.orders.max_delay=1h"];
+    let settings = [
+        "--values",
+        &file,
+        "--set",
+        "config.routes.orders.max_delay=1h",
+    ];
     let (done, said) = helm("upgrade", &settings).await;
     assert!(done, "{said}");
     let second = installed(&cluster).await;
-    assert_ne!(first.0["template"]["metadata"], second.0["template"]["metadata"], "other pods");
-    assert!(second.1["postdate.yaml"].to_string().contains("max_delay: 1h"));
+    assert_ne!(
+        first.0["template"]["metadata"], second.0["template"]["metadata"],
+        "other pods"
+    );
+    assert!(
+        second.1["postdate.yaml"]
+            .to_string()
+            .contains("max_delay: 1h")
+    );
 
     // Refused, by the schema and by the binary: nothing that runs has changed.
-    let (done, said) = helm("upgrade", &["--values", &file, "--set", "replicaCount=many"]).await;
-    assert!(!done && said.contains("at '/replicaCount': got string, want integer"), "{said}");
-    let (done, said) =
-        helm("upgrade", &["--values", &file, "--set", "config.routes.orders.to.topic=orders.delayed"]).await;
+    let (done, said) = helm(
+        "upgrade",
+        &["--values", &file, "--set", "replicaCount=many"],
+    )
+    .await;
+    assert!(
+        !done && said.contains("at '/replicaCount': got string, want integer"),
+        "{said}"
+    );
+    let (done, said) = helm(
+        "upgrade",
+        &[
+            "--values",
+            &file,
+            "--set",
+            "config.routes.orders.to.topic=orders.delayed",
+        ],
+    )
+    .await;
     assert!(!done && said.contains("pre-upgrade"), "{said}");
     assert_eq!(installed(&cluster).await, second);
 
     killed(&cluster, &kubelet, &file).await;
-    assert_eq!(installed(&cluster).await, second, "an upgrade that was killed has changed nothing");
+    assert_eq!(
+        installed(&cluster).await,
+        second,
+        "an upgrade that was killed has changed nothing"
+    );
     let (done, said) = helm("upgrade", &settings).await;
     assert!(!done && said.contains("another operation"), "{said}");
 
@@ -89,7 +155,11 @@ async fn a_release_from_its_install_to_its_end() {
     assert_eq!(installed(&cluster).await, first, "as it was at first");
     let (done, said) = helm("upgrade", &settings).await;
     assert!(done, "after the rollback all goes on: {said}");
-    assert_eq!(cluster.owned("shop", "rel").await, all, "what was left of refused ones has gone too");
+    assert_eq!(
+        cluster.owned("shop", "rel").await,
+        all,
+        "what was left of refused ones has gone too"
+    );
 
     let (done, said) = helm("uninstall", &[]).await;
     assert!(done, "{said}");
@@ -101,15 +171,32 @@ async fn a_release_from_its_install_to_its_end() {
 /// Kills helm with SIGKILL while its Job runs.
 async fn killed(cluster: &Cluster, kubelet: &Kubelet, file: &str) {
     kubelet.works(false);
-    let mut command = cluster.helm("shop", &["upgrade", "rel", "--values", file, "--set", "replicaCount=5"]);
-    let mut helm = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("helm");
+    let mut command = cluster.helm(
+        "shop",
+        &[
+            "upgrade",
+            "rel",
+            "--values",
+            file,
+            "--set",
+            "replicaCount=5",
+        ],
+    );
+    let mut helm = command
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("helm");
     // The refused one of before has another id.
     let before = cluster.get("shop", "job", "rel-postdate-check").await;
     let before = before.map(|job| job["metadata"]["uid"].clone());
     eventually("helm has made its Job", async || {
         let job = cluster.get("shop", "job", "rel-postdate-check").await;
         match job {
-            Some(job) if Some(&job["metadata"]["uid"]) != before.as_ref() || job["status"] == json!({}) => {
+            Some(job)
+                if Some(&job["metadata"]["uid"]) != before.as_ref()
+                    || job["status"] == json!({}) =>
+            {
                 Ok(())
             }
             other => Err(format!("{other:?}")),
@@ -130,34 +217,76 @@ async fn restricted(cluster: &Cluster, deployment: &Value) {
     };
     cluster.create(&pod("good")).await.expect("taken");
     cluster
-        .try_kubectl(&["-n", "shop", "delete", "pod", "good", "--force", "--grace-period=0"])
+        .try_kubectl(&[
+            "-n",
+            "shop",
+            "delete",
+            "pod",
+            "good",
+            "--force",
+            "--grace-period=0",
+        ])
         .await
         .expect("gone");
     let mut bad = pod("bad");
     bad["spec"]["containers"][0]["securityContext"]["allowPrivilegeEscalation"] = json!(true);
-    let error = cluster.create(&bad).await.expect_err("it is not restricted");
-    assert!(error.contains("violates PodSecurity \"restricted"), "{error}");
+    let error = cluster
+        .create(&bad)
+        .await
+        .expect_err("it is not restricted");
+    assert!(
+        error.contains("violates PodSecurity \"restricted"),
+        "{error}"
+    );
 }
 
 /// The commands of NOTES.txt name what is there.
 async fn said_right(cluster: &Cluster, notes: &str) {
-    let commands: Vec<_> = notes.lines().map(str::trim).filter(|line| line.starts_with("kubectl ")).collect();
+    let commands: Vec<_> = notes
+        .lines()
+        .map(str::trim)
+        .filter(|line| line.starts_with("kubectl "))
+        .collect();
     assert_eq!(commands.len(), 5, "{notes}");
     for command in commands {
         let words: Vec<_> = command.split(' ').collect();
-        let object = words.iter().find(|word| word.contains('/')).expect("an object");
-        let namespace = words[1..].windows(2).find(|pair| pair[0] == "-n").expect("a namespace")[1];
-        let found = cluster.try_kubectl(&["-n", namespace, "get", object, "-o", "name"]).await;
+        let object = words
+            .iter()
+            .find(|word| word.contains('/'))
+            .expect("an object");
+        let namespace = words[1..]
+            .windows(2)
+            .find(|pair| pair[0] == "-n")
+            .expect("a namespace")[1];
+        let found = cluster
+            .try_kubectl(&["-n", namespace, "get", object, "-o", "name"])
+            .await;
         found.unwrap_or_else(|error| panic!("{command}: {error}"));
     }
-    let token =
-        notes.split_once("$(kubectl ").expect("the token").1.split_once(" | head").expect("its end").0;
-    let token: Vec<String> =
-        token.split_inclusive('\'').map(|part| part.trim_matches('\'').to_owned()).collect();
-    let [words, template] = &token[..] else { panic!("{token:?}") };
-    let words: Vec<_> = words.trim_end().trim_end_matches("-o go-template=").split_whitespace().collect();
+    let token = notes
+        .split_once("$(kubectl ")
+        .expect("the token")
+        .1
+        .split_once(" | head")
+        .expect("its end")
+        .0;
+    let token: Vec<String> = token
+        .split_inclusive('\'')
+        .map(|part| part.trim_matches('\'').to_owned())
+        .collect();
+    let [words, template] = &token[..] else {
+        panic!("{token:?}")
+    };
+    let words: Vec<_> = words
+        .trim_end()
+        .trim_end_matches("-o go-template=")
+        .split_whitespace()
+        .collect();
     let template = format!("go-template={template}");
-    let read = cluster.try_kubectl(&[&words[..], &["-o", &template]].concat()).await.expect("the token");
+    let read = cluster
+        .try_kubectl(&[&words[..], &["-o", &template]].concat())
+        .await
+        .expect("the token");
     assert_eq!(read, "a-token-of-the-tests\n");
     assert!(notes.contains("postdate send --route orders "), "{notes}");
 }
@@ -168,28 +297,77 @@ async fn every_case_is_taken_by_the_api() {
     let cluster = Cluster::start().await;
     cluster.operators_kinds().await;
     for case in super::tools::cases() {
-        let name = case.file_stem().and_then(|stem| stem.to_str()).expect("a name").to_owned();
+        let name = case
+            .file_stem()
+            .and_then(|stem| stem.to_str())
+            .expect("a name")
+            .to_owned();
         cluster.namespace(&name).await;
-        let args = ["install", "rel", "--no-hooks", "--values", case.to_str().expect("UTF-8")];
+        let args = [
+            "install",
+            "rel",
+            "--no-hooks",
+            "--values",
+            case.to_str().expect("UTF-8"),
+        ];
         let output = cluster.run_helm(&name, &args).await;
         assert!(output.status.success(), "{name}: {}", text(&output.stderr));
-        assert!(!text(&output.stderr).contains("arning"), "{name}: {}", text(&output.stderr));
+        assert!(
+            !text(&output.stderr).contains("arning"),
+            "{name}: {}",
+            text(&output.stderr)
+        );
     }
-    assert!(cluster.get("scaled-values", "scaledobject", "rel-postdate").await.is_some());
-    assert!(cluster.get("evaluation-values", "horizontalpodautoscaler", "rel-postdate").await.is_some());
-    let redis = cluster.get("evaluation-values", "statefulset", "rel-postdate-evaluation-redis").await;
+    assert!(
+        cluster
+            .get("scaled-values", "scaledobject", "rel-postdate")
+            .await
+            .is_some()
+    );
+    assert!(
+        cluster
+            .get(
+                "evaluation-values",
+                "horizontalpodautoscaler",
+                "rel-postdate"
+            )
+            .await
+            .is_some()
+    );
+    let redis = cluster
+        .get(
+            "evaluation-values",
+            "statefulset",
+            "rel-postdate-evaluation-redis",
+        )
+        .await;
     let redis = redis.expect("a StatefulSet");
     let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "redis", "namespace": "evaluation-values" },
         "spec": { "containers": pod_of(&redis)["containers"], "securityContext": pod_of(&redis)["securityContext"],
             "volumes": [{ "name": "data", "emptyDir": {} }] } });
-    cluster.create(&pod).await.expect("the restricted level takes it");
+    cluster
+        .create(&pod)
+        .await
+        .expect("the restricted level takes it");
     for kind in ["podmonitor", "prometheusrule"] {
-        assert!(cluster.get("full-values", kind, "shop-relay").await.is_some(), "{kind}");
+        assert!(
+            cluster
+                .get("full-values", kind, "shop-relay")
+                .await
+                .is_some(),
+            "{kind}"
+        );
     }
-    let full = cluster.get("full-values", "deployment", "shop-relay").await.expect("a Deployment");
+    let full = cluster
+        .get("full-values", "deployment", "shop-relay")
+        .await
+        .expect("a Deployment");
     let modes = &pod_of(&full)["volumes"];
     assert_eq!(
-        (&modes[0]["configMap"]["defaultMode"], &modes[1]["projected"]["defaultMode"]),
+        (
+            &modes[0]["configMap"]["defaultMode"],
+            &modes[1]["projected"]["defaultMode"]
+        ),
         (&json!(0o444), &json!(0o444))
     );
 }
@@ -199,12 +377,23 @@ async fn every_case_is_taken_by_the_api() {
 async fn the_plain_manifests_are_taken_by_the_api() {
     let cluster = Cluster::start().await;
     cluster.namespace("postdate").await;
-    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/kubernetes/postdate.yaml");
+    let file =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/kubernetes/postdate.yaml");
     let file = file.display().to_string();
     for expected in ["created", "unchanged"] {
-        let apply = ["apply", "--validate=strict", "--namespace", "postdate", "-f", &file];
+        let apply = [
+            "apply",
+            "--validate=strict",
+            "--namespace",
+            "postdate",
+            "-f",
+            &file,
+        ];
         let said = cluster.try_kubectl(&apply).await.expect("taken");
-        assert!(said.contains(&format!("deployment.apps/postdate {expected}")), "{said}");
+        assert!(
+            said.contains(&format!("deployment.apps/postdate {expected}")),
+            "{said}"
+        );
         assert!(!said.contains("arning"), "{said}");
     }
 }
@@ -212,20 +401,37 @@ async fn the_plain_manifests_are_taken_by_the_api() {
 /// The pod of the installed Deployment, run: its init container, then itself, between real servers.
 #[tokio::test]
 async fn the_installed_pod_relays() {
-    let (cluster, redis, kafka, rabbitmq) =
-        tokio::join!(Cluster::start(), Redis::shared(), Kafka::shared(), Rabbitmq::shared());
+    let (cluster, redis, kafka, rabbitmq) = tokio::join!(
+        Cluster::start(),
+        Redis::shared(),
+        Kafka::shared(),
+        Rabbitmq::shared()
+    );
     let from = kafka.unique_topic("from", 2).await;
     let target = names::unique("to");
     rabbitmq.declare_queue(&target, QueueKind::Quorum).await;
     cluster.namespace("shop").await;
-    cluster.secret("shop", "redis", &[("url", &redis.url())]).await;
-    cluster.secret("shop", "rabbitmq", &[("url", &rabbitmq.url())]).await;
-    cluster.secret("shop", "kafka", &[("properties", "socket.keepalive.enable=true\n")]).await;
+    cluster
+        .secret("shop", "redis", &[("url", &redis.url())])
+        .await;
+    cluster
+        .secret("shop", "rabbitmq", &[("url", &rabbitmq.url())])
+        .await;
+    cluster
+        .secret(
+            "shop",
+            "kafka",
+            &[("properties", "socket.keepalive.enable=true\n")],
+        )
+        .await;
     cluster
         .secret(
             "shop",
             "tokens",
-            &[("write-tokens", "a-token-of-the-tests\n"), ("read-tokens", "a-reader-of-the-tests")],
+            &[
+                ("write-tokens", "a-token-of-the-tests\n"),
+                ("read-tokens", "a-reader-of-the-tests"),
+            ],
         )
         .await;
     let file = folders::new("values").join("values.yaml");
@@ -249,11 +455,20 @@ async fn the_installed_pod_relays() {
         },
     });
     std::fs::write(&file, content.to_string()).expect("written");
-    let args = ["install", "rel", "--no-hooks", "--values", file.to_str().expect("UTF-8")];
+    let args = [
+        "install",
+        "rel",
+        "--no-hooks",
+        "--values",
+        file.to_str().expect("UTF-8"),
+    ];
     let output = cluster.run_helm("shop", &args).await;
     assert!(output.status.success(), "{}", text(&output.stderr));
 
-    let deployment = cluster.get("shop", "deployment", "rel-postdate").await.expect("a Deployment");
+    let deployment = cluster
+        .get("shop", "deployment", "rel-postdate")
+        .await
+        .expect("a Deployment");
     let pod = pod_of(&deployment);
     let init = cluster.container("shop", pod, "check").await;
     let checked = pod::finish(&init.volumes, &init.environment, &init.args()).await;
@@ -264,16 +479,35 @@ async fn the_installed_pod_relays() {
     let main = cluster.container("shop", pod, "postdate").await;
     let listen = format!("admin.listen={address}");
     let args = [&main.args()[..], &["--set", &listen]].concat();
-    let mut relay = Relay::adopt(pod::start(&main.volumes, &main.environment, &args), &address);
+    let mut relay = Relay::adopt(
+        pod::start(&main.volumes, &main.environment, &args),
+        &address,
+    );
     let probe = |name: &str| string(&pod["containers"][0][name]["httpGet"]["path"]).to_owned();
     relay.ready().await;
-    assert_eq!(relay.get(&probe("readinessProbe")).await.expect("an answer").0, 200);
-    assert_eq!(relay.get(&probe("livenessProbe")).await.expect("an answer").0, 200);
+    assert_eq!(
+        relay
+            .get(&probe("readinessProbe"))
+            .await
+            .expect("an answer")
+            .0,
+        200
+    );
+    assert_eq!(
+        relay
+            .get(&probe("livenessProbe"))
+            .await
+            .expect("an answer")
+            .0,
+        200
+    );
 
     let run = Run::new();
     run.collect_rabbitmq(rabbitmq, &target);
     let label = format!("rabbitmq:{target}");
-    let messages = (0..20).map(|n| run.message(&label, When::Delay(n * 50)).key(&target)).collect();
+    let messages = (0..20)
+        .map(|n| run.message(&label, When::Delay(n * 50)).key(&target))
+        .collect();
     run.send_kafka(kafka, &from, messages).await;
     run.drain(&relay).await;
     run.report().assert_accounted(0);

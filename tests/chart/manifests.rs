@@ -16,8 +16,17 @@ fn folder() -> PathBuf {
 }
 
 fn plain(version: &str) -> Output {
-    let mut command = helm(&["template", "postdate", "--namespace", "postdate", "--no-hooks"]);
-    command.args(["--kube-version", version]).arg("--values").arg(folder().join("values.yaml"));
+    let mut command = helm(&[
+        "template",
+        "postdate",
+        "--namespace",
+        "postdate",
+        "--no-hooks",
+    ]);
+    command
+        .args(["--kube-version", version])
+        .arg("--values")
+        .arg(folder().join("values.yaml"));
     command.arg(chart()).output().expect("helm runs")
 }
 
@@ -31,8 +40,15 @@ fn manifests() -> String {
          #   kubectl apply --namespace postdate -f deploy/kubernetes/postdate.yaml\n",
     );
     for line in text(&output.stdout).lines() {
-        let of_helm = ["helm.sh/chart:", "app.kubernetes.io/managed-by:", "# Source:"];
-        if !of_helm.iter().any(|begin| line.trim_start().starts_with(begin)) {
+        let of_helm = [
+            "helm.sh/chart:",
+            "app.kubernetes.io/managed-by:",
+            "# Source:",
+        ];
+        if !of_helm
+            .iter()
+            .any(|begin| line.trim_start().starts_with(begin))
+        {
             made.push_str(line);
             made.push('\n');
         }
@@ -62,10 +78,18 @@ fn every_version_that_the_chart_names_gets_the_same() {
     let newest = text(&plain(KUBERNETES).stdout);
     for version in [OLDEST_VERSION, MIDDLE_VERSION] {
         let output = plain(version);
-        assert!(output.status.success(), "{version}: {}", text(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{version}: {}",
+            text(&output.stderr)
+        );
         assert_eq!(text(&output.stdout), newest, "{version}");
     }
     let refused = plain("1.26.0");
     assert!(!refused.status.success());
-    assert!(text(&refused.stderr).contains("kubeVersion: >=1.27.0-0"), "{}", text(&refused.stderr));
+    assert!(
+        text(&refused.stderr).contains("kubeVersion: >=1.27.0-0"),
+        "{}",
+        text(&refused.stderr)
+    );
 }

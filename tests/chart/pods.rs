@@ -21,18 +21,29 @@ impl Container {
     /// The container of this name, init containers included, of a pod's spec.
     pub(crate) fn of(spec: &Value, name: &str, objects: Objects<'_>) -> Self {
         let containers = list(&spec["initContainers"]).chain(list(&spec["containers"]));
-        let container = containers.into_iter().find(|c| c["name"] == name).expect("the container");
+        let container = containers
+            .into_iter()
+            .find(|c| c["name"] == name)
+            .expect("the container");
         let volumes = list(&container["volumeMounts"]).map(|mount| {
-            let volume = list(&spec["volumes"]).find(|v| v["name"] == mount["name"]).expect("its volume");
+            let volume = list(&spec["volumes"])
+                .find(|v| v["name"] == mount["name"])
+                .expect("its volume");
             assert_eq!(mount["readOnly"], true, "{mount}");
             Volume::new(string(&mount["mountPath"]), &files(volume, objects))
         });
-        let environment = list(&container["env"])
-            .map(|variable| (string(&variable["name"]).to_owned(), string(&variable["value"]).to_owned()));
+        let environment = list(&container["env"]).map(|variable| {
+            (
+                string(&variable["name"]).to_owned(),
+                string(&variable["value"]).to_owned(),
+            )
+        });
         Self {
             volumes: volumes.collect(),
             environment: environment.collect(),
-            args: list(&container["args"]).map(|arg| string(arg).to_owned()).collect(),
+            args: list(&container["args"])
+                .map(|arg| string(arg).to_owned())
+                .collect(),
         }
     }
 
@@ -50,7 +61,9 @@ fn files(volume: &Value, objects: Objects<'_>) -> Vec<(String, String)> {
         let data = objects("Secret", string(&secret["name"]));
         let items = list(&secret["items"]).map(move |item| {
             let key = string(&item["key"]);
-            let text = data.get(key).unwrap_or_else(|| panic!("no key {key} in {secret}"));
+            let text = data
+                .get(key)
+                .unwrap_or_else(|| panic!("no key {key} in {secret}"));
             (string(&item["path"]).to_owned(), text.clone())
         });
         items.collect::<Vec<_>>()
@@ -65,5 +78,7 @@ pub(crate) fn list(value: &Value) -> impl Iterator<Item = &Value> {
 
 /// A text that must be there.
 pub(crate) fn string(value: &Value) -> &str {
-    value.as_str().unwrap_or_else(|| panic!("{value} is not a text"))
+    value
+        .as_str()
+        .unwrap_or_else(|| panic!("{value} is not a text"))
 }

@@ -13,8 +13,18 @@ use crate::support::pod;
 fn lint_finds_nothing() {
     for case in cases() {
         let mut command = helm(&["lint", "--strict", "--kube-version", KUBERNETES]);
-        let output = command.arg(chart()).arg("--values").arg(&case).output().expect("helm runs");
-        assert!(output.status.success(), "{}: {}", case.display(), text(&output.stdout));
+        let output = command
+            .arg(chart())
+            .arg("--values")
+            .arg(&case)
+            .output()
+            .expect("helm runs");
+        assert!(
+            output.status.success(),
+            "{}: {}",
+            case.display(),
+            text(&output.stdout)
+        );
     }
 }
 
@@ -33,7 +43,9 @@ fn secrets(pod: &Value) -> BTreeMap<String, BTreeMap<String, String>> {
                 Some(("admin", _)) => "a-token-of-the-tests\nanother-of-the-tests\n",
                 other => panic!("a secret at {other:?}"),
             };
-            let secret = all.entry(string(&source["secret"]["name"]).to_owned()).or_default();
+            let secret = all
+                .entry(string(&source["secret"]["name"]).to_owned())
+                .or_default();
             secret.insert(string(&item["key"]).to_owned(), text.to_owned());
         }
     }
@@ -46,7 +58,9 @@ fn container(all: &[Value], pod: &Value, name: &str) -> Container {
     Container::of(pod, name, &|kind, name| match kind {
         "Secret" => secrets[name].clone(),
         // Not the chart's: a user's extra volume.
-        _ if name.ends_with("-ca") => BTreeMap::from([("ca.crt".to_owned(), "no certificate".to_owned())]),
+        _ if name.ends_with("-ca") => {
+            BTreeMap::from([("ca.crt".to_owned(), "no certificate".to_owned())])
+        }
         _ => {
             let map = find(all, kind, name);
             serde_json::from_value(map["data"].clone()).expect("texts")
@@ -58,12 +72,21 @@ fn container(all: &[Value], pod: &Value, name: &str) -> Container {
 fn all_cases() -> Vec<(String, Vec<Value>)> {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/kubernetes.md");
     let page = std::fs::read_to_string(page).expect("docs/kubernetes.md");
-    let (_, example) = page.split_once("```yaml\n# values.yaml\n").expect("the example");
+    let (_, example) = page
+        .split_once("```yaml\n# values.yaml\n")
+        .expect("the example");
     let example = example.split_once("```").expect("its end").0;
     let file = crate::support::folders::new("docs").join("values.yaml");
     std::fs::write(&file, example).expect("written");
     let files = cases().into_iter().chain([file]);
-    files.map(|file| (file.display().to_string(), documents(&template(&[&file], &[])))).collect()
+    files
+        .map(|file| {
+            (
+                file.display().to_string(),
+                documents(&template(&[&file], &[])),
+            )
+        })
+        .collect()
 }
 
 #[tokio::test]
@@ -76,7 +99,11 @@ async fn every_rendered_configuration_is_right_by_the_binarys_own_check() {
             }
             let container = container(&all, &document["spec"]["template"]["spec"], "check");
             // The servers of the examples are not there.
-            let args: Vec<_> = container.args().into_iter().filter(|arg| *arg != "--connect").collect();
+            let args: Vec<_> = container
+                .args()
+                .into_iter()
+                .filter(|arg| *arg != "--connect")
+                .collect();
             let output = pod::finish(&container.volumes, &container.environment, &args).await;
             let out = text(&output.stdout);
             let error = text(&output.stderr);
@@ -92,7 +119,11 @@ async fn printed(case: &str, deployment: &str) -> String {
     let pod = &find(&all, "Deployment", deployment)["spec"]["template"]["spec"];
     let container = container(&all, pod, "check");
     let args = [&container.args()[..], &["--print"]].concat();
-    let printed = text(&pod::finish(&container.volumes, &container.environment, &args).await.stdout);
+    let printed = text(
+        &pod::finish(&container.volumes, &container.environment, &args)
+            .await
+            .stdout,
+    );
     assert!(!printed.contains("hunter2"), "{printed}");
     printed.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -135,13 +166,19 @@ async fn what_the_values_say_is_what_the_binary_reads() {
 #[test]
 fn every_pod_is_restricted() {
     for (case, all) in all_cases() {
-        let pods = all.iter().map(|document| &document["spec"]["template"]["spec"]).filter(|p| !p.is_null());
+        let pods = all
+            .iter()
+            .map(|document| &document["spec"]["template"]["spec"])
+            .filter(|p| !p.is_null());
         let mut seen = 0;
         for pod in pods {
             assert_eq!(pod["automountServiceAccountToken"], false, "{case}");
             assert_eq!(pod["enableServiceLinks"], false, "{case}");
             assert_eq!(pod["securityContext"]["runAsNonRoot"], true, "{case}");
-            assert_eq!(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault", "{case}");
+            assert_eq!(
+                pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault",
+                "{case}"
+            );
             for container in list(&pod["initContainers"]).chain(list(&pod["containers"])) {
                 let expected = json!({
                     "allowPrivilegeEscalation": false,
@@ -149,7 +186,10 @@ fn every_pod_is_restricted() {
                     "capabilities": { "drop": ["ALL"] },
                 });
                 assert_eq!(container["securityContext"], expected, "{case}");
-                assert!(!container["resources"]["limits"]["memory"].is_null(), "{case}");
+                assert!(
+                    !container["resources"]["limits"]["memory"].is_null(),
+                    "{case}"
+                );
                 seen += 1;
             }
         }
@@ -165,8 +205,14 @@ fn deployment(case: &str, set: &[&str]) -> Value {
 #[test]
 fn kubernetes_waits_longer_than_the_drain_takes() {
     for seconds in [1, 20, 3600] {
-        let spec = deployment("kafka-values.yaml", &[&format!("shutdownTimeoutSeconds={seconds}")]);
-        assert_eq!(spec["template"]["spec"]["terminationGracePeriodSeconds"], seconds + 10);
+        let spec = deployment(
+            "kafka-values.yaml",
+            &[&format!("shutdownTimeoutSeconds={seconds}")],
+        );
+        assert_eq!(
+            spec["template"]["spec"]["terminationGracePeriodSeconds"],
+            seconds + 10
+        );
     }
 }
 
@@ -185,7 +231,8 @@ fn pods_are_replaced_when_the_configuration_changes_and_only_then() {
 #[test]
 fn a_constraint_gets_the_deployments_selector_unless_it_has_one() {
     let spec = deployment("kafka-values.yaml", &[]);
-    let constraints: Vec<_> = list(&spec["template"]["spec"]["topologySpreadConstraints"]).collect();
+    let constraints: Vec<_> =
+        list(&spec["template"]["spec"]["topologySpreadConstraints"]).collect();
     assert_eq!(constraints.len(), 2);
     for constraint in constraints {
         assert_eq!(constraint["labelSelector"], spec["selector"]);
@@ -201,7 +248,10 @@ fn a_constraint_gets_the_deployments_selector_unless_it_has_one() {
 #[test]
 fn a_network_policy_is_there_only_when_asked_for() {
     let all = documents(&template(&[&chart().join("ci/kafka-values.yaml")], &[]));
-    assert!(all.iter().all(|document| document["kind"] != "NetworkPolicy"));
+    assert!(
+        all.iter()
+            .all(|document| document["kind"] != "NetworkPolicy")
+    );
 }
 
 #[test]
@@ -211,7 +261,10 @@ fn a_network_policy_opens_what_is_named_and_nothing_else() {
         let all = documents(&template(&[&case], set));
         let policy = find(&all, "NetworkPolicy", "shop-relay")["spec"].clone();
         let deployment = find(&all, "Deployment", "shop-relay")["spec"].clone();
-        assert_eq!(policy["podSelector"], deployment["selector"], "the pods of the Deployment");
+        assert_eq!(
+            policy["podSelector"], deployment["selector"],
+            "the pods of the Deployment"
+        );
         assert_eq!(policy["policyTypes"], json!(["Ingress", "Egress"]));
         policy
     };
@@ -219,18 +272,29 @@ fn a_network_policy_opens_what_is_named_and_nothing_else() {
     let ports: Vec<_> = list(&full["ingress"]).map(|rule| &rule["ports"]).collect();
     let tcp = |port: u16| json!([{ "port": port, "protocol": "TCP" }]);
     assert_eq!(ports, [&tcp(8025), &tcp(8026)]);
-    assert!(list(&full["ingress"]).all(|rule| list(&rule["from"]).count() > 0), "{full}");
+    assert!(
+        list(&full["ingress"]).all(|rule| list(&rule["from"]).count() > 0),
+        "{full}"
+    );
     assert_eq!(
         full["ingress"][0]["from"][1],
         json!({ "podSelector": { "matchLabels": { "team": "shop" } } })
     );
-    let ports: Vec<_> = list(&full["egress"]).map(|rule| &rule["ports"][0]["port"]).collect();
-    assert_eq!(ports, [&json!(53), &json!(6379), &json!(9092), &json!("amqps")]);
+    let ports: Vec<_> = list(&full["egress"])
+        .map(|rule| &rule["ports"][0]["port"])
+        .collect();
+    assert_eq!(
+        ports,
+        [&json!(53), &json!(6379), &json!(9092), &json!("amqps")]
+    );
 
     // Without a port of their own the probes need no rule: an empty rule would let everybody in.
     let without = spec(&["probePort=0"]);
     assert_eq!(list(&without["ingress"]).count(), 1);
-    let closed = spec(&["networkPolicy.ingress.admin=null", "networkPolicy.ingress.probes=null"]);
+    let closed = spec(&[
+        "networkPolicy.ingress.admin=null",
+        "networkPolicy.ingress.probes=null",
+    ]);
     assert!(closed["ingress"].is_null(), "{closed}");
 
     let defaults = documents(&template(
@@ -244,8 +308,9 @@ fn a_network_policy_opens_what_is_named_and_nothing_else() {
         ],
     ));
     let policy = find(&defaults, "NetworkPolicy", "rel-postdate");
-    let dns: Vec<_> =
-        list(&policy["spec"]["egress"][0]["ports"]).map(|port| string(&port["protocol"])).collect();
+    let dns: Vec<_> = list(&policy["spec"]["egress"][0]["ports"])
+        .map(|port| string(&port["protocol"]))
+        .collect();
     assert_eq!(dns, ["UDP", "TCP"]);
 }
 
@@ -259,9 +324,14 @@ fn rendered(case: &str, set: &[&str]) -> Vec<Value> {
 #[test]
 fn monitoring_is_there_only_when_asked_for() {
     let all = rendered("kafka-values.yaml", &[]);
-    assert!(all.iter().all(|document| !MONITORING.contains(&string(&document["kind"]))));
+    assert!(
+        all.iter()
+            .all(|document| !MONITORING.contains(&string(&document["kind"])))
+    );
     assert_eq!(
-        all.iter().filter(|document| document["kind"] == "ConfigMap").count(),
+        all.iter()
+            .filter(|document| document["kind"] == "ConfigMap")
+            .count(),
         2,
         "the configuration, twice"
     );
@@ -272,7 +342,10 @@ fn a_monitor_finds_the_pods_and_their_port() {
     let all = rendered("kafka-values.yaml", &["serviceMonitor.enabled=true"]);
     let monitor = find(&all, "ServiceMonitor", "rel-postdate");
     let service = find(&all, "Service", "rel-postdate");
-    for (label, value) in monitor["spec"]["selector"]["matchLabels"].as_object().expect("labels") {
+    for (label, value) in monitor["spec"]["selector"]["matchLabels"]
+        .as_object()
+        .expect("labels")
+    {
         assert_eq!(service["metadata"]["labels"][label], *value, "{label}");
     }
     let endpoint = &monitor["spec"]["endpoints"][0];
@@ -294,7 +367,10 @@ fn a_monitor_finds_the_pods_and_their_port() {
     let ports = &deployment["spec"]["template"]["spec"]["containers"][0]["ports"];
     assert!(list(ports).any(|port| port["name"] == "http"), "{ports}");
     assert_eq!(monitor["metadata"]["labels"]["release"], "prometheus");
-    assert!(all.iter().all(|document| document["kind"] != "ServiceMonitor"));
+    assert!(
+        all.iter()
+            .all(|document| document["kind"] != "ServiceMonitor")
+    );
 }
 
 /// A file of the repository.
@@ -305,9 +381,13 @@ fn file(path: &str) -> String {
 #[test]
 fn the_rules_of_the_chart_are_those_of_the_repository() {
     let written = file("deploy/prometheus/alerts.yaml");
-    let groups = |text: &str| serde_saphyr::from_str::<Value>(text).expect("YAML")["groups"].clone();
+    let groups =
+        |text: &str| serde_saphyr::from_str::<Value>(text).expect("YAML")["groups"].clone();
     let all = rendered("kafka-values.yaml", &["prometheusRule.enabled=true"]);
-    assert_eq!(find(&all, "PrometheusRule", "rel-postdate")["spec"]["groups"], groups(&written));
+    assert_eq!(
+        find(&all, "PrometheusRule", "rel-postdate")["spec"]["groups"],
+        groups(&written)
+    );
 
     // Where the runbooks lie elsewhere, each alert leads there.
     let all = rendered("full-values.yaml", &[]);
@@ -325,12 +405,18 @@ fn the_rules_of_the_chart_are_those_of_the_repository() {
 fn the_dashboards_of_the_chart_are_those_of_the_repository() {
     let all = rendered("full-values.yaml", &[]);
     let entries = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/grafana"));
-    let names: Vec<_> =
-        entries.expect("deploy/grafana").map(|entry| entry.expect("an entry").file_name()).collect();
+    let names: Vec<_> = entries
+        .expect("deploy/grafana")
+        .map(|entry| entry.expect("an entry").file_name())
+        .collect();
     assert!(names.len() >= 5, "{names:?}");
     for name in names {
         let name = name.to_str().expect("UTF-8");
-        let map = find(&all, "ConfigMap", &format!("shop-relay-{}", name.trim_end_matches(".json")));
+        let map = find(
+            &all,
+            "ConfigMap",
+            &format!("shop-relay-{}", name.trim_end_matches(".json")),
+        );
         assert_eq!(
             map["data"][format!("postdate-{name}")],
             file(&format!("deploy/grafana/{name}")),
@@ -347,12 +433,24 @@ fn the_dashboards_of_the_chart_are_those_of_the_repository() {
 #[test]
 fn names_fit_whatever_the_release_is_called() {
     let long = "a-release-with-a-name-that-is-as-long-as-helm-permits"; // helm: 53 characters
-    let mut command =
-        helm(&["template", long, "--kube-version", KUBERNETES, "--set", "dashboards.enabled=true"]);
-    command.arg("--values").arg(chart().join("ci/kafka-values.yaml")).arg(chart());
+    let mut command = helm(&[
+        "template",
+        long,
+        "--kube-version",
+        KUBERNETES,
+        "--set",
+        "dashboards.enabled=true",
+    ]);
+    command
+        .arg("--values")
+        .arg(chart().join("ci/kafka-values.yaml"))
+        .arg(chart());
     let output = command.output().expect("helm runs");
     let all = documents(&output);
     for document in all {
-        assert!(string(&document["metadata"]["name"]).len() <= 63, "{document}");
+        assert!(
+            string(&document["metadata"]["name"]).len() <= 63,
+            "{document}"
+        );
     }
 }

@@ -32,33 +32,54 @@ impl Cluster {
         let client = ports::free();
         let peer = ports::free();
         let port = ports::free();
-        let (client, peer) = (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
+        let (client, peer) = (
+            format!("http://127.0.0.1:{client}"),
+            format!("http://127.0.0.1:{peer}"),
+        );
         let etcd = Process::start("etcd", &folder, "etcd", |command| {
             command.args(["--data-dir", "etcd", "--unsafe-no-fsync"]);
-            command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
+            command.args([
+                "--listen-client-urls",
+                &client,
+                "--advertise-client-urls",
+                &client,
+            ]);
             command.args(["--listen-peer-urls", &peer]);
         });
-        let key =
-            Command::new("openssl").args(["genrsa", "-out", "sa.key", "2048"]).current_dir(&folder).output();
+        let key = Command::new("openssl")
+            .args(["genrsa", "-out", "sa.key", "2048"])
+            .current_dir(&folder)
+            .output();
         assert!(key.expect("openssl").status.success());
-        std::fs::write(folder.join("tokens.csv"), "token,admin,admin,\"system:masters\"\n").expect("written");
+        std::fs::write(
+            folder.join("tokens.csv"),
+            "token,admin,admin,\"system:masters\"\n",
+        )
+        .expect("written");
         let program = tool("kube-apiserver");
-        let mut api = Process::start("kube-apiserver", &folder, &program.to_string_lossy(), |command| {
-            command.arg(format!("--etcd-servers={client}")).arg(format!("--secure-port={port}"));
-            command.args([
-                "--service-account-issuer=https://kubernetes.default.svc",
-                "--service-account-signing-key-file=sa.key",
-                "--service-account-key-file=sa.key",
-                "--cert-dir=certs",
-                "--token-auth-file=tokens.csv",
-                "--authorization-mode=RBAC",
-                "--bind-address=127.0.0.1",
-                "--advertise-address=127.0.0.1",
-                "--service-cluster-ip-range=10.0.0.0/24",
-                // Nobody makes service accounts here.
-                "--disable-admission-plugins=ServiceAccount",
-            ]);
-        });
+        let mut api = Process::start(
+            "kube-apiserver",
+            &folder,
+            &program.to_string_lossy(),
+            |command| {
+                command
+                    .arg(format!("--etcd-servers={client}"))
+                    .arg(format!("--secure-port={port}"));
+                command.args([
+                    "--service-account-issuer=https://kubernetes.default.svc",
+                    "--service-account-signing-key-file=sa.key",
+                    "--service-account-key-file=sa.key",
+                    "--cert-dir=certs",
+                    "--token-auth-file=tokens.csv",
+                    "--authorization-mode=RBAC",
+                    "--bind-address=127.0.0.1",
+                    "--advertise-address=127.0.0.1",
+                    "--service-cluster-ip-range=10.0.0.0/24",
+                    // Nobody makes service accounts here.
+                    "--disable-admission-plugins=ServiceAccount",
+                ]);
+            },
+        );
         let kubeconfig = folder.join("kubeconfig");
         let config = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "test",
@@ -72,15 +93,26 @@ impl Cluster {
             eventually("the API server is ready", async || {
                 api.assert_running();
                 let mut command = kubectl(&kubeconfig, &["get", "--raw", "/readyz"]);
-                let output = tokio::task::spawn_blocking(move || command.output().expect("kubectl")).await?;
-                if output.status.success() { Ok(()) } else { Err(anyhow::anyhow!(text(&output.stderr))) }
+                let output =
+                    tokio::task::spawn_blocking(move || command.output().expect("kubectl")).await?;
+                if output.status.success() {
+                    Ok(())
+                } else {
+                    Err(anyhow::anyhow!(text(&output.stderr)))
+                }
             })
             .await;
-            Self { kubeconfig, _etcd: etcd, _api: api }
+            Self {
+                kubeconfig,
+                _etcd: etcd,
+                _api: api,
+            }
         };
         // Made by a controller that runs here in its own time.
         eventually("the class system-cluster-critical is there", async || {
-            cluster.try_kubectl(&["get", "priorityclass", "system-cluster-critical"]).await
+            cluster
+                .try_kubectl(&["get", "priorityclass", "system-cluster-critical"])
+                .await
         })
         .await;
         cluster
@@ -107,15 +139,22 @@ impl Cluster {
         for (kind, (group, version)) in kinds {
             let singular = kind.to_lowercase();
             let name = format!("{singular}s.{group}");
-            let anything = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+            let anything =
+                json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
             let version = json!({ "name": version, "served": true, "storage": true, "schema": { "openAPIV3Schema": anything } });
-            let names = json!({ "kind": kind, "singular": singular, "plural": format!("{singular}s") });
+            let names =
+                json!({ "kind": kind, "singular": singular, "plural": format!("{singular}s") });
             let definition = json!({
                 "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": { "name": name },
                 "spec": { "group": group, "scope": "Namespaced", "names": names, "versions": [version] },
             });
             self.create(&definition).await.expect("a kind");
-            let wait = ["wait", "--for=condition=Established", "--timeout=60s", &format!("crd/{name}")];
+            let wait = [
+                "wait",
+                "--for=condition=Established",
+                "--timeout=60s",
+                &format!("crd/{name}"),
+            ];
             self.try_kubectl(&wait).await.expect("it is served");
         }
     }
@@ -132,20 +171,34 @@ impl Cluster {
     pub(crate) async fn create(&self, object: &Value) -> Result<String, String> {
         let file = folders::new("object").join("object.json");
         std::fs::write(&file, object.to_string()).expect("written");
-        self.try_kubectl(&["create", "--validate=strict", "-f", file.to_str().expect("UTF-8")]).await
+        self.try_kubectl(&[
+            "create",
+            "--validate=strict",
+            "-f",
+            file.to_str().expect("UTF-8"),
+        ])
+        .await
     }
 
     /// Runs kubectl: its output, or what it complained of.
     pub(crate) async fn try_kubectl(&self, args: &[&str]) -> Result<String, String> {
         let mut command = kubectl(&self.kubeconfig, args);
-        let output =
-            tokio::task::spawn_blocking(move || command.output().expect("kubectl")).await.expect("no panic");
-        if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+        let output = tokio::task::spawn_blocking(move || command.output().expect("kubectl"))
+            .await
+            .expect("no panic");
+        if output.status.success() {
+            Ok(text(&output.stdout))
+        } else {
+            Err(text(&output.stderr))
+        }
     }
 
     /// An object, as the API has it; `None` if it is not there.
     pub(crate) async fn get(&self, namespace: &str, kind: &str, name: &str) -> Option<Value> {
-        match self.try_kubectl(&["-n", namespace, "get", kind, name, "-o", "json"]).await {
+        match self
+            .try_kubectl(&["-n", namespace, "get", kind, name, "-o", "json"])
+            .await
+        {
             Ok(json) => Some(serde_json::from_str(&json).expect("JSON")),
             Err(error) if error.contains("NotFound") => None,
             Err(error) => panic!("{kind} {name}: {error}"),
@@ -169,14 +222,18 @@ impl Cluster {
         if matches!(args[0], "install" | "upgrade") {
             command.arg(chart());
         }
-        command.args(["--namespace", namespace]).env("KUBECONFIG", &self.kubeconfig);
+        command
+            .args(["--namespace", namespace])
+            .env("KUBECONFIG", &self.kubeconfig);
         command
     }
 
     /// The same, run to its end.
     pub(crate) async fn run_helm(&self, namespace: &str, args: &[&str]) -> Output {
         let mut command = self.helm(namespace, args);
-        tokio::task::spawn_blocking(move || command.output().expect("helm")).await.expect("no panic")
+        tokio::task::spawn_blocking(move || command.output().expect("helm"))
+            .await
+            .expect("no panic")
     }
 
     /// The data of a namespace's ConfigMaps and Secrets that a pod names.
@@ -189,14 +246,27 @@ impl Cluster {
         let sources = list(&pod["volumes"]).flat_map(|v| list(&v["projected"]["sources"]));
         let secrets = sources.filter_map(|source| source["secret"]["name"].as_str());
         let mut all = BTreeMap::new();
-        for (kind, name) in maps.map(|name| ("ConfigMap", name)).chain(secrets.map(|name| ("Secret", name))) {
-            let object = self.get(namespace, kind, name).await.unwrap_or_else(|| panic!("{kind} {name}"));
+        for (kind, name) in maps
+            .map(|name| ("ConfigMap", name))
+            .chain(secrets.map(|name| ("Secret", name)))
+        {
+            let object = self
+                .get(namespace, kind, name)
+                .await
+                .unwrap_or_else(|| panic!("{kind} {name}"));
             let data: BTreeMap<String, String> =
                 serde_json::from_value(object["data"].clone()).expect("texts");
             let decoded = |text: String| {
-                if kind == "ConfigMap" { text } else { self::text(&STANDARD.decode(text).expect("base64")) }
+                if kind == "ConfigMap" {
+                    text
+                } else {
+                    self::text(&STANDARD.decode(text).expect("base64"))
+                }
             };
-            let data = data.into_iter().map(|(key, text)| (key, decoded(text))).collect();
+            let data = data
+                .into_iter()
+                .map(|(key, text)| (key, decoded(text)))
+                .collect();
             all.insert((kind.to_owned(), name.to_owned()), data);
         }
         all
@@ -205,13 +275,18 @@ impl Cluster {
     /// A container of a pod that the API has, with its volumes.
     pub(crate) async fn container(&self, namespace: &str, pod: &Value, name: &str) -> Container {
         let data = self.data(namespace, pod).await;
-        Container::of(pod, name, &|kind, name| data[&(kind.to_owned(), name.to_owned())].clone())
+        Container::of(pod, name, &|kind, name| {
+            data[&(kind.to_owned(), name.to_owned())].clone()
+        })
     }
 }
 
 fn kubectl(kubeconfig: &PathBuf, args: &[&str]) -> Command {
     let mut command = Command::new(tool("kubectl"));
-    command.args(args).env("KUBECONFIG", kubeconfig).env("HOME", folders::new("kubectl"));
+    command
+        .args(args)
+        .env("KUBECONFIG", kubeconfig)
+        .env("HOME", folders::new("kubectl"));
     command
 }
 
@@ -253,15 +328,24 @@ impl Drop for Kubelet {
 }
 
 async fn jobs(cluster: &Cluster, namespace: &str) {
-    let all = cluster.try_kubectl(&["-n", namespace, "get", "jobs", "-o", "json"]).await.expect("the Jobs");
+    let all = cluster
+        .try_kubectl(&["-n", namespace, "get", "jobs", "-o", "json"])
+        .await
+        .expect("the Jobs");
     let all: Value = serde_json::from_str(&all).expect("JSON");
     for job in list(&all["items"]).filter(|job| job["status"]["conditions"].is_null()) {
         let pod = &job["spec"]["template"]["spec"];
         let container = cluster.container(namespace, pod, "check").await;
-        let output = pod::finish(&container.volumes, &container.environment, &container.args()).await;
+        let output = pod::finish(
+            &container.volumes,
+            &container.environment,
+            &container.args(),
+        )
+        .await;
         println!("{}{}", text(&output.stdout), text(&output.stderr));
         let now = &job["metadata"]["creationTimestamp"];
-        let condition = |kind: &str| json!({ "type": kind, "status": "True", "lastTransitionTime": now });
+        let condition =
+            |kind: &str| json!({ "type": kind, "status": "True", "lastTransitionTime": now });
         let status = if output.status.success() {
             let conditions = [condition("SuccessCriteriaMet"), condition("Complete")];
             json!({ "startTime": now, "completionTime": now, "succeeded": 1, "conditions": conditions })
@@ -271,8 +355,17 @@ async fn jobs(cluster: &Cluster, namespace: &str) {
         };
         let patch = json!({ "status": status }).to_string();
         let name = string(&job["metadata"]["name"]);
-        let args =
-            ["-n", namespace, "patch", "job", name, "--subresource=status", "--type=merge", "-p", &patch];
+        let args = [
+            "-n",
+            namespace,
+            "patch",
+            "job",
+            name,
+            "--subresource=status",
+            "--type=merge",
+            "-p",
+            &patch,
+        ];
         if let Err(error) = cluster.try_kubectl(&args).await {
             // helm may have deleted it meanwhile, as after a kill.
             assert!(error.contains("NotFound"), "{error}");

@@ -13,7 +13,11 @@ pub(crate) const KUBERNETES: &str = "1.33.4";
 /// A tool's path.
 pub(crate) fn tool(name: &str) -> PathBuf {
     let path = folders::cache().join("kube/bin").join(name);
-    assert!(path.exists(), "{} is missing: run scripts/test-chart", path.display());
+    assert!(
+        path.exists(),
+        "{} is missing: run scripts/test-chart",
+        path.display()
+    );
     path
 }
 
@@ -25,7 +29,9 @@ pub(crate) fn chart() -> PathBuf {
 /// The values that the tests install, each a user's case.
 pub(crate) fn cases() -> Vec<PathBuf> {
     let entries = std::fs::read_dir(chart().join("ci")).expect("deploy/helm/postdate/ci");
-    let mut cases: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    let mut cases: Vec<_> = entries
+        .map(|entry| entry.expect("an entry").path())
+        .collect();
     cases.sort();
     assert!(cases.len() >= 3, "{cases:?}");
     cases
@@ -44,7 +50,14 @@ pub(crate) fn helm(args: &[&str]) -> Command {
 
 /// `helm template` of these values files and settings.
 pub(crate) fn template(files: &[&Path], set: &[&str]) -> Output {
-    let mut command = helm(&["template", "rel", "--namespace", "shop", "--kube-version", KUBERNETES]);
+    let mut command = helm(&[
+        "template",
+        "rel",
+        "--namespace",
+        "shop",
+        "--kube-version",
+        KUBERNETES,
+    ]);
     command.arg(chart());
     for file in files {
         command.arg("--values").arg(file);
@@ -59,13 +72,17 @@ pub(crate) fn template(files: &[&Path], set: &[&str]) -> Output {
 pub(crate) fn documents(output: &Output) -> Vec<Value> {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let all: Vec<Value> = serde_saphyr::from_multiple(&text(&output.stdout)).expect("YAML");
-    all.into_iter().filter(|document| !document.is_null()).collect()
+    all.into_iter()
+        .filter(|document| !document.is_null())
+        .collect()
 }
 
 /// The document of this kind; the last one's name ends with `suffix`.
 pub(crate) fn find<'a>(all: &'a [Value], kind: &str, name: &str) -> &'a Value {
     let is = |document: &&Value| document["kind"] == kind && document["metadata"]["name"] == name;
-    all.iter().find(is).unwrap_or_else(|| panic!("no {kind} {name} in {all:#?}"))
+    all.iter()
+        .find(is)
+        .unwrap_or_else(|| panic!("no {kind} {name} in {all:#?}"))
 }
 
 /// Output of a process, as text.

@@ -44,12 +44,23 @@ pub(crate) const ARRIVAL_COUNT: usize = DELAYED_BODIES.len();
 /// Judges what was seen since the program started.
 pub(crate) fn judge(broker: BrokerKind, started_ms: i64, seen: &[SeenMessage]) -> Judgement {
     let mut judgement = Judgement::default();
-    let ingress: Vec<_> = seen.iter().filter(|message| message.at == SeenAt::Ingress).collect();
-    let target: Vec<_> = seen.iter().filter(|message| message.at == SeenAt::Target).collect();
+    let ingress: Vec<_> = seen
+        .iter()
+        .filter(|message| message.at == SeenAt::Ingress)
+        .collect();
+    let target: Vec<_> = seen
+        .iter()
+        .filter(|message| message.at == SeenAt::Target)
+        .collect();
     for (body, expected) in DELAYED_BODIES {
-        let arrived: Vec<_> = target.iter().filter(|message| message.body == body).collect();
+        let arrived: Vec<_> = target
+            .iter()
+            .filter(|message| message.body == body)
+            .collect();
         if arrived.len() != 1 {
-            judgement.faults.push(format!("\"{body}\" arrived {} times", arrived.len()));
+            judgement
+                .faults
+                .push(format!("\"{body}\" arrived {} times", arrived.len()));
             continue;
         }
         let sent = ingress.iter().find(|message| match expected {
@@ -57,16 +68,21 @@ pub(crate) fn judge(broker: BrokerKind, started_ms: i64, seen: &[SeenMessage]) -
             Expected::After(_) | Expected::AtHeader => message.body == body,
         });
         let Some(sent) = sent else {
-            judgement.faults.push(format!("\"{body}\" was not seen on its way in"));
+            judgement
+                .faults
+                .push(format!("\"{body}\" was not seen on its way in"));
             continue;
         };
         judgement.judge_times(body, expected, started_ms, sent, arrived[0]);
         judgement.judge_id(body, arrived[0]);
     }
-    for message in
-        target.iter().filter(|message| DELAYED_BODIES.iter().all(|(body, _)| *body != message.body))
+    for message in target
+        .iter()
+        .filter(|message| DELAYED_BODIES.iter().all(|(body, _)| *body != message.body))
     {
-        judgement.faults.push(format!("\"{}\" arrived and must not", message.body));
+        judgement
+            .faults
+            .push(format!("\"{}\" arrived and must not", message.body));
     }
     judgement.judge_wire(broker, &ingress);
     judgement
@@ -91,26 +107,37 @@ impl Judgement {
                 let is_near = (read_ms - sent.received_ms).abs() <= TAP_TOLERANCE_MS;
                 // RabbitMQ keeps no moment: the relay's is between the program's start and the tap's sight of it.
                 if sent.produced_ms.is_none() && (read_ms < started_ms || !is_near) {
-                    self.faults.push(format!("\"{body}\" counts from {read_ms}, seen {}", sent.received_ms));
+                    self.faults.push(format!(
+                        "\"{body}\" counts from {read_ms}, seen {}",
+                        sent.received_ms
+                    ));
                 }
-                sent.produced_ms.map_or(said_due, |produced| produced + delay)
+                sent.produced_ms
+                    .map_or(said_due, |produced| produced + delay)
             }
         };
         if said_due != due {
-            self.faults.push(format!("\"{body}\" was due at {due}, says {said_due}"));
+            self.faults
+                .push(format!("\"{body}\" was due at {due}, says {said_due}"));
         }
         let late = arrived.received_ms - due;
         if !(0..=MAX_LATENESS_MS).contains(&late) {
-            self.faults.push(format!("\"{body}\" came {late} ms after it was due"));
+            self.faults
+                .push(format!("\"{body}\" came {late} ms after it was due"));
         }
         self.late_ms = self.late_ms.max(late);
     }
 
     fn judge_id(&mut self, body: &str, arrived: &SeenMessage) {
         let id = arrived.header("x-delay-id").unwrap_or_default();
-        let is_right = if body == "sooner" { id == "order-8" } else { id.starts_with('~') };
+        let is_right = if body == "sooner" {
+            id == "order-8"
+        } else {
+            id.starts_with('~')
+        };
         if !is_right {
-            self.faults.push(format!("\"{body}\" has the x-delay-id \"{id}\""));
+            self.faults
+                .push(format!("\"{body}\" has the x-delay-id \"{id}\""));
         }
         if !arrived.is_persistent {
             self.faults.push(format!("\"{body}\" arrived transient"));
@@ -119,7 +146,8 @@ impl Judgement {
 
     fn judge_wire(&mut self, broker: BrokerKind, ingress: &[&SeenMessage]) {
         for message in ingress.iter().filter(|message| !message.is_persistent) {
-            self.faults.push(format!("\"{}\" was sent transient", message.body));
+            self.faults
+                .push(format!("\"{}\" was sent transient", message.body));
         }
         let kind = |body: &str, name: &str| {
             let message = ingress.iter().find(|message| message.body == body)?;
@@ -127,10 +155,11 @@ impl Judgement {
         };
         self.delay_kind = kind("in two seconds", "x-delay").unwrap_or("nothing");
         self.moment_kind = kind("at a moment", "x-deliver-at").unwrap_or("nothing");
-        let known =
-            ["bytes", "long string"].contains(&self.delay_kind) || self.delay_kind.ends_with("integer");
+        let known = ["bytes", "long string"].contains(&self.delay_kind)
+            || self.delay_kind.ends_with("integer");
         if !known || (broker == BrokerKind::Kafka && self.delay_kind != "bytes") {
-            self.faults.push(format!("x-delay went out as {}", self.delay_kind));
+            self.faults
+                .push(format!("x-delay went out as {}", self.delay_kind));
         }
     }
 }

@@ -17,14 +17,21 @@ const PARTITION_COUNT: usize = 3;
 
 /// Creates the topics and sees all that comes into them, until the list is closed.
 pub(crate) async fn watch(kafka: &Kafka, seen: &SeenList) {
-    for (topic, at) in [(INGRESS_TOPIC, SeenAt::Ingress), (TARGET_TOPIC, SeenAt::Target)] {
+    for (topic, at) in [
+        (INGRESS_TOPIC, SeenAt::Ingress),
+        (TARGET_TOPIC, SeenAt::Target),
+    ] {
         kafka.create_topic(topic, PARTITION_COUNT).await;
         let mut config = kafka.client();
-        config.set("group.id", "watcher").set("enable.auto.commit", "false").set("fetch.wait.max.ms", "10");
+        config
+            .set("group.id", "watcher")
+            .set("enable.auto.commit", "false")
+            .set("fetch.wait.max.ms", "10");
         let consumer: BaseConsumer = config.create().expect("a consumer");
         let mut all = TopicPartitionList::new();
         for partition in 0..PARTITION_COUNT {
-            all.add_partition_offset(topic, partition as i32, Offset::Beginning).expect("an offset");
+            all.add_partition_offset(topic, partition as i32, Offset::Beginning)
+                .expect("an offset");
         }
         consumer.assign(&all).expect("assigned");
         let seen = seen.clone();
@@ -42,10 +49,22 @@ pub(crate) async fn watch(kafka: &Kafka, seen: &SeenList) {
 }
 
 fn of_record(at: SeenAt, record: &BorrowedMessage<'_>) -> SeenMessage {
-    let headers = record.headers().into_iter().flat_map(|headers| headers.iter()).map(|header| {
-        let value = header.value.map(|value| String::from_utf8_lossy(value).into_owned());
-        (header.key.to_owned(), WireHeader { value: value.unwrap_or_default(), kind: "bytes" })
-    });
+    let headers = record
+        .headers()
+        .into_iter()
+        .flat_map(|headers| headers.iter())
+        .map(|header| {
+            let value = header
+                .value
+                .map(|value| String::from_utf8_lossy(value).into_owned());
+            (
+                header.key.to_owned(),
+                WireHeader {
+                    value: value.unwrap_or_default(),
+                    kind: "bytes",
+                },
+            )
+        });
     SeenMessage {
         at,
         received_ms: run::now_ms(),

@@ -7,7 +7,10 @@
     clippy::print_stdout,
     reason = "a test that cannot go on panics; it prints its run"
 )]
-#![allow(clippy::disallowed_methods, reason = "tests read clocks and the environment as their users do")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests read clocks and the environment as their users do"
+)]
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -35,7 +38,10 @@ fn main() -> ExitCode {
             is_recorded = true;
             continue;
         }
-        let Some(program) = CLIENT_PROGRAMS.iter().find(|program| program.name() == argument) else {
+        let Some(program) = CLIENT_PROGRAMS
+            .iter()
+            .find(|program| program.name() == argument)
+        else {
             println!("{argument} is no client: tests/clients/table.rs has their names");
             return ExitCode::from(64);
         };
@@ -45,6 +51,13 @@ fn main() -> ExitCode {
         println!("no client is named: scripts/test-clients does so");
         return ExitCode::from(64);
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
-    if runtime.block_on(play::all(&chosen, is_recorded)) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    if runtime.block_on(play::all(&chosen, is_recorded)) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }

@@ -41,11 +41,18 @@ pub(crate) async fn all(chosen: &[ClientProgram], is_recorded: bool) -> bool {
         if is_recorded {
             record.note(program, &judgement);
         } else {
-            judgement.faults.extend(record.differences(program, &judgement));
+            judgement
+                .faults
+                .extend(record.differences(program, &judgement));
         }
         let name = program.name();
         if judgement.faults.is_empty() {
-            let Judgement { late_ms, delay_kind, moment_kind, .. } = judgement;
+            let Judgement {
+                late_ms,
+                delay_kind,
+                moment_kind,
+                ..
+            } = judgement;
             println!(
                 "{name:<16} good: at most {late_ms} ms late; x-delay as {delay_kind}, x-deliver-at as {moment_kind}"
             );
@@ -68,7 +75,8 @@ pub(crate) async fn all(chosen: &[ClientProgram], is_recorded: bool) -> bool {
 
 impl ClientFixture {
     async fn start() -> Self {
-        let (redis, rabbitmq, kafka) = tokio::join!(Redis::start(), Rabbitmq::start(), Kafka::start());
+        let (redis, rabbitmq, kafka) =
+            tokio::join!(Redis::start(), Rabbitmq::start(), Kafka::start());
         let at_kafka = SeenList::default();
         let at_rabbitmq = SeenList::default();
         kafka_side::watch(&kafka, &at_kafka).await;
@@ -90,7 +98,15 @@ impl ClientFixture {
             );
         let relay = Relay::start(&config).await;
         let folder = folders::new("clients");
-        Self { relay, kafka, rabbitmq, _redis: redis, at_kafka, at_rabbitmq, folder }
+        Self {
+            relay,
+            kafka,
+            rabbitmq,
+            _redis: redis,
+            at_kafka,
+            at_rabbitmq,
+            folder,
+        }
     }
 
     async fn play(&self, program: &ClientProgram) -> Judgement {
@@ -103,24 +119,41 @@ impl ClientFixture {
         let started_ms = run::now_ms();
         let output = match self.run_program(program).await {
             Ok(output) => output,
-            Err(fault) => return Judgement { faults: vec![fault], ..Judgement::default() },
+            Err(fault) => {
+                return Judgement {
+                    faults: vec![fault],
+                    ..Judgement::default()
+                };
+            }
         };
         let silent_from = run::now_ms() + LONGEST_DELAY_MS + SILENCE_MS;
         let arrived = within(ARRIVAL_LIMIT, async || {
-            let arrived = seen.since(first).iter().filter(|message| message.at == SeenAt::Target).count();
+            let arrived = seen
+                .since(first)
+                .iter()
+                .filter(|message| message.at == SeenAt::Target)
+                .count();
             let is_over = arrived >= ARRIVAL_COUNT && run::now_ms() >= silent_from;
-            if is_over { Ok(()) } else { Err(format!("{arrived} of {ARRIVAL_COUNT} arrived")) }
+            if is_over {
+                Ok(())
+            } else {
+                Err(format!("{arrived} of {ARRIVAL_COUNT} arrived"))
+            }
         })
         .await;
         let mut judgement = judge(program.broker, started_ms, &seen.since(first));
         judgement.faults.extend(arrived.err());
         let dead = self.invalid_delays(route).await - dead_before;
         if dead != 1 {
-            judgement.faults.push(format!("{dead} dead letters `bad_delay` for one invalid delay"));
+            judgement.faults.push(format!(
+                "{dead} dead letters `bad_delay` for one invalid delay"
+            ));
         }
         let is_returned = output.lines().any(|line| line.contains("returned"));
         if program.broker == BrokerKind::Rabbitmq && !is_returned {
-            judgement.faults.push(format!("it did not notice the returned message: {output:?}"));
+            judgement.faults.push(format!(
+                "it did not notice the returned message: {output:?}"
+            ));
         }
         judgement
     }
@@ -128,18 +161,29 @@ impl ClientFixture {
     /// Runs it to its end; returns what it printed, or why it failed.
     async fn run_program(&self, program: &ClientProgram) -> Result<String, String> {
         let home = folders::cache().join("clients").join(program.language);
-        let [command, arguments @ ..] = program.command else { return Err("no command".to_owned()) };
+        let [command, arguments @ ..] = program.command else {
+            return Err("no command".to_owned());
+        };
         // Built programs lie in the folder that they run in.
-        let path = if command.contains('/') { home.join(command) } else { PathBuf::from(command) };
+        let path = if command.contains('/') {
+            home.join(command)
+        } else {
+            PathBuf::from(command)
+        };
         let name = program.name().replace('/', "-");
         let mut process = Process::start(&name, &self.folder, &path.to_string_lossy(), |command| {
             command.args(arguments).current_dir(&home);
-            command.env("KAFKA_BROKERS", self.kafka.bootstrap()).env("AMQP_URL", self.rabbitmq.url());
+            command
+                .env("KAFKA_BROKERS", self.kafka.bootstrap())
+                .env("AMQP_URL", self.rabbitmq.url());
         });
         match process.wait(PROGRAM_LIMIT).await {
             Some(status) if status.success() => Ok(process.log()),
             Some(status) => Err(format!("it ended: {status}\n{}", process.log_tail())),
-            None => Err(format!("it still runs after {PROGRAM_LIMIT:?}\n{}", process.log_tail())),
+            None => Err(format!(
+                "it still runs after {PROGRAM_LIMIT:?}\n{}",
+                process.log_tail()
+            )),
         }
     }
 

@@ -27,14 +27,18 @@ pub(crate) async fn watch(rabbitmq: &Rabbitmq, seen: &SeenList) {
         (TARGET_EXCHANGE, TARGET_QUEUE, Some(SeenAt::Target)),
     ];
     for (exchange, queue, at) in ends {
-        rabbitmq.declare_exchange(exchange, ExchangeKind::Topic).await;
+        rabbitmq
+            .declare_exchange(exchange, ExchangeKind::Topic)
+            .await;
         rabbitmq.declare_queue(queue, QueueKind::Quorum).await;
         rabbitmq.bind(queue, exchange, BOUND_KEYS).await;
         let Some(at) = at else { continue };
         let connection = rabbitmq.connect().await.expect("a connection");
         let channel = connection.create_channel().await.expect("a channel");
         let options = BasicConsumeOptions::default();
-        let consumer = channel.basic_consume(queue.into(), "".into(), options, FieldTable::default()).await;
+        let consumer = channel
+            .basic_consume(queue.into(), "".into(), options, FieldTable::default())
+            .await;
         let seen = seen.clone();
         let consumer = consumer.expect("a consumer");
         tokio::spawn(async move {
@@ -67,7 +71,9 @@ fn of_delivery(at: SeenAt, delivery: &lapin::message::Delivery) -> SeenMessage {
         received_ms: run::now_ms(),
         produced_ms: None,
         body: String::from_utf8_lossy(&delivery.data).into_owned(),
-        headers: headers.map(|(name, value)| (name.to_string(), of_value(value))).collect(),
+        headers: headers
+            .map(|(name, value)| (name.to_string(), of_value(value)))
+            .collect(),
         is_persistent: *delivery.properties.delivery_mode() == Some(2),
     }
 }

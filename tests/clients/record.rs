@@ -47,11 +47,18 @@ impl Record {
     }
 
     /// Differences between the wire of a run and the record.
-    pub(crate) fn differences(&self, program: &ClientProgram, judgement: &Judgement) -> Option<String> {
+    pub(crate) fn differences(
+        &self,
+        program: &ClientProgram,
+        judgement: &Judgement,
+    ) -> Option<String> {
         let Some(noted) = self.0.get(&program.name()) else {
-            return Some("docs/producers.json does not have it: scripts/test-clients --record".to_owned());
+            return Some(
+                "docs/producers.json does not have it: scripts/test-clients --record".to_owned(),
+            );
         };
-        let is_same = noted["delay"] == judgement.delay_kind && noted["moment"] == judgement.moment_kind;
+        let is_same =
+            noted["delay"] == judgement.delay_kind && noted["moment"] == judgement.moment_kind;
         (!is_same).then(|| {
             format!(
                 "it writes {} and {}, docs/producers.json says {} and {}",
@@ -69,10 +76,17 @@ impl Record {
 
 /// Versions that the script noted: of the toolchain, and of the library.
 fn versions(program: &ClientProgram) -> [String; 2] {
-    let noted = folders::cache().join("clients").join(program.language).join("versions");
-    let text = std::fs::read_to_string(&noted).unwrap_or_else(|error| panic!("{}: {error}", noted.display()));
+    let noted = folders::cache()
+        .join("clients")
+        .join(program.language)
+        .join("versions");
+    let text = std::fs::read_to_string(&noted)
+        .unwrap_or_else(|error| panic!("{}: {error}", noted.display()));
     let toolchain = text.lines().next().expect("a toolchain").to_owned();
     let word = format!("{} ", program.broker.word());
-    let library = text.lines().find_map(|line| line.strip_prefix(&word)).expect("the library's version");
+    let library = text
+        .lines()
+        .find_map(|line| line.strip_prefix(&word))
+        .expect("the library's version");
     [toolchain, library.to_owned()]
 }

@@ -1,5 +1,8 @@
 //! Client libraries that the page of producers shows: where each program lies and how it is run.
-#![allow(dead_code, reason = "each of the two tests that include it uses its own part")]
+#![allow(
+    dead_code,
+    reason = "each of the two tests that include it uses its own part"
+)]
 
 /// Broker that a client speaks to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +54,12 @@ const fn client(
     source: &'static str,
     command: &'static [&'static str],
 ) -> ClientProgram {
-    ClientProgram { language, broker, source, command }
+    ClientProgram {
+        language,
+        broker,
+        source,
+        command,
+    }
 }
 
 /// Class path of the two programs in Java.
@@ -83,18 +91,68 @@ pub(crate) const CLIENT_PROGRAMS: &[ClientProgram] = &[
         "src/main/java/RabbitmqSend.java",
         &["java", "-cp", CLASS_PATH, "RabbitmqSend"],
     ),
-    client("python", BrokerKind::Kafka, "kafka_send.py", &["venv/bin/python", "kafka_send.py"]),
-    client("python", BrokerKind::Rabbitmq, "rabbitmq_send.py", &["venv/bin/python", "rabbitmq_send.py"]),
+    client(
+        "python",
+        BrokerKind::Kafka,
+        "kafka_send.py",
+        &["venv/bin/python", "kafka_send.py"],
+    ),
+    client(
+        "python",
+        BrokerKind::Rabbitmq,
+        "rabbitmq_send.py",
+        &["venv/bin/python", "rabbitmq_send.py"],
+    ),
     client("go", BrokerKind::Kafka, "kafka/main.go", &["bin/kafka"]),
-    client("go", BrokerKind::Rabbitmq, "rabbitmq/main.go", &["bin/rabbitmq"]),
+    client(
+        "go",
+        BrokerKind::Rabbitmq,
+        "rabbitmq/main.go",
+        &["bin/rabbitmq"],
+    ),
     client("node", BrokerKind::Kafka, "kafka.js", &["node", "kafka.js"]),
-    client("node", BrokerKind::Rabbitmq, "rabbitmq.js", &["node", "rabbitmq.js"]),
-    client("dotnet", BrokerKind::Kafka, "kafka/Program.cs", &["dotnet", "bin/kafka/Kafka.dll"]),
-    client("dotnet", BrokerKind::Rabbitmq, "rabbitmq/Program.cs", &["dotnet", "bin/rabbitmq/Rabbitmq.dll"]),
+    client(
+        "node",
+        BrokerKind::Rabbitmq,
+        "rabbitmq.js",
+        &["node", "rabbitmq.js"],
+    ),
+    client(
+        "dotnet",
+        BrokerKind::Kafka,
+        "kafka/Program.cs",
+        &["dotnet", "bin/kafka/Kafka.dll"],
+    ),
+    client(
+        "dotnet",
+        BrokerKind::Rabbitmq,
+        "rabbitmq/Program.cs",
+        &["dotnet", "bin/rabbitmq/Rabbitmq.dll"],
+    ),
     client("php", BrokerKind::Kafka, "kafka.php", &["php", "kafka.php"]),
-    client("php", BrokerKind::Rabbitmq, "rabbitmq.php", &["php", "rabbitmq.php"]),
+    client(
+        "php",
+        BrokerKind::Rabbitmq,
+        "rabbitmq.php",
+        &["php", "rabbitmq.php"],
+    ),
     client("ruby", BrokerKind::Kafka, "kafka.rb", &["ruby", "kafka.rb"]),
-    client("ruby", BrokerKind::Rabbitmq, "rabbitmq.rb", &["ruby", "rabbitmq.rb"]),
-    client("rust", BrokerKind::Kafka, "kafka.rs", &["bin/client-rust-kafka"]),
-    client("rust", BrokerKind::Rabbitmq, "rabbitmq.rs", &["bin/client-rust-rabbitmq"]),
+    client(
+        "ruby",
+        BrokerKind::Rabbitmq,
+        "rabbitmq.rb",
+        &["ruby", "rabbitmq.rb"],
+    ),
+    client(
+        "rust",
+        BrokerKind::Kafka,
+        "kafka.rs",
+        &["bin/client-rust-kafka"],
+    ),
+    client(
+        "rust",
+        BrokerKind::Rabbitmq,
+        "rabbitmq.rs",
+        &["bin/client-rust-rabbitmq"],
+    ),
 ];

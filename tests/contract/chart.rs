@@ -20,19 +20,23 @@ fn the_chart_installs_this_version() {
 
 #[test]
 fn the_table_of_values_is_fresh() {
-    const BEGIN: &str =
-        "<!-- Made from deploy/helm/postdate/values.yaml by UPDATE_DOCS=1 cargo test --test contract. -->\n";
+    const BEGIN: &str = "<!-- Made from deploy/helm/postdate/values.yaml by UPDATE_DOCS=1 cargo test --test contract. -->\n";
     const END: &str = "<!-- end -->\n";
     let path = repository("docs/kubernetes.md");
     let page = read(&path);
     let (before, rest) = page.split_once(BEGIN).expect("the table's begin");
     let (_, after) = rest.split_once(END).expect("the table's end");
-    let made =
-        format!("{before}{BEGIN}\n{}\n{END}{after}", table(&read(repository(CHART).join("values.yaml"))));
+    let made = format!(
+        "{before}{BEGIN}\n{}\n{END}{after}",
+        table(&read(repository(CHART).join("values.yaml")))
+    );
     if std::env::var_os("UPDATE_DOCS").is_some() {
         std::fs::write(&path, &made).expect("written");
     }
-    assert!(read(path) == made, "docs/kubernetes.md is not fresh: UPDATE_DOCS=1 cargo test --test contract");
+    assert!(
+        read(path) == made,
+        "docs/kubernetes.md is not fresh: UPDATE_DOCS=1 cargo test --test contract"
+    );
 }
 
 /// A row for each key under a comment that begins with `--`: its path, its default, the comment.
@@ -48,7 +52,12 @@ fn table(values: &str) -> String {
             continue;
         }
         let depth = (line.len() - text.len()) / 2;
-        let Some((key, _)) = text.split_once(':').filter(|_| !text.starts_with(['#', '-'])) else { continue };
+        let Some((key, _)) = text
+            .split_once(':')
+            .filter(|_| !text.starts_with(['#', '-']))
+        else {
+            continue;
+        };
         path.truncate(depth);
         path.push(key.to_owned());
         if let Some(meaning) = meaning.take() {
@@ -60,8 +69,13 @@ fn table(values: &str) -> String {
             } else {
                 format!("`{value}`")
             };
-            writeln!(rows, "| `{}` | {value} | {} |", path.join("."), meaning.replace('|', "\\|"))
-                .expect("a String");
+            writeln!(
+                rows,
+                "| `{}` | {value} | {} |",
+                path.join("."),
+                meaning.replace('|', "\\|")
+            )
+            .expect("a String");
         }
     }
     rows
@@ -73,7 +87,13 @@ fn values_and_schema_know_the_same_keys() {
     let schema: Value =
         serde_json::from_str(&read(repository(CHART).join("values.schema.json"))).expect("JSON");
     let keys = |value: &Value| -> Vec<String> {
-        value.as_object().expect("an object").keys().filter(|key| *key != "global").cloned().collect()
+        value
+            .as_object()
+            .expect("an object")
+            .keys()
+            .filter(|key| *key != "global")
+            .cloned()
+            .collect()
     };
     let values = yaml("values.yaml");
     let properties = &schema["properties"];
@@ -101,11 +121,19 @@ fn values_and_schema_know_the_same_keys() {
         "readinessProbe",
     ] {
         assert_eq!(properties[key]["additionalProperties"], false, "{key}");
-        assert_eq!(sorted(keys(&values[key])), sorted(keys(&properties[key]["properties"])), "{key}");
+        assert_eq!(
+            sorted(keys(&values[key])),
+            sorted(keys(&properties[key]["properties"])),
+            "{key}"
+        );
     }
     for key in ["ingress", "egress"] {
         let schema = &properties["networkPolicy"]["properties"][key];
         assert_eq!(schema["additionalProperties"], false, "{key}");
-        assert_eq!(sorted(keys(&values["networkPolicy"][key])), sorted(keys(&schema["properties"])), "{key}");
+        assert_eq!(
+            sorted(keys(&values["networkPolicy"][key])),
+            sorted(keys(&schema["properties"])),
+            "{key}"
+        );
     }
 }

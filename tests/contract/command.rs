@@ -36,13 +36,26 @@ pub(super) fn help_of(command: &[&str]) -> String {
 
 #[test]
 fn help_and_version_are_answers() {
-    for args in [&["--help"][..], &["-h"], &["run", "--help"], &["check", "-h"], &["send", "--help"]] {
+    for args in [
+        &["--help"][..],
+        &["-h"],
+        &["run", "--help"],
+        &["check", "-h"],
+        &["send", "--help"],
+    ] {
         let output = postdate(args);
-        assert_eq!((code(&output), err(&output)), (0, String::new()), "{args:?}");
+        assert_eq!(
+            (code(&output), err(&output)),
+            (0, String::new()),
+            "{args:?}"
+        );
         assert!(out(&output).contains("Usage: postdate"), "{args:?}");
     }
     for flag in ["-V", "--version"] {
-        assert_eq!(out(&postdate(&[flag])), format!("postdate {}\n", env!("CARGO_PKG_VERSION")));
+        assert_eq!(
+            out(&postdate(&[flag])),
+            format!("postdate {}\n", env!("CARGO_PKG_VERSION"))
+        );
     }
 }
 
@@ -54,17 +67,29 @@ fn the_token_comes_from_one_place() {
     let missing = folder.path().join("none");
     let status = |variables: &[(&str, &std::path::Path)]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_postdate"));
-        command.arg("status").env_clear().env("POSTDATE_URL", "http://127.0.0.1:1");
+        command
+            .arg("status")
+            .env_clear()
+            .env("POSTDATE_URL", "http://127.0.0.1:1");
         command.envs(variables.iter().copied());
         let output = command.output().expect("the binary runs");
         (code(&output), err(&output))
     };
     let (unreachable, said) = status(&[("POSTDATE_TOKEN_FILE", &file)]);
-    assert!(unreachable == 1 && said.contains("cannot be reached"), "{said}");
+    assert!(
+        unreachable == 1 && said.contains("cannot be reached"),
+        "{said}"
+    );
     let (usage, said) = status(&[("POSTDATE_TOKEN_FILE", &missing)]);
-    assert!(usage == 64 && said.contains("none cannot be read"), "{said}");
+    assert!(
+        usage == 64 && said.contains("none cannot be read"),
+        "{said}"
+    );
     let (usage, said) = status(&[("POSTDATE_TOKEN_FILE", &file), ("POSTDATE_TOKEN", &file)]);
-    assert!(usage == 64 && said.contains("one of the two must go"), "{said}");
+    assert!(
+        usage == 64 && said.contains("one of the two must go"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -77,14 +102,21 @@ fn man_pages_go_into_a_folder_that_is_made() {
     let file = folder.path().join("file");
     std::fs::write(&file, "").expect("written");
     let refused = postdate(&["man", file.to_str().expect("UTF-8")]);
-    assert!(code(&refused) == 1 && err(&refused).contains("file"), "{}", err(&refused));
+    assert!(
+        code(&refused) == 1 && err(&refused).contains("file"),
+        "{}",
+        err(&refused)
+    );
 }
 
 #[test]
 fn the_reference_is_printed_as_it_is() {
     let printed = postdate(&["config", "--default"]);
     assert_eq!((code(&printed), err(&printed)), (0, String::new()));
-    assert_eq!(out(&printed), super::read(repository("config/postdate.toml")));
+    assert_eq!(
+        out(&printed),
+        super::read(repository("config/postdate.toml"))
+    );
 }
 
 #[test]
@@ -95,7 +127,11 @@ fn the_routes_are_a_picture_in_two_forms() {
     assert_eq!((code(&text), err(&text)), (0, String::new()));
     assert!(out(&text).contains("└─> "), "{}", out(&text));
     let dot = postdate(&["graph", "--format", "dot", "--config", file]);
-    assert!(out(&dot).starts_with("digraph postdate {\n"), "{}", out(&dot));
+    assert!(
+        out(&dot).starts_with("digraph postdate {\n"),
+        "{}",
+        out(&dot)
+    );
     assert_eq!(code(&postdate(&["graph"])), 64, "without a configuration");
 }
 
@@ -108,13 +144,25 @@ fn wrong_usage_is_64_and_says_so_on_stderr() {
         &["run", "--confg", "x"],
         &["check", "extra"],
         &["send"],
-        &["send", "--route", "r", "--delay", "1s", "--at", "2030-01-01T00:00:00Z"],
+        &[
+            "send",
+            "--route",
+            "r",
+            "--delay",
+            "1s",
+            "--at",
+            "2030-01-01T00:00:00Z",
+        ],
         &["send", "--route", "r", "--header", "nameless"],
         &["send", "--route", "r", "--body", "a", "--file", "b"],
     ];
     for args in cases {
         let output = postdate(args);
-        assert_eq!((code(&output), out(&output)), (64, String::new()), "{args:?}");
+        assert_eq!(
+            (code(&output), out(&output)),
+            (64, String::new()),
+            "{args:?}"
+        );
         assert!(!err(&output).is_empty(), "{args:?}");
     }
 }
@@ -133,7 +181,10 @@ fn an_import_says_what_it_lacks_before_it_connects() {
     std::fs::write(&file, text).expect("written");
     let file = file.to_str().expect("UTF-8");
     let import = |line: &str| {
-        let words = ["import"].into_iter().chain(line.split(' ')).chain(["--config", file]);
+        let words = ["import"]
+            .into_iter()
+            .chain(line.split(' '))
+            .chain(["--config", file]);
         let output = postdate(&words.collect::<Vec<_>>());
         (code(&output), err(&output))
     };
@@ -146,9 +197,18 @@ fn an_import_says_what_it_lacks_before_it_connects() {
             format!("{queue} --route mail --message-key k --header X-Delay=1"),
             "`X-Delay` is set by the import",
         ),
-        ("redisson --queue q --route mail --message-key k".to_owned(), "--redis <URL>"),
-        (format!("{set} --score s --member bodies --route mail"), "`body`, `json:FIELD` or `hash:KEY`"),
-        (format!("{set} --score us --member body --route mail"), "possible values: ms, s"),
+        (
+            "redisson --queue q --route mail --message-key k".to_owned(),
+            "--redis <URL>",
+        ),
+        (
+            format!("{set} --score s --member bodies --route mail"),
+            "`body`, `json:FIELD` or `hash:KEY`",
+        ),
+        (
+            format!("{set} --score us --member body --route mail"),
+            "possible values: ms, s",
+        ),
         (
             "redisson --queue q --redis-file /nowhere --route mail --message-key k".to_owned(),
             "--redis-file: ",
@@ -158,7 +218,10 @@ fn an_import_says_what_it_lacks_before_it_connects() {
         assert!(exit == 64 && error.contains(said), "{line}: {exit} {error}");
     }
     let (exit, error) = import(&format!("{queue} --route mail --message-key k"));
-    assert!(exit == 1 && error.contains("the store cannot be used"), "{exit} {error}");
+    assert!(
+        exit == 1 && error.contains("the store cannot be used"),
+        "{exit} {error}"
+    );
 }
 
 #[test]
@@ -174,7 +237,11 @@ fn a_wrong_configuration_is_64_before_anything_is_bound() {
 
         // With an installed configuration this would start a relay between the servers that it names.
         let installed = Path::new("/etc/postdate/postdate.toml");
-        assert!(!installed.exists(), "{} is there: tests want a machine without it", installed.display());
+        assert!(
+            !installed.exists(),
+            "{} is there: tests want a machine without it",
+            installed.display()
+        );
         let none = postdate(&[command]);
         assert_eq!(code(&none), 64);
         assert!(
@@ -190,7 +257,12 @@ fn a_wrong_configuration_is_64_before_anything_is_bound() {
     }
     // A wrong one is not printed: a secret under a misspelt key is not known as one.
     let wrong = repository("config/rejected/wrong-keys.toml");
-    let wrong = postdate(&["check", "--print", "--config", wrong.to_str().expect("text")]);
+    let wrong = postdate(&[
+        "check",
+        "--print",
+        "--config",
+        wrong.to_str().expect("text"),
+    ]);
     assert_eq!((code(&wrong), out(&wrong)), (64, String::new()));
 }
 
@@ -199,9 +271,18 @@ fn a_right_configuration_is_0_and_found_where_it_is_said_to_be() {
     let example = repository("config/examples/minimal.toml");
     let named = postdate(&["check", "--config", example.to_str().expect("text")]);
     assert_eq!((code(&named), err(&named)), (0, String::new()));
-    let printed = postdate(&["check", "--print", "--config", example.to_str().expect("text")]);
+    let printed = postdate(&[
+        "check",
+        "--print",
+        "--config",
+        example.to_str().expect("text"),
+    ]);
     assert_eq!(code(&printed), 0);
-    assert!(out(&printed).contains("[routes.orders.from]"), "{}", out(&printed));
+    assert!(
+        out(&printed).contains("[routes.orders.from]"),
+        "{}",
+        out(&printed)
+    );
 
     let folder = tempfile::tempdir().expect("a folder");
     let check = || {
@@ -209,7 +290,10 @@ fn a_right_configuration_is_0_and_found_where_it_is_said_to_be() {
         command.arg("check").env_clear().current_dir(folder.path());
         command
     };
-    let by_environment = check().env("POSTDATE_CONFIG", &example).output().expect("runs");
+    let by_environment = check()
+        .env("POSTDATE_CONFIG", &example)
+        .output()
+        .expect("runs");
     assert_eq!(code(&by_environment), 0, "{}", err(&by_environment));
     std::fs::copy(&example, folder.path().join("postdate.toml")).expect("copied");
     let by_place = check().output().expect("runs");

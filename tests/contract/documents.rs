@@ -28,12 +28,16 @@ fn configuration(reference: &str) -> String {
     let mut prose: Vec<&str> = Vec::new();
     let mut first_key = true;
     for line in reference.lines() {
-        let prose_line = line.strip_prefix("# ").or_else(|| (line == "#").then_some(""));
+        let prose_line = line
+            .strip_prefix("# ")
+            .or_else(|| (line == "#").then_some(""));
         if let Some(text) = prose_line {
             prose.push(text);
             continue;
         }
-        let (key, has_default) = line.strip_prefix('#').map_or((line, true), |key| (key, false));
+        let (key, has_default) = line
+            .strip_prefix('#')
+            .map_or((line, true), |key| (key, false));
         if let Some(table) = key.strip_prefix('[').and_then(|key| key.strip_suffix(']')) {
             writeln!(page, "\n## `[{table}]`\n\n{}", prose.join("\n")).expect("a String");
             first_key = true;
@@ -41,9 +45,15 @@ fn configuration(reference: &str) -> String {
             if std::mem::take(&mut first_key) {
                 page.push('\n');
             }
-            let value =
-                if has_default { format!("`{value}`") } else { format!("no default; for example `{value}`") };
-            let prose = prose.join("\n").replace('\n', "\n  ").replace("\n  \n", "\n\n");
+            let value = if has_default {
+                format!("`{value}`")
+            } else {
+                format!("no default; for example `{value}`")
+            };
+            let prose = prose
+                .join("\n")
+                .replace('\n', "\n  ")
+                .replace("\n  \n", "\n\n");
             writeln!(page, "- **`{name}`**: {value}\n\n  {prose}\n").expect("a String");
         } else if !prose.is_empty() {
             writeln!(page, "\n{}", prose.join("\n")).expect("a String");
@@ -67,7 +77,10 @@ fn the_command_line_is_fresh() {
     if std::env::var_os("UPDATE_DOCS").is_some() {
         std::fs::write(&path, &page).expect("written");
     }
-    assert!(read(path) == page, "docs/cli.md is not fresh: UPDATE_DOCS=1 cargo test --test contract");
+    assert!(
+        read(path) == page,
+        "docs/cli.md is not fresh: UPDATE_DOCS=1 cargo test --test contract"
+    );
 }
 
 /// Appends a command's help, then those of its commands.
@@ -75,10 +88,17 @@ fn commands(page: &mut String, command: &[&str]) {
     let help = help_of(command);
     let name = [&["postdate"][..], command].concat().join(" ");
     writeln!(page, "\n## `{name}`\n\n```text\n{}\n```", help.trim_end()).expect("a String");
-    let list = help.split_once("\nCommands:\n").map_or("", |(_, list)| list);
+    let list = help
+        .split_once("\nCommands:\n")
+        .map_or("", |(_, list)| list);
     for line in list.lines().take_while(|line| !line.is_empty()) {
         // The lines of a longer description begin further to the right.
-        let Some(line) = line.strip_prefix("  ").filter(|line| !line.starts_with(' ')) else { continue };
+        let Some(line) = line
+            .strip_prefix("  ")
+            .filter(|line| !line.starts_with(' '))
+        else {
+            continue;
+        };
         let name = line.split(' ').next().expect("a name");
         if name != "help" {
             commands(page, &[command, &[name]].concat());
@@ -91,10 +111,14 @@ fn each_decision_has_a_status() {
     for file in files("docs/adr") {
         let text = read(&file);
         let is_decision = file.file_name().is_some_and(|name| name != "README.md");
-        let status = text.lines().find_map(|line| line.strip_prefix("**Status.** "));
+        let status = text
+            .lines()
+            .find_map(|line| line.strip_prefix("**Status.** "));
         assert!(
             !is_decision
-                || status.is_some_and(|is| is.starts_with("Accepted") || is.starts_with("Overtaken by [")),
+                || status.is_some_and(
+                    |is| is.starts_with("Accepted") || is.starts_with("Overtaken by [")
+                ),
             "{}: {status:?}",
             file.display()
         );
@@ -103,7 +127,12 @@ fn each_decision_has_a_status() {
 
 /// Figures that documents state: the document, its words, and the constant that they are taken from.
 const FIGURES: &[(&str, &str, &str, &str)] = &[
-    ("glossary.md", "1,048,576 ms", "store/model/bundle.rs", "const SLICE_BITS: u32 = 20;"),
+    (
+        "glossary.md",
+        "1,048,576 ms",
+        "store/model/bundle.rs",
+        "const SLICE_BITS: u32 = 20;",
+    ),
     (
         "glossary.md",
         "each 400 ms",
@@ -128,7 +157,12 @@ const FIGURES: &[(&str, &str, &str, &str)] = &[
         "timer/settler.rs",
         "const TICK_INTERVAL: Duration = Duration::from_millis(250);",
     ),
-    ("faults.md", "up to eight times", "ingress/loops.rs", "const MAX_PASSES: u32 = 8;"),
+    (
+        "faults.md",
+        "up to eight times",
+        "ingress/loops.rs",
+        "const MAX_PASSES: u32 = 8;",
+    ),
     (
         "faults.md",
         "a record that was read three seconds ago",
@@ -183,7 +217,12 @@ const FIGURES: &[(&str, &str, &str, &str)] = &[
         "store/trail/record.rs",
         "const ROUTE_BYTES: usize = 8 << 20;\nconst PROCESS_BYTES: usize = 16 << 20;",
     ),
-    ("guarantees.md", "the newest twenty", "store/query/trail.rs", "const MAX_EVENTS: usize = 20;"),
+    (
+        "guarantees.md",
+        "the newest twenty",
+        "store/query/trail.rs",
+        "const MAX_EVENTS: usize = 20;",
+    ),
     (
         "why-it-holds.md",
         "65,536 records",
@@ -210,6 +249,9 @@ fn figures_in_prose_are_those_of_the_code() {
         let text = read(repository("docs").join(document));
         assert!(text.contains(words), "{document} says no longer: {words}");
         let code = read(repository("src").join(file));
-        assert!(code.contains(constant), "src/{file} has no longer: {constant}; {document} says: {words}");
+        assert!(
+            code.contains(constant),
+            "src/{file} has no longer: {constant}; {document} says: {words}"
+        );
     }
 }

@@ -12,7 +12,11 @@ use postdate::store::config::Topology;
 use super::{files, read, repository};
 
 fn sources(file: &Path) -> ConfigSources {
-    ConfigSources { file: Some(file.to_owned()), host_name: "here".to_owned(), ..ConfigSources::default() }
+    ConfigSources {
+        file: Some(file.to_owned()),
+        host_name: "here".to_owned(),
+        ..ConfigSources::default()
+    }
 }
 
 fn check(sources: ConfigSources) -> Result<Config, ConfigProblems> {
@@ -32,12 +36,19 @@ fn example(name: &str) -> ConfigSources {
 }
 
 fn route<'a>(config: &'a Config, name: &str) -> &'a Route {
-    config.routes.iter().find(|route| route.name.as_str() == name).expect("the route")
+    config
+        .routes
+        .iter()
+        .find(|route| route.name.as_str() == name)
+        .expect("the route")
 }
 
 /// Writes a file that lives as long as what is returned.
 fn written(extension: &str, text: &str) -> tempfile::TempPath {
-    let file = tempfile::Builder::new().suffix(extension).tempfile().expect("a temporary file");
+    let file = tempfile::Builder::new()
+        .suffix(extension)
+        .tempfile()
+        .expect("a temporary file");
     std::fs::write(file.path(), text).expect("written");
     file.into_temp_path()
 }
@@ -62,11 +73,24 @@ fn every_rejected_file_is_refused_with_its_texts_and_no_secret() {
     assert!(rejected.len() >= 25);
     for file in rejected {
         let text = read(&file);
-        let expected: Vec<&str> = text.lines().map_while(|line| line.strip_prefix("# expect: ")).collect();
-        assert!(!expected.is_empty(), "{} says nothing of what it expects", file.display());
-        let problems = check(sources(&file)).expect_err(&file.display().to_string()).to_string();
+        let expected: Vec<&str> = text
+            .lines()
+            .map_while(|line| line.strip_prefix("# expect: "))
+            .collect();
+        assert!(
+            !expected.is_empty(),
+            "{} says nothing of what it expects",
+            file.display()
+        );
+        let problems = check(sources(&file))
+            .expect_err(&file.display().to_string())
+            .to_string();
         for expected in expected {
-            assert!(problems.contains(expected), "{}: expected {expected:?} in\n{problems}", file.display());
+            assert!(
+                problems.contains(expected),
+                "{}: expected {expected:?} in\n{problems}",
+                file.display()
+            );
         }
         assert!(!problems.contains("hunter2"), "{problems}");
     }
@@ -85,22 +109,56 @@ fn the_reference_is_the_default_and_its_commented_keys_are_right() {
         })
         .filter(|line| !line.contains("_file = ") && !line.contains("tls = {"))
         .fold(String::new(), |text, line| text + line + "\n");
-    let config =
-        check(sources(&written(".toml", &uncommented))).unwrap_or_else(|problems| panic!("{problems}"));
-    assert_eq!((config.kafka.len(), config.rabbitmq.len(), config.routes.len()), (1, 1, 1));
+    let config = check(sources(&written(".toml", &uncommented)))
+        .unwrap_or_else(|problems| panic!("{problems}"));
+    assert_eq!(
+        (
+            config.kafka.len(),
+            config.rabbitmq.len(),
+            config.routes.len()
+        ),
+        (1, 1, 1)
+    );
     assert_eq!(config.shutdown_timeout, Duration::from_secs(20));
     assert_eq!(config.redis.partitions.count(), 64);
-    assert_eq!(config.cluster.name, "here:8025", "host and port of the admin listener");
+    assert_eq!(
+        config.cluster.name, "here:8025",
+        "host and port of the admin listener"
+    );
     let policy = &route(&config, "orders").policy;
-    assert_eq!(policy.retry, RetryPolicy { attempts: 16, initial_ms: 1000, max_ms: 300_000 });
-    assert_eq!(policy.headers, postdate::domain::route::HeaderNames::default());
-    assert_eq!((policy.dedupe_ms, policy.rate, policy.jitter_ms, policy.ordered), (0, None, 0, false));
+    assert_eq!(
+        policy.retry,
+        RetryPolicy {
+            attempts: 16,
+            initial_ms: 1000,
+            max_ms: 300_000
+        }
+    );
+    assert_eq!(
+        policy.headers,
+        postdate::domain::route::HeaderNames::default()
+    );
+    assert_eq!(
+        (
+            policy.dedupe_ms,
+            policy.rate,
+            policy.jitter_ms,
+            policy.ordered
+        ),
+        (0, None, 0, false)
+    );
     assert_eq!((policy.max_size, policy.max_headers), (1 << 20, 64 << 10));
-    assert_eq!(policy.dead_letters, postdate::domain::DeadLetterLimits::default());
+    assert_eq!(
+        policy.dead_letters,
+        postdate::domain::DeadLetterLimits::default()
+    );
     assert_eq!(policy.trail, postdate::domain::TrailLimits::default());
 
     for property in OWNED_PROPERTIES {
-        assert!(reference.contains(&format!("`{property}`")), "{property} is not in the reference");
+        assert!(
+            reference.contains(&format!("`{property}`")),
+            "{property} is not in the reference"
+        );
     }
 }
 
@@ -113,38 +171,81 @@ fn routes_take_defaults_and_differ_where_they_say_so() {
     assert_eq!(jobs.policy.max_delay_ms, 14 * 86_400_000);
     assert_eq!(archive.policy.on_invalid, OnInvalid::Drop);
     assert_eq!(
-        (&*archive.policy.headers.delay, &*archive.policy.headers.target),
+        (
+            &*archive.policy.headers.delay,
+            &*archive.policy.headers.target
+        ),
         ("x-deliver-in", "x-archive")
     );
     assert_eq!(archive.policy.rate, None);
-    assert_eq!(jobs.policy.rate, Some(RateLimit { per_second: 200, burst: 50 }));
-    assert_eq!((jobs.policy.dedupe_ms, jobs.policy.jitter_ms), (3_600_000, 30_000));
+    assert_eq!(
+        jobs.policy.rate,
+        Some(RateLimit {
+            per_second: 200,
+            burst: 50
+        })
+    );
+    assert_eq!(
+        (jobs.policy.dedupe_ms, jobs.policy.jitter_ms),
+        (3_600_000, 30_000)
+    );
     assert_eq!(archive.policy.delay_from, DelayFrom::Produced);
     assert_eq!(jobs.policy.delay_from, DelayFrom::Arrival);
     let letters = jobs.policy.dead_letters;
-    assert_eq!((letters.max, letters.keep_ms, letters.max_bytes), (10_000, 90 * 86_400_000, 256 << 20));
-    assert!(matches!(&jobs.from, Endpoint::Rabbitmq { prefetch: 500, .. }));
+    assert_eq!(
+        (letters.max, letters.keep_ms, letters.max_bytes),
+        (10_000, 90 * 86_400_000, 256 << 20)
+    );
+    assert!(matches!(
+        &jobs.from,
+        Endpoint::Rabbitmq { prefetch: 500, .. }
+    ));
     assert!(matches!(&jobs.from, Endpoint::Rabbitmq { queue, .. } if queue == "jobs.delayed"));
-    assert_eq!(config.admin.read_tokens.tokens[0].expose(), "read-me-not-from-afar");
+    assert_eq!(
+        config.admin.read_tokens.tokens[0].expose(),
+        "read-me-not-from-afar"
+    );
 }
 
 #[test]
 fn yaml_says_the_same_as_toml() {
     let config = check(example("kubernetes.yaml")).expect("right");
     let orders = route(&config, "orders");
-    assert_eq!(orders.policy.retry, RetryPolicy { attempts: 8, initial_ms: 1000, max_ms: 300_000 });
+    assert_eq!(
+        orders.policy.retry,
+        RetryPolicy {
+            attempts: 8,
+            initial_ms: 1000,
+            max_ms: 300_000
+        }
+    );
     assert_eq!(orders.policy.max_pending, 5_000_000);
-    assert_eq!(config.kafka["main"].properties["socket.keepalive.enable"].expose(), "true");
-    assert_eq!(config.kafka["main"].properties["queued.max.messages.kbytes"].expose(), "32768");
-    let printed = config::load(example("kubernetes.yaml")).expect("read").print();
-    for expected in ["max_pending = 5000000", "attempts = 8", "\"queued.max.messages.kbytes\" = 32768"] {
+    assert_eq!(
+        config.kafka["main"].properties["socket.keepalive.enable"].expose(),
+        "true"
+    );
+    assert_eq!(
+        config.kafka["main"].properties["queued.max.messages.kbytes"].expose(),
+        "32768"
+    );
+    let printed = config::load(example("kubernetes.yaml"))
+        .expect("read")
+        .print();
+    for expected in [
+        "max_pending = 5000000",
+        "attempts = 8",
+        "\"queued.max.messages.kbytes\" = 32768",
+    ] {
         assert!(printed.contains(expected), "{expected}: {printed}");
     }
 }
 
 #[test]
 fn the_layers_stand_in_their_order() {
-    let file = written(".toml", &format!("[redis]\nprefix = \"file\"\n[timer]\nclaim = \"11s\"\n{SMALL}"));
+    let file = written(
+        ".toml",
+        &format!("[redis]\nprefix = \"file\"\n[timer]\nclaim = \"11s\"\n{SMALL}"),
+    );
     let environment = [
         ("POSTDATE_REDIS__PREFIX", "123456"),
         ("POSTDATE_REDIS__URL", "redis://:007@environment"),
@@ -159,7 +260,9 @@ fn the_layers_stand_in_their_order() {
         ("POSTDATE_LOG", "debug"),
     ];
     let mut sources = sources(&file);
-    sources.environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+    sources.environment = environment
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .to_vec();
     sources.set = vec![
         "redis.url=redis://set".to_owned(),
         "kafka.main.properties.client.rack=a=b".to_owned(),
@@ -174,10 +277,19 @@ fn the_layers_stand_in_their_order() {
     assert_eq!(config.shutdown_timeout, Duration::from_secs(9));
     assert_eq!(config.log.filter.as_deref(), Some("debug"));
     let route = route(&config, "new-orders");
-    assert_eq!((route.policy.max_pending, route.policy.retry.attempts), (1000, 3));
+    assert_eq!(
+        (route.policy.max_pending, route.policy.retry.attempts),
+        (1000, 3)
+    );
     assert_eq!(route.to.name(), "other");
     let properties = &config.kafka["main"].properties;
-    assert_eq!((properties["sasl.password"].expose(), properties["client.rack"].expose()), ("007", "a=b"));
+    assert_eq!(
+        (
+            properties["sasl.password"].expose(),
+            properties["client.rack"].expose()
+        ),
+        ("007", "a=b")
+    );
 }
 
 #[test]
@@ -191,8 +303,14 @@ fn the_environment_makes_no_new_route_and_every_problem_names_its_source() {
         ("POSTDATE_REDIS__POOL", "5"),
         ("POSTDATE_LOG", "a=b=c"),
     ];
-    sources.environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
-    sources.set = vec!["timer.claim=1".to_owned(), "hunter2".to_owned(), "redis..url=x".to_owned()];
+    sources.environment = environment
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .to_vec();
+    sources.set = vec![
+        "timer.claim=1".to_owned(),
+        "hunter2".to_owned(),
+        "redis..url=x".to_owned(),
+    ];
     let problems = check(sources).expect_err("wrong").to_string();
     for expected in [
         "environment POSTDATE_ROUTES__ORDRES__MAX_DELAY: `routes.ordres` is not in the file",
@@ -205,7 +323,10 @@ fn the_environment_makes_no_new_route_and_every_problem_names_its_source() {
         "--set redis..url: not the name of a key",
         "redis.prefx: unknown key; did you mean `redis.prefix`?",
     ] {
-        assert!(problems.contains(expected), "expected {expected:?} in\n{problems}");
+        assert!(
+            problems.contains(expected),
+            "expected {expected:?} in\n{problems}"
+        );
     }
     assert!(!problems.contains("hunter2"));
     assert_eq!(problems.lines().count(), 9, "{problems}");
@@ -213,37 +334,59 @@ fn the_environment_makes_no_new_route_and_every_problem_names_its_source() {
 
 #[test]
 fn secrets_come_from_files_without_their_last_line_break() {
-    let (url, tokens) =
-        (written("", "redis://:pa ss@h\r\n"), written("", "the-first-of-two\nthe-second-of-two\n"));
+    let (url, tokens) = (
+        written("", "redis://:pa ss@h\r\n"),
+        written("", "the-first-of-two\nthe-second-of-two\n"),
+    );
     let properties = written("", "# secret\nsasl.password=a=b\n");
     let text = format!(
         "[redis]\nurl_file = {url:?}\n[admin]\nlisten = \"0.0.0.0:1\"\nwrite_tokens_file = {tokens:?}\n{}",
-        SMALL.replace("brokers", &format!("properties_file = {properties:?}\nbrokers"))
+        SMALL.replace(
+            "brokers",
+            &format!("properties_file = {properties:?}\nbrokers")
+        )
     );
-    let config = check(sources(&written(".toml", &text))).unwrap_or_else(|problems| panic!("{problems}"));
+    let config =
+        check(sources(&written(".toml", &text))).unwrap_or_else(|problems| panic!("{problems}"));
     assert_eq!(place(&config), "redis://:pa ss@h");
     let list = &config.admin.write_tokens;
     assert_eq!(list.file.as_deref(), Some(&*tokens));
-    let tokens: Vec<&str> = list.tokens.iter().map(postdate::domain::Secret::expose).collect();
+    let tokens: Vec<&str> = list
+        .tokens
+        .iter()
+        .map(postdate::domain::Secret::expose)
+        .collect();
     assert_eq!(tokens, ["the-first-of-two", "the-second-of-two"]);
-    assert_eq!(config.kafka["main"].properties["sasl.password"].expose(), "a=b");
+    assert_eq!(
+        config.kafka["main"].properties["sasl.password"].expose(),
+        "a=b"
+    );
 }
 
 #[test]
 fn what_is_printed_names_each_source_hides_secrets_and_can_be_read_again() {
     let mut sources = example("kafka-to-kafka.toml");
-    sources.environment = vec![("POSTDATE_ADMIN__WRITE_TOKENS".to_owned(), "[\"hunter2\"]".to_owned())];
-    sources.set =
-        ["timer.claim=12s", "traces.endpoint=http://here/v1/traces", "traces.authorization=Basic hunter3"]
-            .map(str::to_owned)
-            .into();
+    sources.environment = vec![(
+        "POSTDATE_ADMIN__WRITE_TOKENS".to_owned(),
+        "[\"hunter2\"]".to_owned(),
+    )];
+    sources.set = [
+        "timer.claim=12s",
+        "traces.endpoint=http://here/v1/traces",
+        "traces.authorization=Basic hunter3",
+    ]
+    .map(str::to_owned)
+    .into();
     let printed = config::load(sources).expect("read").print();
     let file = repository("config/examples/kafka-to-kafka.toml");
     for expected in [
         "claim = \"12s\"  # --set timer.claim".to_owned(),
         "lookahead = \"250ms\"  # default".to_owned(),
         "write_tokens = [\"***\"]  # environment POSTDATE_ADMIN__WRITE_TOKENS".to_owned(),
-        format!("url = \"rediss://***@redis.example:6380/0\"  # {}", file.display()),
+        format!(
+            "url = \"rediss://***@redis.example:6380/0\"  # {}",
+            file.display()
+        ),
         format!("\"sasl.password\" = \"***\"  # {}", file.display()),
         format!("\"sasl.username\" = \"postdate\"  # {}", file.display()),
         format!("max_delay = \"90d\"  # {}", file.display()),
@@ -252,16 +395,23 @@ fn what_is_printed_names_each_source_hides_secrets_and_can_be_read_again() {
         "name = \"here:8025\"  # default".to_owned(),
         "authorization = \"***\"  # --set traces.authorization".to_owned(),
     ] {
-        assert!(printed.contains(&expected), "expected {expected:?} in\n{printed}");
+        assert!(
+            printed.contains(&expected),
+            "expected {expected:?} in\n{printed}"
+        );
     }
     for secret in ["hunter2", "hunter3", "\"secret\"", ":secret@"] {
         assert!(!printed.contains(secret), "{secret} in\n{printed}");
     }
-    let again =
-        check(self::sources(&written(".toml", &printed))).unwrap_or_else(|problems| panic!("{problems}"));
+    let again = check(self::sources(&written(".toml", &printed)))
+        .unwrap_or_else(|problems| panic!("{problems}"));
     assert_eq!(again.timer.claim, Duration::from_secs(12));
     assert_eq!(
         route(&again, "orders").policy.retry,
-        RetryPolicy { attempts: 30, initial_ms: 500, max_ms: 600_000 }
+        RetryPolicy {
+            attempts: 30,
+            initial_ms: 500,
+            max_ms: 600_000
+        }
     );
 }

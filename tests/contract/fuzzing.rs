@@ -10,7 +10,10 @@ fn locked(path: &str) -> BTreeMap<String, BTreeSet<String>> {
     let mut versions: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for package in lock["package"].as_array().expect("packages") {
         let text = |key: &str| package[key].as_str().expect("a text").to_owned();
-        versions.entry(text("name")).or_default().insert(text("version"));
+        versions
+            .entry(text("name"))
+            .or_default()
+            .insert(text("version"));
     }
     versions
 }
@@ -20,7 +23,11 @@ fn fuzzers_run_the_versions_that_are_released() {
     let released = locked("Cargo.lock");
     let other: Vec<_> = locked("fuzz/Cargo.lock")
         .into_iter()
-        .filter(|(name, versions)| released.get(name).is_some_and(|known| !versions.is_subset(known)))
+        .filter(|(name, versions)| {
+            released
+                .get(name)
+                .is_some_and(|known| !versions.is_subset(known))
+        })
         .collect();
     assert!(
         other.is_empty(),
@@ -33,9 +40,22 @@ fn every_fuzzer_has_its_entry_point_and_its_row() {
     let page = read(repository("docs/fuzzing.md"));
     let entry_points = read(repository("src/fuzzing.rs"));
     for file in files("fuzz/targets") {
-        let target = file.file_stem().and_then(|name| name.to_str()).expect("a name").to_owned();
-        assert!(read(&file).contains(&format!("postdate::fuzzing::{target}(data)")), "{target}");
-        assert!(entry_points.contains(&target), "src/fuzzing.rs has no {target}");
-        assert!(page.contains(&format!("`{target}`")), "docs/fuzzing.md has no row for {target}");
+        let target = file
+            .file_stem()
+            .and_then(|name| name.to_str())
+            .expect("a name")
+            .to_owned();
+        assert!(
+            read(&file).contains(&format!("postdate::fuzzing::{target}(data)")),
+            "{target}"
+        );
+        assert!(
+            entry_points.contains(&target),
+            "src/fuzzing.rs has no {target}"
+        );
+        assert!(
+            page.contains(&format!("`{target}`")),
+            "docs/fuzzing.md has no row for {target}"
+        );
     }
 }

@@ -10,7 +10,8 @@ use super::{files, read, repository};
 /// Labels that Prometheus adds to each sample of a scrape, and those of its own metrics.
 const SCRAPE_LABELS: &[&str] = &["job", "instance", "namespace"];
 /// Metrics that Prometheus makes itself, with their labels.
-const PROMETHEUS_METRICS: &[(&str, &[&str])] = &[("up", &[]), ("ALERTS", &["alertname", "alertstate"])];
+const PROMETHEUS_METRICS: &[(&str, &[&str])] =
+    &[("up", &[]), ("ALERTS", &["alertname", "alertstate"])];
 /// Endings of the series of a histogram.
 const HISTOGRAM_SERIES: &[&str] = &["_bucket", "_sum", "_count"];
 const RUNBOOKS: &str = "https://github.com/postdate/postdate/blob/main/docs/runbooks.md#";
@@ -24,15 +25,29 @@ struct Metric {
 /// The registry, as `docs/metrics.md` has it.
 fn registry() -> BTreeMap<String, Metric> {
     let page = read(repository("docs/metrics.md"));
-    let rows = page.lines().filter_map(|line| line.strip_prefix("| `postdate_"));
+    let rows = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `postdate_"));
     let all: BTreeMap<_, _> = rows
         .map(|row| {
             let mut cells = row.split(" | ");
-            let name = format!("postdate_{}", cells.next().expect("a name").trim_end_matches('`'));
+            let name = format!(
+                "postdate_{}",
+                cells.next().expect("a name").trim_end_matches('`')
+            );
             let is_histogram = cells.next().expect("a type").starts_with("histogram");
-            let labels =
-                cells.next().expect("labels").split(", ").map(|label| label.trim_matches('`').to_owned());
-            (name, Metric { is_histogram, labels: labels.filter(|label| !label.is_empty()).collect() })
+            let labels = cells
+                .next()
+                .expect("labels")
+                .split(", ")
+                .map(|label| label.trim_matches('`').to_owned());
+            (
+                name,
+                Metric {
+                    is_histogram,
+                    labels: labels.filter(|label| !label.is_empty()).collect(),
+                },
+            )
         })
         .collect();
     assert!(all.len() > 30, "the table of docs/metrics.md was not found");
@@ -59,7 +74,9 @@ fn words(query: &str) -> Vec<(&str, &str)> {
 
 /// Matchers of a series, each with its value: `route="a", part=~"b|c"` after an opening brace.
 fn matchers(rest: &str) -> Vec<(&str, &str)> {
-    let Some(mut rest) = rest.strip_prefix('{') else { return Vec::new() };
+    let Some(mut rest) = rest.strip_prefix('{') else {
+        return Vec::new();
+    };
     let mut all = Vec::new();
     loop {
         rest = rest.trim_start_matches([',', ' ']);
@@ -76,18 +93,28 @@ fn matchers(rest: &str) -> Vec<(&str, &str)> {
 
 /// Labels of the grouping of a query: those between the parentheses behind `by`, `on`, `ignoring` and `without`.
 fn grouping_labels(query: &str) -> BTreeSet<&str> {
-    let groups =
-        words(query).into_iter().filter(|(word, _)| matches!(*word, "by" | "on" | "ignoring" | "without"));
+    let groups = words(query)
+        .into_iter()
+        .filter(|(word, _)| matches!(*word, "by" | "on" | "ignoring" | "without"));
     let lists = groups.map(|(word, rest)| {
-        let list = rest.strip_prefix('(').unwrap_or_else(|| panic!("{word} without labels in {query}"));
+        let list = rest
+            .strip_prefix('(')
+            .unwrap_or_else(|| panic!("{word} without labels in {query}"));
         list.split_once(')').expect("its end").0
     });
-    lists.flat_map(|list| list.split(',')).map(str::trim).collect()
+    lists
+        .flat_map(|list| list.split(','))
+        .map(str::trim)
+        .collect()
 }
 
 /// Fixed words in the source, by which matchers can be checked: each stands there in quotes.
 fn source() -> String {
-    files("src").iter().filter(|file| file.extension().is_some_and(|e| e == "rs")).map(read).collect()
+    files("src")
+        .iter()
+        .filter(|file| file.extension().is_some_and(|e| e == "rs"))
+        .map(read)
+        .collect()
 }
 
 /// Checks queries against the registry. Recorded series are metrics too.
@@ -99,8 +126,14 @@ struct QueryCheck {
 
 impl QueryCheck {
     fn new() -> Self {
-        let recorded = rules().filter_map(|rule| rule["record"].as_str().map(str::to_owned)).collect();
-        Self { registry: registry(), recorded, source: source() }
+        let recorded = rules()
+            .filter_map(|rule| rule["record"].as_str().map(str::to_owned))
+            .collect();
+        Self {
+            registry: registry(),
+            recorded,
+            source: source(),
+        }
     }
 
     /// Labels of a series; `None` if there is no such series.
@@ -111,7 +144,11 @@ impl QueryCheck {
         if self.recorded.contains(series) {
             return Some(BTreeSet::from(["route"]));
         }
-        if let Some(metric) = self.registry.get(series).filter(|metric| !metric.is_histogram) {
+        if let Some(metric) = self
+            .registry
+            .get(series)
+            .filter(|metric| !metric.is_histogram)
+        {
             return Some(metric.labels.iter().map(String::as_str).collect());
         }
         let (ending, histogram) = HISTOGRAM_SERIES
@@ -145,10 +182,15 @@ impl QueryCheck {
                 if !labels.contains(label) && !SCRAPE_LABELS.contains(&label) {
                     findings.push(format!("{place}: {word} has no label {label}"));
                 }
-                if matches!(label, "reason" | "cause" | "op" | "what" | "result" | "policy") {
-                    let missing =
-                        value.split('|').filter(|word| !self.source.contains(&format!("\"{word}\"")));
-                    findings.extend(missing.map(|word| format!("{place}: {label} is never {word}")));
+                if matches!(
+                    label,
+                    "reason" | "cause" | "op" | "what" | "result" | "policy"
+                ) {
+                    let missing = value
+                        .split('|')
+                        .filter(|word| !self.source.contains(&format!("\"{word}\"")));
+                    findings
+                        .extend(missing.map(|word| format!("{place}: {label} is never {word}")));
                 }
             }
             known.extend(labels);
@@ -156,14 +198,19 @@ impl QueryCheck {
         if series == 0 {
             findings.push(format!("{place}: no metric in {query}"));
         }
-        let unknown = grouping_labels(query).into_iter().filter(|label| !known.contains(label));
-        findings.extend(unknown.map(|label| format!("{place}: no metric of {query} has the label {label}")));
+        let unknown = grouping_labels(query)
+            .into_iter()
+            .filter(|label| !known.contains(label));
+        findings.extend(
+            unknown.map(|label| format!("{place}: no metric of {query} has the label {label}")),
+        );
         findings
     }
 }
 
 fn yaml(path: &str) -> Value {
-    serde_saphyr::from_str(&read(repository(path))).unwrap_or_else(|error| panic!("{path}: {error}"))
+    serde_saphyr::from_str(&read(repository(path)))
+        .unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
 fn list(value: &Value) -> impl Iterator<Item = &Value> {
@@ -173,13 +220,18 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
 /// The rules of `deploy/prometheus/alerts.yaml`.
 fn rules() -> impl Iterator<Item = Value> {
     let file = yaml("deploy/prometheus/alerts.yaml");
-    let rules: Vec<_> = list(&file["groups"]).flat_map(|group| list(&group["rules"])).cloned().collect();
+    let rules: Vec<_> = list(&file["groups"])
+        .flat_map(|group| list(&group["rules"]))
+        .cloned()
+        .collect();
     assert!(rules.len() > 10, "the rules were not found");
     rules.into_iter()
 }
 
 fn text<'a>(value: &'a Value, key: &str) -> &'a str {
-    value[key].as_str().unwrap_or_else(|| panic!("no {key} in {value}"))
+    value[key]
+        .as_str()
+        .unwrap_or_else(|| panic!("no {key} in {value}"))
 }
 
 /// Queries of the dashboards with their places: of panels, annotations and variables.
@@ -191,17 +243,24 @@ fn dashboard_queries() -> Vec<(String, String)> {
         for panel in list(&dashboard["panels"]) {
             let place = format!("{title}, {}", text(panel, "title"));
             all.extend(
-                list(&panel["targets"]).map(|target| (place.clone(), text(target, "expr").to_owned())),
+                list(&panel["targets"])
+                    .map(|target| (place.clone(), text(target, "expr").to_owned())),
             );
         }
         let annotations = list(&dashboard["annotations"]["list"]);
-        all.extend(
-            annotations.map(|a| (format!("{title}, {}", text(a, "name")), text(a, "expr").to_owned())),
-        );
-        for variable in list(&dashboard["templating"]["list"]).filter(|variable| variable["type"] == "query")
+        all.extend(annotations.map(|a| {
+            (
+                format!("{title}, {}", text(a, "name")),
+                text(a, "expr").to_owned(),
+            )
+        }));
+        for variable in
+            list(&dashboard["templating"]["list"]).filter(|variable| variable["type"] == "query")
         {
             let definition = text(variable, "definition");
-            let series = definition.strip_prefix("label_values(").and_then(|rest| rest.rsplit_once(", "));
+            let series = definition
+                .strip_prefix("label_values(")
+                .and_then(|rest| rest.rsplit_once(", "));
             let (series, label) = series.expect("label_values(SERIES, LABEL)");
             let query = format!("sum by ({}) ({series})", label.trim_end_matches(')'));
             all.push((format!("{title}, ${}", text(variable, "name")), query));
@@ -215,17 +274,47 @@ fn dashboard_queries() -> Vec<(String, String)> {
 fn the_check_of_queries_finds_what_is_wrong() {
     let check = QueryCheck::new();
     for (query, expected) in [
-        ("max by (route) (postdate_pending{job=~\"$job\", route=\"a\"}) > 1", None),
-        ("rate(postdate_lateness_seconds_bucket{le=\"1.0\"}[5m])", None),
+        (
+            "max by (route) (postdate_pending{job=~\"$job\", route=\"a\"}) > 1",
+            None,
+        ),
+        (
+            "rate(postdate_lateness_seconds_bucket{le=\"1.0\"}[5m])",
+            None,
+        ),
         ("route:postdate_late:ratio_rate5m > 1 and up == 1", None),
-        ("postdate_ingress_paused{reason=~\"store|store_memory\"}", None),
-        ("postdate_ingress_paused{reason=\"tired\"}", Some("reason is never tired")),
-        ("rate(postdate_published[5m])", Some("there is no metric postdate_published")),
-        ("postdate_lateness_seconds > 1", Some("there is no metric postdate_lateness_seconds")),
-        ("postdate_pending_bucket", Some("there is no metric postdate_pending_bucket")),
-        ("postdate_pending{reason=\"store\"}", Some("postdate_pending has no label reason")),
-        ("sum by (route, part) (postdate_pending)", Some("has the label part")),
-        ("route:postdate_late:ratio_rate9m", Some("there is no metric route:postdate_late:ratio_rate9m")),
+        (
+            "postdate_ingress_paused{reason=~\"store|store_memory\"}",
+            None,
+        ),
+        (
+            "postdate_ingress_paused{reason=\"tired\"}",
+            Some("reason is never tired"),
+        ),
+        (
+            "rate(postdate_published[5m])",
+            Some("there is no metric postdate_published"),
+        ),
+        (
+            "postdate_lateness_seconds > 1",
+            Some("there is no metric postdate_lateness_seconds"),
+        ),
+        (
+            "postdate_pending_bucket",
+            Some("there is no metric postdate_pending_bucket"),
+        ),
+        (
+            "postdate_pending{reason=\"store\"}",
+            Some("postdate_pending has no label reason"),
+        ),
+        (
+            "sum by (route, part) (postdate_pending)",
+            Some("has the label part"),
+        ),
+        (
+            "route:postdate_late:ratio_rate9m",
+            Some("there is no metric route:postdate_late:ratio_rate9m"),
+        ),
         ("vector(1)", Some("no metric in")),
     ] {
         let findings = check.findings("here", query).join("\n");
@@ -241,7 +330,10 @@ fn alerts_and_dashboards_name_only_metrics_and_labels_of_the_registry() {
     let check = QueryCheck::new();
     let mut findings = Vec::new();
     for rule in rules() {
-        let name = rule["alert"].as_str().or(rule["record"].as_str()).expect("a name");
+        let name = rule["alert"]
+            .as_str()
+            .or(rule["record"].as_str())
+            .expect("a name");
         findings.extend(check.findings(name, text(&rule, "expr")));
     }
     for (place, query) in dashboard_queries() {
@@ -261,7 +353,10 @@ fn runbooks_name_only_metrics_of_the_registry() {
         assert!(registry.contains_key(name), "docs/runbooks.md names {name}");
         let matchers = matchers(&page[at + name.len()..]);
         for (label, _) in matchers {
-            assert!(registry[name].labels.contains(label), "docs/runbooks.md: {name} has no label {label}");
+            assert!(
+                registry[name].labels.contains(label),
+                "docs/runbooks.md: {name} has no label {label}"
+            );
         }
         named += 1;
     }
@@ -270,10 +365,14 @@ fn runbooks_name_only_metrics_of_the_registry() {
 
 /// Anchors of a page's headings, as GitHub makes them.
 fn anchors(page: &str) -> BTreeSet<String> {
-    let headings = page
-        .lines()
-        .filter_map(|line| line.trim_start_matches('#').strip_prefix(' ').filter(|_| line.starts_with('#')));
-    headings.map(|heading| heading.to_lowercase().replace(' ', "-")).collect()
+    let headings = page.lines().filter_map(|line| {
+        line.trim_start_matches('#')
+            .strip_prefix(' ')
+            .filter(|_| line.starts_with('#'))
+    });
+    headings
+        .map(|heading| heading.to_lowercase().replace(' ', "-"))
+        .collect()
 }
 
 #[test]
@@ -285,19 +384,44 @@ fn each_alert_is_complete_and_has_an_entry_in_the_runbooks() {
         let name = text(&alert, "alert");
         let annotations = &alert["annotations"];
         let severity = text(&alert["labels"], "severity");
-        assert!(matches!(severity, "critical" | "warning"), "{name}: {severity}");
-        let shown = format!("{}{}", text(annotations, "summary"), text(annotations, "description"));
-        let shows_value = shown.contains("$value") || matches!(name, "PostdateGone" | "PostdateRoutePaused");
+        assert!(
+            matches!(severity, "critical" | "warning"),
+            "{name}: {severity}"
+        );
+        let shown = format!(
+            "{}{}",
+            text(annotations, "summary"),
+            text(annotations, "description")
+        );
+        let shows_value =
+            shown.contains("$value") || matches!(name, "PostdateGone" | "PostdateRoutePaused");
         assert!(shows_value, "{name}: the description has no value");
-        let anchor = text(annotations, "runbook_url").strip_prefix(RUNBOOKS).expect("the runbooks");
+        let anchor = text(annotations, "runbook_url")
+            .strip_prefix(RUNBOOKS)
+            .expect("the runbooks");
         assert_eq!(anchor, name.to_lowercase());
-        assert!(anchors.contains(anchor), "docs/runbooks.md has no entry {name}");
-        let entry = page.split(&format!("\n## {name}\n\n")).nth(1).expect("its entry");
-        let said = if severity == "critical" { "**Critical.**" } else { "**Warning.**" };
-        assert!(entry.starts_with(said), "the entry {name} begins with {said}");
+        assert!(
+            anchors.contains(anchor),
+            "docs/runbooks.md has no entry {name}"
+        );
+        let entry = page
+            .split(&format!("\n## {name}\n\n"))
+            .nth(1)
+            .expect("its entry");
+        let said = if severity == "critical" {
+            "**Critical.**"
+        } else {
+            "**Warning.**"
+        };
+        assert!(
+            entry.starts_with(said),
+            "the entry {name} begins with {said}"
+        );
         assert!(names.insert(name.to_owned()), "{name} stands twice");
     }
-    let entries = page.lines().filter_map(|line| line.strip_prefix("## Postdate"));
+    let entries = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("## Postdate"));
     let entries: BTreeSet<_> = entries.map(|rest| format!("Postdate{rest}")).collect();
     assert_eq!(entries, names, "each entry has its alert");
 }
@@ -305,13 +429,21 @@ fn each_alert_is_complete_and_has_an_entry_in_the_runbooks() {
 #[test]
 fn each_alert_is_tested_firing_and_not_firing() {
     let tests = yaml("deploy/prometheus/alerts.test.yaml");
-    let cases: Vec<_> = list(&tests["tests"]).flat_map(|test| list(&test["alert_rule_test"])).collect();
+    let cases: Vec<_> = list(&tests["tests"])
+        .flat_map(|test| list(&test["alert_rule_test"]))
+        .collect();
     for alert in rules().filter(|rule| rule["alert"].is_string()) {
         let name = text(&alert, "alert");
         let of_alert = || cases.iter().filter(|case| case["alertname"] == name);
         let fires = |case: &&Value| list(&case["exp_alerts"]).count() > 0;
-        assert!(of_alert().any(&fires), "{name} never fires in alerts.test.yaml");
-        assert!(of_alert().any(|case| !fires(case)), "{name} always fires in alerts.test.yaml");
+        assert!(
+            of_alert().any(&fires),
+            "{name} never fires in alerts.test.yaml"
+        );
+        assert!(
+            of_alert().any(|case| !fires(case)),
+            "{name} always fires in alerts.test.yaml"
+        );
     }
 }
 
@@ -321,10 +453,17 @@ fn links_to_the_runbooks_lead_to_an_entry() {
     let mut links = 0;
     for document in ["metrics.md", "kubernetes.md", "faults.md", "runbooks.md"] {
         let page = read(repository("docs").join(document));
-        let own = if document == "runbooks.md" { "](#" } else { "](runbooks.md#" };
+        let own = if document == "runbooks.md" {
+            "](#"
+        } else {
+            "](runbooks.md#"
+        };
         for (at, _) in page.match_indices(own) {
             let anchor = page[at + own.len()..].split(')').next().expect("its end");
-            assert!(anchors.contains(anchor), "docs/{document} leads to #{anchor}, which is not there");
+            assert!(
+                anchors.contains(anchor),
+                "docs/{document} leads to #{anchor}, which is not there"
+            );
             links += 1;
         }
     }
@@ -339,7 +478,10 @@ fn commands_of_the_runbooks_exist() {
     for (at, _) in page.match_indices("postdate ") {
         let before = page[..at].chars().next_back();
         let is_command = matches!(before, Some('`' | '\n')) || page[..at].ends_with("-- ");
-        let line = page[at..].split(['`', '\n', '#', ';']).next().expect("a line");
+        let line = page[at..]
+            .split(['`', '\n', '#', ';'])
+            .next()
+            .expect("a line");
         if is_command {
             typed.insert(line.split_whitespace().skip(1).collect());
         }

@@ -25,7 +25,8 @@ const TEST_END: &str = "[/test]";
 type Record = BTreeMap<String, BTreeMap<String, String>>;
 
 fn record() -> Record {
-    let value: Value = serde_json::from_str(&read(repository("docs/producers.json"))).expect("JSON");
+    let value: Value =
+        serde_json::from_str(&read(repository("docs/producers.json"))).expect("JSON");
     serde_json::from_value(value).expect("docs/producers.json: an object for each client")
 }
 
@@ -34,7 +35,10 @@ fn cut(text: &str) -> String {
     let mut kept = String::new();
     let mut is_test = false;
     for line in text.lines() {
-        let mark = line.trim_start().trim_start_matches(['/', '#']).trim_start();
+        let mark = line
+            .trim_start()
+            .trim_start_matches(['/', '#'])
+            .trim_start();
         match mark {
             TEST_BEGIN => {
                 assert!(!is_test, "{TEST_BEGIN} within another one");
@@ -54,7 +58,11 @@ fn cut(text: &str) -> String {
 
 /// Word of a code block for a program.
 fn fence_word(program: &ClientProgram) -> &'static str {
-    match program.source.rsplit_once('.').map(|(_, extension)| extension) {
+    match program
+        .source
+        .rsplit_once('.')
+        .map(|(_, extension)| extension)
+    {
         Some("java") => "java",
         Some("py") => "python",
         Some("go") => "go",
@@ -71,7 +79,11 @@ fn fence_word(program: &ClientProgram) -> &'static str {
 fn snippet(program: &ClientProgram, record: &Record) -> String {
     let code = cut(&read(repository(&program.path())));
     let has_run = record.contains_key(&program.name());
-    let note = if has_run { "" } else { "**Not run:** its toolchain or its library was not at hand.\n\n" };
+    let note = if has_run {
+        ""
+    } else {
+        "**Not run:** its toolchain or its library was not at hand.\n\n"
+    };
     format!("{note}```{}\n{code}\n```", fence_word(program))
 }
 
@@ -87,9 +99,16 @@ fn client_table(record: &Record) -> String {
         };
         let row = if let Some(run) = record.get(&program.name()) {
             let client = format!("{} ({})", run["library"], run["toolchain"]);
-            format!("{client} | {} | {} | {} | {}", run["date"], run["broker"], run["delay"], run["moment"])
+            format!(
+                "{client} | {} | {} | {} | {}",
+                run["date"], run["broker"], run["delay"], run["moment"]
+            )
         } else {
-            let language = if program.language == "dotnet" { ".NET" } else { fence_word(program) };
+            let language = if program.language == "dotnet" {
+                ".NET"
+            } else {
+                fence_word(program)
+            };
             format!("{language}, {broker} | not run | | |")
         };
         writeln!(made, "| {row} |").expect("a String");
@@ -105,13 +124,24 @@ fn page(text: &str, record: &Record) -> String {
         writeln!(made, "{line}").expect("a String");
         let part = if line == TABLE_BEGIN {
             client_table(record)
-        } else if let Some(path) = line.strip_prefix(CUT_BEGIN).and_then(|rest| rest.strip_suffix(" -->")) {
-            let program = CLIENT_PROGRAMS.iter().find(|program| program.path() == path);
-            snippet(program.unwrap_or_else(|| panic!("{path} is no client's program")), record)
+        } else if let Some(path) = line
+            .strip_prefix(CUT_BEGIN)
+            .and_then(|rest| rest.strip_suffix(" -->"))
+        {
+            let program = CLIENT_PROGRAMS
+                .iter()
+                .find(|program| program.path() == path);
+            snippet(
+                program.unwrap_or_else(|| panic!("{path} is no client's program")),
+                record,
+            )
         } else {
             continue;
         };
-        assert!(lines.by_ref().any(|line| line == PART_END), "no {PART_END} behind {line}");
+        assert!(
+            lines.by_ref().any(|line| line == PART_END),
+            "no {PART_END} behind {line}"
+        );
         writeln!(made, "{part}\n{PART_END}").expect("a String");
     }
     made
@@ -125,19 +155,31 @@ fn the_page_of_producers_is_fresh() {
     if std::env::var_os("UPDATE_DOCS").is_some() {
         std::fs::write(&path, &made).expect("written");
     }
-    assert!(read(path) == made, "docs/producers.md is not fresh: UPDATE_DOCS=1 cargo test --test contract");
+    assert!(
+        read(path) == made,
+        "docs/producers.md is not fresh: UPDATE_DOCS=1 cargo test --test contract"
+    );
     for program in CLIENT_PROGRAMS {
         let begin = format!("{CUT_BEGIN}{} -->", program.path());
-        assert_eq!(made.matches(&begin).count(), 1, "{}: once on the page", program.path());
+        assert_eq!(
+            made.matches(&begin).count(),
+            1,
+            "{}: once on the page",
+            program.path()
+        );
     }
     for name in record().keys() {
-        assert!(CLIENT_PROGRAMS.iter().any(|program| program.name() == *name), "{name} is no client");
+        assert!(
+            CLIENT_PROGRAMS
+                .iter()
+                .any(|program| program.name() == *name),
+            "{name} is no client"
+        );
     }
 }
 
 #[test]
 fn what_only_a_test_does_is_not_on_the_page() {
-    let program =
-        "# [test]\nimport tap\n# [/test]\nsend(1)\n    // [test]\n    send(2)\n    // [/test]\nclose()\n";
+    let program = "# [test]\nimport tap\n# [/test]\nsend(1)\n    // [test]\n    send(2)\n    // [/test]\nclose()\n";
     assert_eq!(cut(program), "send(1)\nclose()");
 }

@@ -10,12 +10,18 @@ fn meant(name: &str) -> Option<(Vec<PathBuf>, &str)> {
     let test = test.trim_end_matches('*');
     if let Some(module) = place.strip_suffix(".rs") {
         return Some((
-            vec![repository(&format!("tests/it/{module}.rs")), repository(&format!("src/{module}.rs"))],
+            vec![
+                repository(&format!("tests/it/{module}.rs")),
+                repository(&format!("src/{module}.rs")),
+            ],
             test,
         ));
     }
     let files = [format!("store/{place}.rs"), format!("{place}/mod.rs")];
-    let files: Vec<_> = files.iter().map(|file| repository(&format!("tests/it/{file}"))).collect();
+    let files: Vec<_> = files
+        .iter()
+        .map(|file| repository(&format!("tests/it/{file}")))
+        .collect();
     (!test.is_empty() || files.iter().any(|file| file.exists())).then_some((files, test))
 }
 
@@ -27,9 +33,17 @@ fn the_table_of_races_names_tests_that_there_are() {
         // What the model has is compiled with it.
         let of_servers = line.split("model: ").next().unwrap_or_default();
         for name in of_servers.split('`').skip(1).step_by(2) {
-            let Some((files, test)) = meant(name) else { continue };
-            let texts: Vec<String> = files.into_iter().filter(|file| file.exists()).map(read).collect();
-            let there = texts.iter().any(|text| test.is_empty() || text.contains(&format!("fn {test}")));
+            let Some((files, test)) = meant(name) else {
+                continue;
+            };
+            let texts: Vec<String> = files
+                .into_iter()
+                .filter(|file| file.exists())
+                .map(read)
+                .collect();
+            let there = texts
+                .iter()
+                .any(|text| test.is_empty() || text.contains(&format!("fn {test}")));
             assert!(there, "{name}: no such test\n{line}");
             seen += 1;
         }

@@ -15,7 +15,10 @@ const PUBLISHING_COMMANDS: [&str; 2] = ["mkdir release", "gh release create "];
 fn workflows() -> Vec<(String, Value)> {
     let all = files(".github/workflows").into_iter().map(|path| {
         let workflow = serde_saphyr::from_str(&read(&path));
-        (path.display().to_string(), workflow.unwrap_or_else(|error| panic!("{}: {error}", path.display())))
+        (
+            path.display().to_string(),
+            workflow.unwrap_or_else(|error| panic!("{}: {error}", path.display())),
+        )
     });
     all.collect()
 }
@@ -23,11 +26,21 @@ fn workflows() -> Vec<(String, Value)> {
 /// Commands of all steps of a workflow, those of its matrix too.
 fn commands(workflow: &Value) -> Vec<String> {
     let jobs = workflow["jobs"].as_object().expect("jobs");
-    let steps = jobs.values().flat_map(|job| job["steps"].as_array().expect("steps"));
+    let steps = jobs
+        .values()
+        .flat_map(|job| job["steps"].as_array().expect("steps"));
     let written = steps.filter_map(|step| step["run"].as_str());
-    let matrix = jobs.values().filter_map(|job| job["strategy"]["matrix"]["command"].as_array());
-    let played = matrix.flatten().map(|command| command.as_str().expect("a text"));
-    written.chain(played).filter(|command| !command.starts_with("${{")).map(str::to_owned).collect()
+    let matrix = jobs
+        .values()
+        .filter_map(|job| job["strategy"]["matrix"]["command"].as_array());
+    let played = matrix
+        .flatten()
+        .map(|command| command.as_str().expect("a text"));
+    written
+        .chain(played)
+        .filter(|command| !command.starts_with("${{"))
+        .map(str::to_owned)
+        .collect()
 }
 
 #[test]
@@ -37,16 +50,28 @@ fn workflows_call_the_projects_own_scripts() {
         for command in commands(&workflow) {
             let program = command.split_whitespace().next().expect("a command");
             if program.starts_with("scripts/") || program == ".ci/run" {
-                assert!(repository(program).is_file(), "{name}: there is no {program}");
+                assert!(
+                    repository(program).is_file(),
+                    "{name}: there is no {program}"
+                );
                 called.push(program.to_owned());
                 continue;
             }
             let mut allowed = PREPARING_COMMANDS.iter().chain(&PUBLISHING_COMMANDS);
-            assert!(allowed.any(|begin| command.starts_with(begin)), "{name}: {command}");
+            assert!(
+                allowed.any(|begin| command.starts_with(begin)),
+                "{name}: {command}"
+            );
         }
-        assert_eq!(workflow["permissions"]["contents"], "read", "{name} asks for more than it needs");
+        assert_eq!(
+            workflow["permissions"]["contents"], "read",
+            "{name} asks for more than it needs"
+        );
         for job in workflow["jobs"].as_object().expect("jobs").values() {
-            assert!(job["timeout-minutes"].is_u64(), "{name}: a job without an end");
+            assert!(
+                job["timeout-minutes"].is_u64(),
+                "{name}: a job without an end"
+            );
         }
     }
     for script in [
@@ -57,16 +82,28 @@ fn workflows_call_the_projects_own_scripts() {
         "scripts/test-chart",
         "scripts/test-release",
     ] {
-        assert!(called.iter().any(|name| name == script), "no workflow calls {script}");
+        assert!(
+            called.iter().any(|name| name == script),
+            "no workflow calls {script}"
+        );
     }
 }
 
 /// Fails unless `postdate check` takes the file.
 fn assert_right(file: &Path) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_postdate"));
-    let output =
-        command.arg("check").arg("--config").arg(file).env_clear().output().expect("the binary runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = command
+        .arg("check")
+        .arg("--config")
+        .arg(file)
+        .env_clear()
+        .output()
+        .expect("the binary runs");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 #[test]
@@ -75,15 +112,23 @@ fn the_package_has_a_configuration_that_is_right() {
     assert_right(&file);
     // So is the part that waits behind comment signs.
     let text = read(&file);
-    let (_, commented) = text.split_once("# With RabbitMQ:\n").expect("the part for RabbitMQ");
-    let lines = commented.lines().map(|line| line.trim_start_matches(['#', ' ']));
+    let (_, commented) = text
+        .split_once("# With RabbitMQ:\n")
+        .expect("the part for RabbitMQ");
+    let lines = commented
+        .lines()
+        .map(|line| line.trim_start_matches(['#', ' ']));
     let folder = tempfile::tempdir().expect("a folder");
     let url = folder.path().join("url");
     std::fs::write(&url, "amqp://user:password@host:5672/vhost").expect("written");
     let commented = lines.collect::<Vec<_>>().join("\n");
     let commented = commented.replace("/etc/postdate/rabbitmq-url", url.to_str().expect("UTF-8"));
     let file = folder.path().join("postdate.toml");
-    std::fs::write(&file, format!("[redis]\nurl = \"redis://127.0.0.1\"\n{commented}\n")).expect("written");
+    std::fs::write(
+        &file,
+        format!("[redis]\nurl = \"redis://127.0.0.1\"\n{commented}\n"),
+    )
+    .expect("written");
     assert_right(&file);
 }
 
@@ -92,7 +137,10 @@ fn the_package_has_a_configuration_that_is_right() {
 fn the_service_knows_the_programs_exit_codes_and_its_drain() {
     let unit = read(repository("deploy/package/postdate.service"));
     let defaults = read(repository("config/postdate.toml"));
-    assert!(defaults.contains("shutdown_timeout = \"20s\""), "the default drain has changed");
+    assert!(
+        defaults.contains("shutdown_timeout = \"20s\""),
+        "the default drain has changed"
+    );
     for line in [
         "ExecStart=/usr/bin/postdate run --config /etc/postdate/postdate.toml",
         "RestartPreventExitStatus=64",
@@ -109,12 +157,21 @@ fn the_service_knows_the_programs_exit_codes_and_its_drain() {
 #[test]
 fn the_image_is_built_in_one_that_a_digest_names() {
     let dockerfile = read(repository("deploy/docker/Dockerfile"));
-    let base = dockerfile.lines().find_map(|line| line.strip_prefix("ARG BASE=")).expect("a base");
+    let base = dockerfile
+        .lines()
+        .find_map(|line| line.strip_prefix("ARG BASE="))
+        .expect("a base");
     let (_, digest) = base.split_once("@sha256:").expect("a digest");
-    assert!(digest.len() == 64 && digest.bytes().all(|byte| byte.is_ascii_hexdigit()), "{base}");
+    assert!(
+        digest.len() == 64 && digest.bytes().all(|byte| byte.is_ascii_hexdigit()),
+        "{base}"
+    );
     let others = dockerfile.lines().filter(|line| line.starts_with("FROM "));
     assert_eq!(
         others.collect::<Vec<_>>(),
-        ["FROM --platform=$BUILDPLATFORM ${BASE} AS build", "FROM scratch"]
+        [
+            "FROM --platform=$BUILDPLATFORM ${BASE} AS build",
+            "FROM scratch"
+        ]
     );
 }

@@ -7,8 +7,13 @@ use std::path::{Path, PathBuf};
 use super::{files, read, repository};
 
 /// Pages outside of `docs/` that have links of their own.
-const ROOT_PAGES: [&str; 5] =
-    ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"];
+const ROOT_PAGES: [&str; 5] = [
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
+];
 
 fn is_page(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "md")
@@ -16,7 +21,8 @@ fn is_page(path: &Path) -> bool {
 
 fn pages() -> Vec<PathBuf> {
     let docs = files("docs").into_iter().filter(|path| is_page(path));
-    docs.chain(ROOT_PAGES.iter().map(|page| repository(page))).collect()
+    docs.chain(ROOT_PAGES.iter().map(|page| repository(page)))
+        .collect()
 }
 
 /// Lines of a page outside of its code blocks.
@@ -39,19 +45,28 @@ fn anchor(heading: &str) -> String {
         rest = after.split_once(')').map_or("", |(_, rest)| rest);
     }
     plain.push_str(rest);
-    let kept = plain.trim().chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
-    kept.flat_map(char::to_lowercase).map(|c| if c == ' ' { '-' } else { c }).collect()
+    let kept = plain
+        .trim()
+        .chars()
+        .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.flat_map(char::to_lowercase)
+        .map(|c| if c == ' ' { '-' } else { c })
+        .collect()
 }
 
 fn anchors(text: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for line in prose(text) {
-        let Some(heading) = line.strip_prefix('#') else { continue };
+        let Some(heading) = line.strip_prefix('#') else {
+            continue;
+        };
         let wanted = anchor(heading.trim_start_matches('#'));
         // A heading that stands twice gets a number.
         let numbered = (1..).map(|number| format!("{wanted}-{number}"));
         let mut choices = std::iter::once(wanted.clone()).chain(numbered);
-        let free = choices.find(|choice| !found.contains(choice)).expect("numbers do not end");
+        let free = choices
+            .find(|choice| !found.contains(choice))
+            .expect("numbers do not end");
         found.insert(free);
     }
     found
@@ -75,9 +90,15 @@ fn links(text: &str) -> Vec<String> {
 
 /// Reason why a link of a page leads nowhere.
 fn fault(page: &Path, target: &str) -> Option<String> {
-    let (path, wanted) = target.split_once('#').map_or((target, None), |(path, wanted)| (path, Some(wanted)));
+    let (path, wanted) = target
+        .split_once('#')
+        .map_or((target, None), |(path, wanted)| (path, Some(wanted)));
     let folder = page.parent().expect("a folder");
-    let file = if path.is_empty() { page.to_owned() } else { folder.join(path) };
+    let file = if path.is_empty() {
+        page.to_owned()
+    } else {
+        folder.join(path)
+    };
     if !file.exists() {
         return Some(format!("{}: {target}: no such file", page.display()));
     }
@@ -109,8 +130,14 @@ fn a_link_that_leads_nowhere_is_found() {
     for target in ["headers.md#what-you-send", "#next", "../LICENSE", "adr/"] {
         assert_eq!(fault(&page, target), None);
     }
-    assert_eq!(links("[a](b.md) and `[c](d.md)` and [e](https://f)\n```\n[g](h.md)\n```\n"), ["b.md"]);
-    assert_eq!(anchor("`[redis]`: what [a key](b.md) does"), "redis-what-a-key-does");
+    assert_eq!(
+        links("[a](b.md) and `[c](d.md)` and [e](https://f)\n```\n[g](h.md)\n```\n"),
+        ["b.md"]
+    );
+    assert_eq!(
+        anchor("`[redis]`: what [a key](b.md) does"),
+        "redis-what-a-key-does"
+    );
 }
 
 #[test]
@@ -118,15 +145,25 @@ fn the_table_of_contents_has_every_page() {
     let contents = read(repository("docs/SUMMARY.md"));
     let patterns: Vec<&str> = contents
         .lines()
-        .filter_map(|line| line.trim().strip_prefix("<!-- pages: ")?.strip_suffix(" -->"))
+        .filter_map(|line| {
+            line.trim()
+                .strip_prefix("<!-- pages: ")?
+                .strip_suffix(" -->")
+        })
         .collect();
     let listed = links(&contents);
     for page in files("docs").into_iter().filter(|path| is_page(path)) {
-        let name = page.strip_prefix(repository("docs")).expect("below docs").display().to_string();
-        let matched = patterns.iter().any(|pattern| match pattern.split_once('*') {
-            Some((begin, end)) => name.starts_with(begin) && name.ends_with(end),
-            None => name == *pattern,
-        });
+        let name = page
+            .strip_prefix(repository("docs"))
+            .expect("below docs")
+            .display()
+            .to_string();
+        let matched = patterns
+            .iter()
+            .any(|pattern| match pattern.split_once('*') {
+                Some((begin, end)) => name.starts_with(begin) && name.ends_with(end),
+                None => name == *pattern,
+            });
         assert!(
             name == "SUMMARY.md" || listed.contains(&name) || matched,
             "docs/SUMMARY.md lacks a line for {name}"
@@ -135,12 +172,18 @@ fn the_table_of_contents_has_every_page() {
     let decisions = read(repository("docs/adr/README.md"));
     for page in files("docs/adr") {
         let name = page.file_name().expect("a name").to_str().expect("UTF-8");
-        assert!(name == "README.md" || decisions.contains(name), "docs/adr/README.md lacks {name}");
+        assert!(
+            name == "README.md" || decisions.contains(name),
+            "docs/adr/README.md lacks {name}"
+        );
     }
 }
 
 #[test]
 fn the_readme_is_one_screen() {
     let lines = read(repository("README.md")).lines().count();
-    assert!(lines <= 90, "README.md has {lines} lines: what is too long for it goes into a page of docs/");
+    assert!(
+        lines <= 90,
+        "README.md has {lines} lines: what is too long for it goes into a page of docs/"
+    );
 }

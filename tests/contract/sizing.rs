@@ -11,21 +11,31 @@ const FULL_SHARE: f64 = 0.7;
 /// Messages that the table gives a `maxmemory` for.
 const TABLE_MESSAGES: f64 = 1e6;
 /// Bodies of the table, in bytes.
-const TABLE_BODIES: [(&str, f64); 4] =
-    [("256 bytes", 256.0), ("1 KiB", 1024.0), ("4 KiB", 4096.0), ("16 KiB", 16384.0)];
+const TABLE_BODIES: [(&str, f64); 4] = [
+    ("256 bytes", 256.0),
+    ("1 KiB", 1024.0),
+    ("4 KiB", 4096.0),
+    ("16 KiB", 16384.0),
+];
 
 fn benchmarks() -> Value {
     serde_json::from_str(&read(repository("docs/benchmarks.json"))).expect("JSON")
 }
 
 fn median(all: &Value, bench: &str, series: &str) -> f64 {
-    all[bench]["series"][series]["median"].as_f64().unwrap_or_else(|| panic!("no {bench}: {series}"))
+    all[bench]["series"][series]["median"]
+        .as_f64()
+        .unwrap_or_else(|| panic!("no {bench}: {series}"))
 }
 
 /// A number of bytes as people write it.
 fn gibibytes(number: f64) -> String {
     let gib = number / f64::from(1 << 30);
-    if gib >= 10.0 { format!("{gib:.0} GiB") } else { format!("{gib:.1} GiB") }
+    if gib >= 10.0 {
+        format!("{gib:.0} GiB")
+    } else {
+        format!("{gib:.1} GiB")
+    }
 }
 
 fn memory(all: &Value) -> String {
@@ -37,8 +47,11 @@ fn memory(all: &Value) -> String {
     for (name, body) in TABLE_BODIES {
         let shared = body + median(all, "memory", "equal.beyond");
         let alone = body + median(all, "memory", "alone.beyond");
-        let row =
-            format!("| {name} | {shared:.0} B | {alone:.0} B | {} | {} |", million(shared), million(alone));
+        let row = format!(
+            "| {name} | {shared:.0} B | {alone:.0} B | {} | {} |",
+            million(shared),
+            million(alone)
+        );
         writeln!(table, "{row}").expect("a String");
     }
     let own = median(all, "memory", "orders.own");
@@ -59,15 +72,27 @@ fn processor(all: &Value) -> String {
     );
     let rows = [
         ("Kafka, delays alike, append-only file", "aof", "aof"),
-        ("Kafka, delays at random over an hour, ten million waiting", "backlog", "random 10,000,000"),
-        ("Kafka, delays alike, ten million waiting", "backlog", "equal 10,000,000"),
+        (
+            "Kafka, delays at random over an hour, ten million waiting",
+            "backlog",
+            "random 10,000,000",
+        ),
+        (
+            "Kafka, delays alike, ten million waiting",
+            "backlog",
+            "equal 10,000,000",
+        ),
         ("RabbitMQ", "rabbitmq", "relay"),
     ];
     for (name, bench, case) in rows {
         let redis = median(all, bench, &format!("{case}.redis"));
         let replicas = median(all, bench, &format!("{case}.itself"));
         let thousands = 0.5e6 / redis / 1e3;
-        writeln!(table, "| {name} | {redis:.1} | {thousands:.0},000 | {replicas:.1} |").expect("a String");
+        writeln!(
+            table,
+            "| {name} | {redis:.1} | {thousands:.0},000 | {replicas:.1} |"
+        )
+        .expect("a String");
     }
     table
 }
@@ -76,7 +101,11 @@ fn processor(all: &Value) -> String {
 fn replaced(page: &str, number: usize, end: &str, made: &str) -> String {
     const BEGIN: &str =
         "<!-- Made from docs/benchmarks.json by UPDATE_DOCS=1 cargo test --test contract. -->\n";
-    let at = page.match_indices(BEGIN).nth(number).expect("the table's begin").0;
+    let at = page
+        .match_indices(BEGIN)
+        .nth(number)
+        .expect("the table's begin")
+        .0;
     let (before, rest) = page.split_at(at + BEGIN.len());
     let (_, after) = rest.split_once(end).expect("the table's end");
     format!("{before}\n{made}\n{end}{after}")
@@ -92,7 +121,10 @@ fn the_sizes_of_redis_are_those_that_were_measured() {
     if std::env::var_os("UPDATE_DOCS").is_some() {
         std::fs::write(&path, &made).expect("written");
     }
-    assert!(read(path) == made, "docs/operate.md is not fresh: UPDATE_DOCS=1 cargo test --test contract");
+    assert!(
+        read(path) == made,
+        "docs/operate.md is not fresh: UPDATE_DOCS=1 cargo test --test contract"
+    );
 }
 
 /// Two pages say the same in prose.
@@ -102,12 +134,18 @@ fn the_bytes_of_a_message_in_prose_are_those_that_were_measured() {
     let shared = median(&all, "memory", "equal.beyond");
     let alone = median(&all, "memory", "alone.beyond");
     for (page, words) in [
-        ("README.md", format!("{shared:.0} to {alone:.0} bytes a message beyond its body")),
+        (
+            "README.md",
+            format!("{shared:.0} to {alone:.0} bytes a message beyond its body"),
+        ),
         (
             "docs/comparison.md",
             format!("{alone:.0} bytes beyond its body for a lone message, {shared:.0} in company"),
         ),
     ] {
-        assert!(read(repository(page)).contains(&words), "{page} says no longer: {words}");
+        assert!(
+            read(repository(page)).contains(&words),
+            "{page} says no longer: {words}"
+        );
     }
 }

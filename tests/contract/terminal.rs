@@ -28,7 +28,16 @@ const LINES: &[&[&str]] = &[
     &["cancel", "--route", "orders", "--json", "--", NASTY],
     &["cancel", "--route", NASTY, "--", NASTY],
     &["reschedule", "--delay", "2s", "--", NASTY],
-    &["reschedule", "--route", "orders", "--delay", "2s", "--json", "--", NASTY],
+    &[
+        "reschedule",
+        "--route",
+        "orders",
+        "--delay",
+        "2s",
+        "--json",
+        "--",
+        NASTY,
+    ],
     &["reschedule", "--at", NASTY, "--", "order-7"],
     &["send", "--route", "orders", "--id", NASTY],
     &["send", "--route", "orders", "--wait"],
@@ -42,9 +51,34 @@ const LINES: &[&[&str]] = &[
     &["purge", "--route", "orders"],
     &["purge", "--route", "orders", "--from", NASTY],
     &["purge", "--route", NASTY, "--yes"],
-    &["skip", "--route", "orders", "--partition", "0", "--offset", "7"],
-    &["skip", "--route", "orders", "--partition", "0", "--offset", "7", "--json"],
-    &["skip", "--route", NASTY, "--partition", "0", "--offset", "7"],
+    &[
+        "skip",
+        "--route",
+        "orders",
+        "--partition",
+        "0",
+        "--offset",
+        "7",
+    ],
+    &[
+        "skip",
+        "--route",
+        "orders",
+        "--partition",
+        "0",
+        "--offset",
+        "7",
+        "--json",
+    ],
+    &[
+        "skip",
+        "--route",
+        NASTY,
+        "--partition",
+        "0",
+        "--offset",
+        "7",
+    ],
     &["resume", "orders", "--only", NASTY],
     &["dead", "list"],
     &["dead", "list", "--json"],
@@ -63,7 +97,9 @@ const LINES: &[&[&str]] = &[
     &["graph", "--config", NASTY],
     &["replay", "--route", "orders", "--since", NASTY],
     &["bench", "--route", "orders", "--delay", NASTY],
-    &["import", "redisson", "--queue", NASTY, "--redis", NASTY, "--route", NASTY],
+    &[
+        "import", "redisson", "--queue", NASTY, "--redis", NASTY, "--route", NASTY,
+    ],
     &[
         "import",
         "zset",
@@ -102,7 +138,9 @@ fn corpus() -> Vec<String> {
         "\u{9b}31m\u{202e}dne\u{2066}\u{2067}\u{61c}\u{200f}",
         "\\u001b[2J \\n \u{1f600}\u{7f}\u{8}",
     ];
-    std::iter::once(every).chain(known.map(str::to_owned)).collect()
+    std::iter::once(every)
+        .chain(known.map(str::to_owned))
+        .collect()
 }
 
 /// An object that has every member which a command prints, each with this text.
@@ -119,21 +157,33 @@ fn document(nasty: &str, name: &str, result: &str) -> Value {
 
 fn answer(request: &str, nasty: &str, manner: Manner) -> String {
     let path = request.split(' ').nth(1).unwrap_or_default();
-    let name = if path.contains("replicas") { nasty } else { "orders" };
+    let name = if path.contains("replicas") {
+        nasty
+    } else {
+        "orders"
+    };
     let (status, body) = match manner {
         Manner::Agrees => {
             let mut body = document(nasty, name, nasty);
-            body["items"] = [nasty, "redriven", "dropped"].map(|result| document(nasty, name, result)).into();
+            body["items"] = [nasty, "redriven", "dropped"]
+                .map(|result| document(nasty, name, result))
+                .into();
             (200, body.to_string())
         }
         Manner::Refuses => (409, json!({ "detail": nasty, "result": nasty }).to_string()),
         Manner::KnowsNothing if path == "/api/v1/routes" => {
             (200, json!({ "items": [{ "name": "orders" }] }).to_string())
         }
-        Manner::KnowsNothing => (404, json!({ "detail": format!("none; did you mean {nasty}") }).to_string()),
+        Manner::KnowsNothing => (
+            404,
+            json!({ "detail": format!("none; did you mean {nasty}") }).to_string(),
+        ),
         Manner::IsAnotherServer => (200, nasty.to_owned()),
     };
-    format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len())
+    format!(
+        "HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+        body.len()
+    )
 }
 
 /// Reads one request, head and body.
@@ -148,7 +198,10 @@ fn read_request(stream: &mut TcpStream) -> String {
             assert!(read > 0, "half a request: {text}");
             continue;
         };
-        let length = head.split("content-length: ").nth(1).and_then(|rest| rest.lines().next()?.parse().ok());
+        let length = head
+            .split("content-length: ")
+            .nth(1)
+            .and_then(|rest| rest.lines().next()?.parse().ok());
         if body.len() >= length.unwrap_or(0) || read == 0 {
             return String::from_utf8_lossy(&request).into_owned();
         }
@@ -165,7 +218,9 @@ fn start_api(answers: Arc<Mutex<(String, Manner)>>) -> SocketAddr {
             let request = read_request(&mut stream);
             let (nasty, manner) = answers.lock().clone();
             // A client that has gone away fails its own assertion.
-            stream.write_all(answer(&request, &nasty, manner).as_bytes()).unwrap_or_default();
+            stream
+                .write_all(answer(&request, &nasty, manner).as_bytes())
+                .unwrap_or_default();
         }
     });
     address
@@ -174,7 +229,10 @@ fn start_api(answers: Arc<Mutex<(String, Manner)>>) -> SocketAddr {
 fn run(line: &[&str], nasty: &str, url: &str) -> Output {
     let folder = tempfile::tempdir().expect("a folder");
     Command::new(env!("CARGO_BIN_EXE_postdate"))
-        .args(line.iter().map(|word| if *word == NASTY { nasty } else { word }))
+        .args(
+            line.iter()
+                .map(|word| if *word == NASTY { nasty } else { word }),
+        )
         .env_clear()
         .env("POSTDATE_URL", url)
         .current_dir(folder.path())
@@ -197,23 +255,39 @@ fn no_command_lets_a_word_of_others_command_the_terminal() {
     let answers = Arc::new(Mutex::new((String::new(), Manner::Agrees)));
     let url = format!("http://{}", start_api(answers.clone()));
     for nasty in corpus() {
-        for manner in [Manner::Agrees, Manner::Refuses, Manner::KnowsNothing, Manner::IsAnotherServer] {
+        for manner in [
+            Manner::Agrees,
+            Manner::Refuses,
+            Manner::KnowsNothing,
+            Manner::IsAnotherServer,
+        ] {
             *answers.lock() = (nasty.clone(), manner);
             for line in LINES {
                 let output = run(line, &nasty, &url);
                 let case = format!("{line:?} with {nasty:?}, the API {manner:?}");
-                assert!(!(output.stdout.is_empty() && output.stderr.is_empty()), "{case} says nothing");
+                assert!(
+                    !(output.stdout.is_empty() && output.stderr.is_empty()),
+                    "{case} says nothing"
+                );
                 for stream in [&output.stdout, &output.stderr] {
                     let text = String::from_utf8(stream.clone()).expect("UTF-8");
                     let found = text.chars().find(|c| *c != '\n' && is_unsafe(*c));
                     assert_eq!(found, None, "{case}: {text:?}");
-                    assert!(!text.lines().any(|line| line.starts_with("forged")), "{case}: {text:?}");
+                    assert!(
+                        !text.lines().any(|line| line.starts_with("forged")),
+                        "{case}: {text:?}"
+                    );
                 }
-                let is_json = line.contains(&"--json") || line[..2.min(line.len())] == ["dead", "export"];
+                let is_json =
+                    line.contains(&"--json") || line[..2.min(line.len())] == ["dead", "export"];
                 if is_json && manner == Manner::Agrees {
                     let text = String::from_utf8(output.stdout).expect("UTF-8");
-                    let first = serde_json::Deserializer::from_str(&text).into_iter::<Value>().next();
-                    let value = first.expect("a value").unwrap_or_else(|error| panic!("{case}: {error}"));
+                    let first = serde_json::Deserializer::from_str(&text)
+                        .into_iter::<Value>()
+                        .next();
+                    let value = first
+                        .expect("a value")
+                        .unwrap_or_else(|error| panic!("{case}: {error}"));
                     assert!(holds(&value, &nasty), "{case}: {value}");
                 }
             }
@@ -221,7 +295,11 @@ fn no_command_lets_a_word_of_others_command_the_terminal() {
     }
     let nasty_url = format!("http://{}", corpus()[1]);
     let output = run(&["status"], "", &nasty_url);
-    assert!(!String::from_utf8_lossy(&output.stderr).trim_end().contains(is_unsafe));
+    assert!(
+        !String::from_utf8_lossy(&output.stderr)
+            .trim_end()
+            .contains(is_unsafe)
+    );
 }
 
 #[test]
@@ -229,7 +307,9 @@ fn no_command_is_left_out() {
     let help = String::from_utf8(run(&["--help"], "", "").stdout).expect("UTF-8");
     let (_, commands) = help.split_once("Commands:\n").expect("a list of commands");
     let commands = commands.lines().take_while(|line| !line.is_empty());
-    let commands: Vec<&str> = commands.filter_map(|line| line.split_whitespace().next()).collect();
+    let commands: Vec<&str> = commands
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
     assert!(commands.contains(&"dead"), "{help}");
     for command in commands {
         let covered = LINES.iter().any(|line| line[0] == command) || OWN_WORDS.contains(&command);

@@ -1,13 +1,19 @@
 //! The accounting itself: silent on a perfect run, and loud on each fault that is planted.
 
-use crate::support::accounting::{CRC, Delivery, Headers, ID, Id, Ledger, Outcome, Report, Stamp, checksum};
+use crate::support::accounting::{
+    CRC, Delivery, Headers, ID, Id, Ledger, Outcome, Report, Stamp, checksum,
+};
 use crate::support::relay::Metrics;
 use crate::support::{Kafka, QueueKind, Rabbitmq, Run, When, eventually, names};
 
 const COUNT: u64 = 50;
 
 fn stamp(seq: u64) -> Stamp {
-    let id = Id { run: "run".into(), producer: 1, seq };
+    let id = Id {
+        run: "run".into(),
+        producer: 1,
+        seq,
+    };
     Stamp {
         id,
         due_ms: 1_000_000 + seq as i64,
@@ -68,7 +74,10 @@ fn changed(change: impl Fn(&mut Delivery)) -> Report {
 fn only_fault(report: &Report, kind: &str, names: &str) {
     let faults = report.faults(0);
     assert_eq!(faults.len(), 1, "{faults:?}");
-    assert!(faults[0].starts_with(kind) && faults[0].contains(names), "{faults:?}");
+    assert!(
+        faults[0].starts_with(kind) && faults[0].contains(names),
+        "{faults:?}"
+    );
     assert_eq!(report.identity(), Ok(()), "{report}");
 }
 
@@ -78,14 +87,20 @@ fn a_perfect_run_raises_no_alarm() {
     assert!(ledger.missing().is_empty());
     let report = ledger.report();
     report.assert_accounted(0);
-    assert_eq!((report.attempts, report.delivered, report.lateness_ms.2), (50, 50, 2));
+    assert_eq!(
+        (report.attempts, report.delivered, report.lateness_ms.2),
+        (50, 50, 2)
+    );
 }
 
 #[test]
 fn lateness_is_told_however_large() {
     let report = changed(|delivery| delivery.received_ms += 600_000);
     report.assert_accounted(0);
-    assert!((600_000..601_000).contains(&report.lateness_ms.2), "{report}");
+    assert!(
+        (600_000..601_000).contains(&report.lateness_ms.2),
+        "{report}"
+    );
 }
 
 #[test]
@@ -112,7 +127,12 @@ fn an_early_message_is_seen_to_the_millisecond() {
         "early",
         "run/1/7 to kafka:orders at 1000006 by 1 ms",
     );
-    assert!(changed(|delivery| delivery.received_ms -= 2).faults(0).is_empty(), "just due is not early");
+    assert!(
+        changed(|delivery| delivery.received_ms -= 2)
+            .faults(0)
+            .is_empty(),
+        "just due is not early"
+    );
 }
 
 #[test]
@@ -127,19 +147,59 @@ fn a_misrouted_message_is_seen() {
 #[test]
 fn every_change_of_a_message_is_seen() {
     let set = |delivery: &mut Delivery, name: &str, value: Option<&[u8]>| {
-        let header = delivery.headers.iter_mut().find(|(n, _)| n == name).expect("the header");
+        let header = delivery
+            .headers
+            .iter_mut()
+            .find(|(n, _)| n == name)
+            .expect("the header");
         header.1 = value.map(<[u8]>::to_vec);
     };
-    only_fault(&changed(|d| *d.body.last_mut().expect("a byte") ^= 1), "corrupt", "run/1/7: checksum");
-    only_fault(&changed(|d| d.body.truncate(299)), "corrupt", "run/1/7: checksum");
-    only_fault(&changed(|d| d.headers.retain(|(n, _)| n != "test-null")), "corrupt", "run/1/7: checksum");
-    only_fault(&changed(|d| set(d, "test-null", Some(b""))), "corrupt", "run/1/7: checksum");
-    only_fault(&changed(|d| set(d, "test-binary", Some(b"0"))), "corrupt", "run/1/7: checksum");
-    only_fault(&changed(|d| set(d, CRC, None)), "corrupt", "run/1/7: checksum");
-    only_fault(&changed(|d| set(d, ID, Some(b"run/1/8"))), "corrupt", "run/1/7: id header");
+    only_fault(
+        &changed(|d| *d.body.last_mut().expect("a byte") ^= 1),
+        "corrupt",
+        "run/1/7: checksum",
+    );
+    only_fault(
+        &changed(|d| d.body.truncate(299)),
+        "corrupt",
+        "run/1/7: checksum",
+    );
+    only_fault(
+        &changed(|d| d.headers.retain(|(n, _)| n != "test-null")),
+        "corrupt",
+        "run/1/7: checksum",
+    );
+    only_fault(
+        &changed(|d| set(d, "test-null", Some(b""))),
+        "corrupt",
+        "run/1/7: checksum",
+    );
+    only_fault(
+        &changed(|d| set(d, "test-binary", Some(b"0"))),
+        "corrupt",
+        "run/1/7: checksum",
+    );
+    only_fault(
+        &changed(|d| set(d, CRC, None)),
+        "corrupt",
+        "run/1/7: checksum",
+    );
+    only_fault(
+        &changed(|d| set(d, ID, Some(b"run/1/8"))),
+        "corrupt",
+        "run/1/7: id header",
+    );
     only_fault(&changed(|d| d.key = None), "corrupt", "run/1/7: key");
-    let other_stamp = Stamp { due_ms: 1, ..stamp(7) }.body(300);
-    only_fault(&changed(|d| d.body.clone_from(&other_stamp)), "corrupt", "run/1/7: stamp");
+    let other_stamp = Stamp {
+        due_ms: 1,
+        ..stamp(7)
+    }
+    .body(300);
+    only_fault(
+        &changed(|d| d.body.clone_from(&other_stamp)),
+        "corrupt",
+        "run/1/7: stamp",
+    );
     let report = changed(|d| d.body = b"something else".to_vec());
     assert_eq!(report.corrupt, [("run/1/7".to_owned(), "body")]);
     assert_eq!(report.lost.len(), 1, "what cannot be read did not arrive");
@@ -158,7 +218,10 @@ fn a_change_of_a_long_body_is_seen_and_of_an_unchanged_one_the_stamp_is_kept() {
         vec![delivery]
     });
     ledger.report().assert_accounted(0);
-    assert!(ledger.deliveries_from(7)[0].body.len() < 1000, "only its stamp is kept");
+    assert!(
+        ledger.deliveries_from(7)[0].body.len() < 1000,
+        "only its stamp is kept"
+    );
     let spoilt = changed(|delivery| {
         lengthen(delivery);
         *delivery.body.last_mut().expect("a byte") ^= 1;
@@ -223,8 +286,17 @@ fn metrics_are_read_and_summed_over_the_labels_not_named() {
         postdate_partitions_owned 64\n# EOF\n";
     let metrics = Metrics::parse(text).expect("samples");
     assert_eq!(metrics.sum("postdate_redelivered_total", &[]), 9.0);
-    assert_eq!(metrics.sum("postdate_redelivered_total", &[("route", "a")]), 5.0);
-    assert_eq!(metrics.sum("postdate_redelivered_total", &[("route", "a"), ("cause", "source_reread")]), 3.0);
+    assert_eq!(
+        metrics.sum("postdate_redelivered_total", &[("route", "a")]),
+        5.0
+    );
+    assert_eq!(
+        metrics.sum(
+            "postdate_redelivered_total",
+            &[("route", "a"), ("cause", "source_reread")]
+        ),
+        3.0
+    );
     assert_eq!(metrics.sum("postdate_partitions_owned", &[]), 64.0);
     assert_eq!(metrics.sum("postdate_nothing", &[]), 0.0);
     assert!(Metrics::parse("postdate_broken{route=\"a\"} two").is_err());
@@ -251,16 +323,38 @@ async fn producers_and_collectors_raise_no_alarm_on_real_brokers() {
         };
         (0..200).map(message).collect()
     };
-    run.send_kafka(kafka, &topic, messages(&format!("kafka:{topic}"), "some key")).await;
-    run.send_rabbitmq(rabbitmq, "", None, messages(&format!("rabbitmq:{queue}"), &queue)).await;
+    run.send_kafka(
+        kafka,
+        &topic,
+        messages(&format!("kafka:{topic}"), "some key"),
+    )
+    .await;
+    run.send_rabbitmq(
+        rabbitmq,
+        "",
+        None,
+        messages(&format!("rabbitmq:{queue}"), &queue),
+    )
+    .await;
     // What a broker refuses is known as refused.
-    run.send_kafka(kafka, "no-such-topic", vec![run.message("nowhere", When::Now)]).await;
-    eventually("all of them arrive", async || match run.ledger().missing() {
-        missing if missing.is_empty() => Ok(()),
-        missing => Err(format!("{} missing", missing.len())),
+    run.send_kafka(
+        kafka,
+        "no-such-topic",
+        vec![run.message("nowhere", When::Now)],
+    )
+    .await;
+    eventually("all of them arrive", async || {
+        match run.ledger().missing() {
+            missing if missing.is_empty() => Ok(()),
+            missing => Err(format!("{} missing", missing.len())),
+        }
     })
     .await;
     let report = run.report();
     report.assert_accounted(0);
-    assert_eq!((report.delivered, report.fail, report.info), (400, 1, 0), "{report}");
+    assert_eq!(
+        (report.delivered, report.fail, report.info),
+        (400, 1, 0),
+        "{report}"
+    );
 }

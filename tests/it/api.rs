@@ -28,9 +28,15 @@ async fn start_on(kafka: &Kafka) -> (Relay, String) {
             "max_delay = \"2d\"",
         )
     };
-    let config = route(Config::new(Redis::shared().await).kafka("main", kafka), "orders");
+    let config = route(
+        Config::new(Redis::shared().await).kafka("main", kafka),
+        "orders",
+    );
     let tokens = [
-        ("POSTDATE_ADMIN__READ_TOKENS", "[\"old\", \"canary-read-Pa55\"]"),
+        (
+            "POSTDATE_ADMIN__READ_TOKENS",
+            "[\"old\", \"canary-read-Pa55\"]",
+        ),
         ("POSTDATE_ADMIN__WRITE_TOKENS", "[\"canary-write-Pa55\"]"),
     ];
     (Relay::start_with(&config, &tokens).await, from)
@@ -40,18 +46,34 @@ async fn start_on(kafka: &Kafka) -> (Relay, String) {
 async fn bury(relay: &Relay, kafka: &Kafka, topic: &str, ids: &[&str]) -> Vec<String> {
     let producer: FutureProducer = kafka.client().create().expect("a producer");
     for id in ids {
-        let header = |key, value| Header { key, value: Some(value) };
-        let headers = OwnedHeaders::new().insert(header("x-delay-id", *id)).insert(header("x-delay", "soon"));
-        let record = FutureRecord::<(), _>::to(topic).payload("body").headers(headers);
-        producer.send(record, Duration::from_secs(30)).await.expect("produced");
+        let header = |key, value| Header {
+            key,
+            value: Some(value),
+        };
+        let headers = OwnedHeaders::new()
+            .insert(header("x-delay-id", *id))
+            .insert(header("x-delay", "soon"));
+        let record = FutureRecord::<(), _>::to(topic)
+            .payload("body")
+            .headers(headers);
+        producer
+            .send(record, Duration::from_secs(30))
+            .await
+            .expect("produced");
     }
     eventually("they are dead", async || {
         let (_, list) = get(relay, "/dead").await;
         let of = |id: &&str| {
-            let letter = list["items"].as_array()?.iter().find(|letter| letter["id"] == *id)?;
+            let letter = list["items"]
+                .as_array()?
+                .iter()
+                .find(|letter| letter["id"] == *id)?;
             letter["dead_id"].as_str().map(str::to_owned)
         };
-        ids.iter().map(of).collect::<Option<Vec<_>>>().ok_or(list.clone())
+        ids.iter()
+            .map(of)
+            .collect::<Option<Vec<_>>>()
+            .ok_or(list.clone())
     })
     .await
 }
@@ -88,23 +110,38 @@ async fn call_if(
             request = request.header("if-match", tag);
         }
         let request = request.header("content-type", "application/json");
-        let request = request.body(body.map(|b| b.to_string()).unwrap_or_default()).expect("a request");
+        let request = request
+            .body(body.map(|b| b.to_string()).unwrap_or_default())
+            .expect("a request");
         let agent: ureq::Agent = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .timeout_global(Some(Duration::from_secs(60)))
             .build()
             .into();
         let mut answer = agent.run(request).expect("an answer");
-        let header =
-            |name: &str| answer.headers().get(name).map(|text| text.to_str().expect("ASCII").to_owned());
+        let header = |name: &str| {
+            answer
+                .headers()
+                .get(name)
+                .map(|text| text.to_str().expect("ASCII").to_owned())
+        };
         let tag = header("etag");
         // A stream of events goes on for most of a minute, and for longer than this call may take on a slow machine.
-        let is_stream = header("content-type").is_some_and(|kind| kind.starts_with("text/event-stream"));
-        let text = if is_stream { String::new() } else { answer.body_mut().read_to_string().expect("text") };
+        let is_stream =
+            header("content-type").is_some_and(|kind| kind.starts_with("text/event-stream"));
+        let text = if is_stream {
+            String::new()
+        } else {
+            answer.body_mut().read_to_string().expect("text")
+        };
         (answer.status().as_u16(), tag, text)
     });
     let (status, tag, text) = sent.await.expect("no panic");
-    (status, tag, serde_json::from_str(&text).unwrap_or(Value::String(text)))
+    (
+        status,
+        tag,
+        serde_json::from_str(&text).unwrap_or(Value::String(text)),
+    )
 }
 
 async fn write(relay: &Relay, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
@@ -128,8 +165,16 @@ async fn keep(relay: &Relay, ids: &[&str], delay: &str) {
     }
     eventually("they are stored", async || {
         let (_, list) = get(relay, "/messages?limit=1000").await;
-        let stored = |id: &&str| list["items"].as_array().is_some_and(|l| l.iter().any(|m| m["id"] == *id));
-        if ids.iter().all(stored) { Ok(()) } else { Err(list) }
+        let stored = |id: &&str| {
+            list["items"]
+                .as_array()
+                .is_some_and(|l| l.iter().any(|m| m["id"] == *id))
+        };
+        if ids.iter().all(stored) {
+            Ok(())
+        } else {
+            Err(list)
+        }
     })
     .await;
 }
@@ -140,7 +185,11 @@ async fn tokens_from_a_file(relay: &Relay) {
     let file = folder.path().join("token");
     std::fs::write(&file, format!("{READ}\nanother\n")).expect("written");
     let mut command = Command::new(relay::binary());
-    command.arg("status").env_clear().env("POSTDATE_URL", relay.url()).env("POSTDATE_TOKEN_FILE", &file);
+    command
+        .arg("status")
+        .env_clear()
+        .env("POSTDATE_URL", relay.url())
+        .env("POSTDATE_TOKEN_FILE", &file);
     let run = tokio::task::spawn_blocking(move || command.output().expect("the binary runs"));
     let output = run.await.expect("no panic");
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -154,8 +203,14 @@ async fn tokens_from_a_file(relay: &Relay) {
 
 async fn cli(relay: &Relay, args: &[&str]) -> Output {
     let mut command = Command::new(relay::binary());
-    command.args(args).env_clear().env("POSTDATE_URL", relay.url()).env("POSTDATE_TOKEN", WRITE);
-    tokio::task::spawn_blocking(move || command.output().expect("the binary runs")).await.expect("no panic")
+    command
+        .args(args)
+        .env_clear()
+        .env("POSTDATE_URL", relay.url())
+        .env("POSTDATE_TOKEN", WRITE);
+    tokio::task::spawn_blocking(move || command.output().expect("the binary runs"))
+        .await
+        .expect("no panic")
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -188,17 +243,29 @@ async fn racing_edits(relay: &Relay) {
         }
     }
     assert_eq!(show().await, (second.clone(), moved), "nothing was changed");
-    assert_eq!(edit("PATCH", "*").await, (200, is("rescheduled")), "whatever it is");
+    assert_eq!(
+        edit("PATCH", "*").await,
+        (200, is("rescheduled")),
+        "whatever it is"
+    );
     let (third, _) = show().await;
     assert_eq!(edit("DELETE", &second).await, (412, is("changed")));
     assert_eq!(edit("DELETE", &third).await, (200, is("cancelled")));
     for method in ["PATCH", "DELETE"] {
-        assert_eq!(edit(method, &third).await, (404, is("unknown")), "it is not there any more");
+        assert_eq!(
+            edit(method, &third).await,
+            (404, is("unknown")),
+            "it is not there any more"
+        );
     }
     // Of one that is not there the nearest is named.
     for (method, body) in [("PATCH", Some(json!({ "delay": 1 }))), ("DELETE", None)] {
         let (status, problem) = write(relay, method, "/routes/orders/messages/a-11", body).await;
-        assert_eq!((status, &problem["nearest"]), (404, &json!("a-1")), "{problem}");
+        assert_eq!(
+            (status, &problem["nearest"]),
+            (404, &json!("a-1")),
+            "{problem}"
+        );
     }
 }
 
@@ -207,45 +274,119 @@ async fn messages_are_shown_moved_and_cancelled() {
     let mut relay = start(Kafka::shared().await).await;
     keep(&relay, &["b/7", "a-1", "c"], "1h").await;
     let (status, first) = get(&relay, "/messages?route=orders&limit=2").await;
-    assert_eq!((status, first["items"].as_array().map(Vec::len)), (200, Some(2)));
+    assert_eq!(
+        (status, first["items"].as_array().map(Vec::len)),
+        (200, Some(2))
+    );
     let next = first["next"].as_str().expect("there is more");
-    let (_, second) = get(&relay, &format!("/messages?route=orders&limit=2&cursor={next}")).await;
-    assert_eq!((&second["items"][0]["id"], &second["next"]), (&json!("c"), &Value::Null));
+    let (_, second) = get(
+        &relay,
+        &format!("/messages?route=orders&limit=2&cursor={next}"),
+    )
+    .await;
+    assert_eq!(
+        (&second["items"][0]["id"], &second["next"]),
+        (&json!("c"), &Value::Null)
+    );
     let (status, problem) = get(&relay, &format!("/messages?cursor={next}")).await;
     assert_eq!(status, 400, "{problem}");
 
     let (status, one) = get(&relay, "/routes/orders/messages/b%2F7").await;
     assert_eq!(status, 200, "{one}");
-    assert_eq!((&one["state"], &one["attempt"], &one["key"]), (&json!("pending"), &json!(1), &json!("k")));
-    assert!(one["target"].as_str().is_some_and(|t| t.starts_with("to")), "{one}");
+    assert_eq!(
+        (&one["state"], &one["attempt"], &one["key"]),
+        (&json!("pending"), &json!(1), &json!("k"))
+    );
+    assert!(
+        one["target"].as_str().is_some_and(|t| t.starts_with("to")),
+        "{one}"
+    );
     let (status, problem) = get(&relay, "/routes/orders/messages/a-2").await;
-    assert_eq!((status, &problem["nearest"]), (404, &json!("a-1")), "{problem}");
+    assert_eq!(
+        (status, &problem["nearest"]),
+        (404, &json!("a-1")),
+        "{problem}"
+    );
     let (status, problem) = get(&relay, "/routes/order/messages/a-1").await;
-    assert_eq!((status, &problem["nearest"]), (404, &json!("orders")), "{problem}");
+    assert_eq!(
+        (status, &problem["nearest"]),
+        (404, &json!("orders")),
+        "{problem}"
+    );
 
-    let (status, moved) =
-        write(&relay, "PATCH", "/routes/orders/messages/a-1", Some(json!({ "delay": "2h" }))).await;
-    assert_eq!((status, &moved["result"]), (200, &json!("rescheduled")), "{moved}");
+    let (status, moved) = write(
+        &relay,
+        "PATCH",
+        "/routes/orders/messages/a-1",
+        Some(json!({ "delay": "2h" })),
+    )
+    .await;
+    assert_eq!(
+        (status, &moved["result"]),
+        (200, &json!("rescheduled")),
+        "{moved}"
+    );
     let (_, list) = get(&relay, "/messages").await;
-    let ids: Vec<_> = list["items"].as_array().expect("items").iter().map(|m| m["id"].clone()).collect();
+    let ids: Vec<_> = list["items"]
+        .as_array()
+        .expect("items")
+        .iter()
+        .map(|m| m["id"].clone())
+        .collect();
     assert_eq!(ids, ["b/7", "c", "a-1"]);
-    let (status, problem) =
-        write(&relay, "PATCH", "/routes/orders/messages/c", Some(json!({ "delay": "3d" }))).await;
-    assert_eq!((status, &problem["reason"]), (400, &json!("too_far")), "{problem}");
-    for body in
-        [json!({}), json!({ "delay": "1s", "due_ms": 1 }), json!({ "due": 1 }), json!({ "delay": "soon" })]
-    {
-        assert_eq!(write(&relay, "PATCH", "/routes/orders/messages/c", Some(body)).await.0, 400);
+    let (status, problem) = write(
+        &relay,
+        "PATCH",
+        "/routes/orders/messages/c",
+        Some(json!({ "delay": "3d" })),
+    )
+    .await;
+    assert_eq!(
+        (status, &problem["reason"]),
+        (400, &json!("too_far")),
+        "{problem}"
+    );
+    for body in [
+        json!({}),
+        json!({ "delay": "1s", "due_ms": 1 }),
+        json!({ "due": 1 }),
+        json!({ "delay": "soon" }),
+    ] {
+        assert_eq!(
+            write(&relay, "PATCH", "/routes/orders/messages/c", Some(body))
+                .await
+                .0,
+            400
+        );
     }
     racing_edits(&relay).await;
     tokens_from_a_file(&relay).await;
     let (status, done) = write(&relay, "DELETE", "/routes/orders/messages/b%2F7", None).await;
-    assert_eq!((status, done), (200, json!({ "id": "b/7", "route": "orders", "result": "cancelled" })));
+    assert_eq!(
+        (status, done),
+        (
+            200,
+            json!({ "id": "b/7", "route": "orders", "result": "cancelled" })
+        )
+    );
     let (status, again) = write(&relay, "DELETE", "/routes/orders/messages/b%2F7", None).await;
-    assert_eq!((status, &again["result"]), (404, &json!("unknown")), "{again}");
-    let (status, unknown) =
-        write(&relay, "PATCH", "/routes/orders/messages/z", Some(json!({ "delay": 1 }))).await;
-    assert_eq!((status, &unknown["result"]), (404, &json!("unknown")), "{unknown}");
+    assert_eq!(
+        (status, &again["result"]),
+        (404, &json!("unknown")),
+        "{again}"
+    );
+    let (status, unknown) = write(
+        &relay,
+        "PATCH",
+        "/routes/orders/messages/z",
+        Some(json!({ "delay": 1 })),
+    )
+    .await;
+    assert_eq!(
+        (status, &unknown["result"]),
+        (404, &json!("unknown")),
+        "{unknown}"
+    );
 
     let long = "x".repeat(257);
     for path in [
@@ -264,7 +405,10 @@ async fn messages_are_shown_moved_and_cancelled() {
     ] {
         let (status, problem) = get(&relay, path).await;
         assert_eq!(status, 400, "{path}: {problem}");
-        assert!(problem["detail"].as_str().is_some_and(|d| d.len() > 10), "{path}: {problem}");
+        assert!(
+            problem["detail"].as_str().is_some_and(|d| d.len() > 10),
+            "{path}: {problem}"
+        );
     }
     assert_eq!(get(&relay, "/messages?route=order").await.0, 404);
 
@@ -273,23 +417,41 @@ async fn messages_are_shown_moved_and_cancelled() {
     let found = (&due["month"][0], &due["exact"], &due["month_exact"]);
     assert_eq!(found, (&json!(2), &json!(true), &json!(true)), "{due}");
     let (_, partitions) = get(&relay, "/partitions").await;
-    let sum: i64 =
-        partitions["items"].as_array().expect("all").iter().filter_map(|p| p["messages"].as_i64()).sum();
+    let sum: i64 = partitions["items"]
+        .as_array()
+        .expect("all")
+        .iter()
+        .filter_map(|p| p["messages"].as_i64())
+        .sum();
     assert_eq!(sum, 2);
     assert_eq!(get(&relay, "/replicas").await.1["items"][0]["ready"], true);
 
     let (_, audit) = get(&relay, "/audit?limit=2").await;
-    assert_eq!(audit["items"][0]["call"], "PATCH /api/v1/routes/orders/messages/z", "{audit}");
+    assert_eq!(
+        audit["items"][0]["call"], "PATCH /api/v1/routes/orders/messages/z",
+        "{audit}"
+    );
     assert_eq!(
         (&audit["items"][0]["who"], &audit["items"][0]["status"]),
         (&json!("write token 1"), &json!("404"))
     );
-    assert_eq!(audit["items"][1]["call"], "DELETE /api/v1/routes/orders/messages/b%2F7");
-    let older = get(&relay, &format!("/audit?cursor={}", audit["next"].as_str().expect("more"))).await.1;
+    assert_eq!(
+        audit["items"][1]["call"],
+        "DELETE /api/v1/routes/orders/messages/b%2F7"
+    );
+    let older = get(
+        &relay,
+        &format!("/audit?cursor={}", audit["next"].as_str().expect("more")),
+    )
+    .await
+    .1;
     assert_eq!(older["items"][0]["result"], "cancelled", "{older}");
     assert!(relay.terminate().await.success());
     let log = relay.log();
-    assert!(log.contains("a call of the admin API") && !log.contains("Pa55"), "the log");
+    assert!(
+        log.contains("a call of the admin API") && !log.contains("Pa55"),
+        "the log"
+    );
 }
 
 #[tokio::test]
@@ -302,7 +464,11 @@ async fn every_operation_by_every_role() {
     let mut walked = 0;
     for (path, methods) in description["paths"].as_object().expect("paths") {
         for (method, operation) in methods.as_object().expect("methods") {
-            let id = if path.contains("/dead/") { dead[0].as_str() } else { method };
+            let id = if path.contains("/dead/") {
+                dead[0].as_str()
+            } else {
+                method
+            };
             let concrete = path.replace("{route}", "orders").replace("{id}", id);
             let body = || match (path.rsplit('/').next(), method.as_str()) {
                 (Some("redrive"), _) => Some(json!({ "ids": [dead[1]] })),
@@ -314,13 +480,18 @@ async fn every_operation_by_every_role() {
             };
             let mut statuses = Vec::new();
             for token in [None, Some("wrong"), Some("old"), Some(READ), Some(WRITE)] {
-                let (status, answer) = call(&relay, &method.to_uppercase(), &concrete, token, body()).await;
+                let (status, answer) =
+                    call(&relay, &method.to_uppercase(), &concrete, token, body()).await;
                 assert!(status < 500, "{method} {path}: {answer}");
                 statuses.push(status);
             }
             let done = statuses[4];
             // Nothing stands that could be skipped.
-            let is_done = if path.ends_with("/skip") { done == 409 } else { (200..300).contains(&done) };
+            let is_done = if path.ends_with("/skip") {
+                done == 409
+            } else {
+                (200..300).contains(&done)
+            };
             assert!(is_done, "{method} {path}: {done}");
             let expected = match operation["x-role"].as_str().expect("a role") {
                 "open" => [done; 5],
@@ -334,12 +505,20 @@ async fn every_operation_by_every_role() {
     assert!(walked >= 15, "{walked}");
     // What was done was done by the writers' calls: once each.
     let (_, left) = get(&relay, "/dead").await;
-    let left: Vec<_> =
-        left["items"].as_array().expect("a list").iter().map(|l| l["dead_id"].clone()).collect();
+    let left: Vec<_> = left["items"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|l| l["dead_id"].clone())
+        .collect();
     assert_eq!(left, [json!(dead[0])]);
     eventually("its trail has its end", async || {
         let (_, message) = get(&relay, "/routes/orders/messages/delete").await;
-        if message["state"] == "cancelled" { Ok(()) } else { Err(message) }
+        if message["state"] == "cancelled" {
+            Ok(())
+        } else {
+            Err(message)
+        }
     })
     .await;
     assert!(relay.terminate().await.success());
@@ -353,9 +532,21 @@ async fn a_dead_message_is_found_by_its_id() {
     let (status, message) = get(&relay, "/routes/orders/messages/late").await;
     assert_eq!(status, 200, "{message}");
     let expected = (&json!("dead"), &json!(dead[0]), &json!("late"), &json!(4));
-    assert_eq!((&message["state"], &message["dead_id"], &message["id"], &message["size"]), expected);
+    assert_eq!(
+        (
+            &message["state"],
+            &message["dead_id"],
+            &message["id"],
+            &message["size"]
+        ),
+        expected
+    );
     let (status, problem) = write(&relay, "DELETE", "/routes/orders/messages/late", None).await;
-    assert_eq!((status, &problem["result"]), (404, &json!("unknown")), "{problem}");
+    assert_eq!(
+        (status, &problem["result"]),
+        (404, &json!("unknown")),
+        "{problem}"
+    );
     assert!(relay.terminate().await.success());
 }
 
@@ -369,24 +560,47 @@ async fn the_commands_speak_the_api() {
     };
     let pending = ok(&cli(&relay, &["pending", "--limit", "3"]).await);
     let lines: Vec<_> = pending.lines().collect();
-    assert!(lines[0].starts_with("DUE ") && lines[1].contains("(in 59m") && lines.len() == 5, "{pending}");
+    assert!(
+        lines[0].starts_with("DUE ") && lines[1].contains("(in 59m") && lines.len() == 5,
+        "{pending}"
+    );
     assert!(!pending.contains('\u{1b}'), "colour without a terminal");
-    let json: Value = serde_json::from_str(&ok(&cli(&relay, &["pending", "--json"]).await)).expect("JSON");
+    let json: Value =
+        serde_json::from_str(&ok(&cli(&relay, &["pending", "--json"]).await)).expect("JSON");
     assert_eq!(json["items"].as_array().map(Vec::len), Some(4));
     let status = ok(&cli(&relay, &["status"]).await);
-    assert!(status.contains("orders") && status.contains("ready") && status.contains("OVERDUE"), "{status}");
+    assert!(
+        status.contains("orders") && status.contains("ready") && status.contains("OVERDUE"),
+        "{status}"
+    );
     let top = ok(&cli(&relay, &["top"]).await);
-    assert!(top.contains("REPLICA") && top.contains("PENDING") && top.contains("(in 59m"), "{top}");
-    assert_eq!(ok(&cli(&relay, &["reschedule", "a", "--delay", "90m"]).await), "a: rescheduled\n");
-    assert_eq!(ok(&cli(&relay, &["cancel", "--route", "orders", "--", "-b"]).await), "-b: cancelled\n");
+    assert!(
+        top.contains("REPLICA") && top.contains("PENDING") && top.contains("(in 59m"),
+        "{top}"
+    );
+    assert_eq!(
+        ok(&cli(&relay, &["reschedule", "a", "--delay", "90m"]).await),
+        "a: rescheduled\n"
+    );
+    assert_eq!(
+        ok(&cli(&relay, &["cancel", "--route", "orders", "--", "-b"]).await),
+        "-b: cancelled\n"
+    );
     let both = cli(&relay, &["cancel", "c", "nobody", "--json"]).await;
     assert_eq!(both.status.code(), Some(1));
     let list: Value = serde_json::from_slice(&both.stdout).expect("JSON");
-    assert_eq!(list[0], json!({ "id": "c", "route": "orders", "result": "cancelled" }));
+    assert_eq!(
+        list[0],
+        json!({ "id": "c", "route": "orders", "result": "cancelled" })
+    );
     assert_eq!(list[1]["result"], "unknown", "{list}");
     let unknown = cli(&relay, &["cancel", "dd"]).await;
     assert_eq!(unknown.status.code(), Some(1));
-    assert!(text(&unknown.stderr).contains("did you mean `d`?"), "{}", text(&unknown.stderr));
+    assert!(
+        text(&unknown.stderr).contains("did you mean `d`?"),
+        "{}",
+        text(&unknown.stderr)
+    );
     for (args, code) in [
         (&["cancel"][..], 64),
         (&["reschedule", "d"], 64),
@@ -398,15 +612,26 @@ async fn the_commands_speak_the_api() {
         (&["completions", "tcsh"], 64),
     ] {
         let output = cli(&relay, args).await;
-        assert_eq!(output.status.code(), Some(code), "{args:?}: {}", text(&output.stderr));
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{args:?}: {}",
+            text(&output.stderr)
+        );
         assert!(text(&output.stderr).starts_with("error: "), "{args:?}");
     }
     for shell in ["bash", "zsh", "fish"] {
-        assert!(ok(&cli(&relay, &["completions", shell]).await).contains("reschedule"), "{shell}");
+        assert!(
+            ok(&cli(&relay, &["completions", shell]).await).contains("reschedule"),
+            "{shell}"
+        );
     }
     let folder = tempfile::tempdir().expect("a folder");
     ok(&cli(&relay, &["man", folder.path().to_str().expect("UTF-8")]).await);
-    assert!(folder.path().join("postdate-cancel.1").exists() && folder.path().join("postdate.1").exists());
+    assert!(
+        folder.path().join("postdate-cancel.1").exists()
+            && folder.path().join("postdate.1").exists()
+    );
     assert!(relay.terminate().await.success());
 }
 
@@ -415,29 +640,75 @@ async fn one_part_or_both_are_paused_and_resumed() {
     let mut relay = start(Kafka::shared().await).await;
     let paused = |parts: &[&str]| (200, json!({ "route": "orders", "paused": parts }));
     for (verb, body, expected) in [
-        ("pause", json!({ "only": "publishing" }), paused(&["publishing"])),
-        ("pause", json!({ "only": "publishing" }), paused(&["publishing"])),
+        (
+            "pause",
+            json!({ "only": "publishing" }),
+            paused(&["publishing"]),
+        ),
+        (
+            "pause",
+            json!({ "only": "publishing" }),
+            paused(&["publishing"]),
+        ),
         ("pause", json!({}), paused(&["ingress", "publishing"])),
-        ("resume", json!({ "only": "ingress" }), paused(&["publishing"])),
+        (
+            "resume",
+            json!({ "only": "ingress" }),
+            paused(&["publishing"]),
+        ),
         ("resume", json!({}), paused(&[])),
         ("resume", json!({}), paused(&[])),
     ] {
-        let answer = write(&relay, "POST", &format!("/routes/orders/{verb}"), Some(body.clone())).await;
+        let answer = write(
+            &relay,
+            "POST",
+            &format!("/routes/orders/{verb}"),
+            Some(body.clone()),
+        )
+        .await;
         assert_eq!(answer, expected, "{verb} {body}");
     }
     for body in [json!({ "only": "half" }), json!({ "onyl": "ingress" })] {
-        assert_eq!(write(&relay, "POST", "/routes/orders/pause", Some(body)).await.0, 400);
+        assert_eq!(
+            write(&relay, "POST", "/routes/orders/pause", Some(body))
+                .await
+                .0,
+            400
+        );
     }
-    let unchanged = write(&relay, "POST", "/routes/orders/resume", Some(json!({ "only": "ingress" }))).await;
+    let unchanged = write(
+        &relay,
+        "POST",
+        "/routes/orders/resume",
+        Some(json!({ "only": "ingress" })),
+    )
+    .await;
     assert_eq!(unchanged, paused(&[]), "a refused call changes nothing");
     for (args, said) in [
-        (&["pause", "orders", "--only", "publishing"][..], "orders: ingress running, publishing paused\n"),
-        (&["pause", "orders"], "orders: ingress paused, publishing paused\n"),
-        (&["resume", "orders", "--only", "ingress"], "orders: ingress running, publishing paused\n"),
-        (&["resume", "orders", "--json"], "{\"route\":\"orders\",\"paused\":[]}\n"),
+        (
+            &["pause", "orders", "--only", "publishing"][..],
+            "orders: ingress running, publishing paused\n",
+        ),
+        (
+            &["pause", "orders"],
+            "orders: ingress paused, publishing paused\n",
+        ),
+        (
+            &["resume", "orders", "--only", "ingress"],
+            "orders: ingress running, publishing paused\n",
+        ),
+        (
+            &["resume", "orders", "--json"],
+            "{\"route\":\"orders\",\"paused\":[]}\n",
+        ),
     ] {
         let output = cli(&relay, args).await;
-        assert_eq!(output.status.code(), Some(0), "{args:?}: {}", text(&output.stderr));
+        assert_eq!(
+            output.status.code(),
+            Some(0),
+            "{args:?}: {}",
+            text(&output.stderr)
+        );
         assert_eq!(text(&output.stdout), said, "{args:?}");
     }
     assert!(relay.terminate().await.success());
@@ -450,19 +721,29 @@ async fn four_dead_letters(relay: &Relay, kafka: &Kafka, topic: &str) -> Vec<Val
     eventually("four are dead", async || {
         let (_, list) = get(relay, "/dead").await;
         let items = list["items"].as_array().cloned().unwrap_or_default();
-        if items.len() == 4 { Ok(items) } else { Err(list) }
+        if items.len() == 4 {
+            Ok(items)
+        } else {
+            Err(list)
+        }
     })
     .await
 }
 
 /// The dead letter's id of the message of this id.
 fn dead_id_of<'a>(letters: &'a [Value], id: &str) -> &'a str {
-    let letter = letters.iter().find(|letter| letter["id"] == id).expect("it is dead");
+    let letter = letters
+        .iter()
+        .find(|letter| letter["id"] == id)
+        .expect("it is dead");
     letter["dead_id"].as_str().expect("an id")
 }
 
 fn dead_ids(letters: &[Value]) -> Vec<&str> {
-    letters.iter().map(|letter| letter["dead_id"].as_str().expect("an id")).collect()
+    letters
+        .iter()
+        .map(|letter| letter["dead_id"].as_str().expect("an id"))
+        .collect()
 }
 
 #[tokio::test]
@@ -476,23 +757,45 @@ async fn dead_letters_are_listed_by_page_and_shown_by_either_id() {
         let (status, page) = get(&relay, &format!("/dead?route=orders&limit=3{cursor}")).await;
         assert_eq!(status, 200, "{page}");
         for item in page["items"].as_array().expect("items") {
-            assert_eq!((&item["state"], &item["reason"]), (&json!("dead"), &json!("bad_delay")));
-            assert!(item["body"].is_null() && item["headers"].is_null(), "{item}");
+            assert_eq!(
+                (&item["state"], &item["reason"]),
+                (&json!("dead"), &json!("bad_delay"))
+            );
+            assert!(
+                item["body"].is_null() && item["headers"].is_null(),
+                "{item}"
+            );
             seen.push(item.clone());
         }
-        let Some(next) = page["next"].as_str() else { break };
+        let Some(next) = page["next"].as_str() else {
+            break;
+        };
         cursor = format!("&cursor={next}");
     }
-    assert_eq!(dead_ids(&seen), dead_ids(&all), "pages go on where the last ended");
-    let moments: Vec<i64> = seen.iter().map(|item| item["dead_at_ms"].as_i64().expect("a moment")).collect();
+    assert_eq!(
+        dead_ids(&seen),
+        dead_ids(&all),
+        "pages go on where the last ended"
+    );
+    let moments: Vec<i64> = seen
+        .iter()
+        .map(|item| item["dead_at_ms"].as_i64().expect("a moment"))
+        .collect();
     assert!(moments.is_sorted(), "{moments:?}");
     let last = moments[3];
     let (_, earlier) = get(&relay, &format!("/dead?body=true&to={last}")).await;
     let earlier = earlier["items"].as_array().expect("items");
-    assert_eq!(earlier.len(), moments.iter().filter(|at| **at < last).count());
+    assert_eq!(
+        earlier.len(),
+        moments.iter().filter(|at| **at < last).count()
+    );
     for item in earlier {
         assert_eq!(item["body"], "body");
-        assert_eq!(item["headers"][1], json!({ "name": "x-delay", "value": "soon" }), "{item}");
+        assert_eq!(
+            item["headers"][1],
+            json!({ "name": "x-delay", "value": "soon" }),
+            "{item}"
+        );
     }
 
     let a = dead_id_of(&all, "a");
@@ -508,16 +811,24 @@ async fn dead_letters_are_listed_by_page_and_shown_by_either_id() {
         assert_eq!(status, expected, "{path}: {answer}");
     }
     let (_, shown) = get(&relay, "/dead/a?body=true").await;
-    assert_eq!((&shown["dead_id"], &shown["body"]), (&json!(a), &json!("body")), "{shown}");
+    assert_eq!(
+        (&shown["dead_id"], &shown["body"]),
+        (&json!(a), &json!("body")),
+        "{shown}"
+    );
     let (_, shown) = get(&relay, "/dead/a").await;
-    assert!(shown["body"].is_null() && shown["headers"].is_array(), "{shown}");
+    assert!(
+        shown["body"].is_null() && shown["headers"].is_array(),
+        "{shown}"
+    );
     assert!(relay.terminate().await.success());
 }
 
 /// Each item's id and result, in the order of ids.
 fn results(answer: &Value) -> Vec<String> {
     let items = answer["items"].as_array().expect("items");
-    let result = |item: &Value| format!("{} {}", item["id"].as_str().expect("an id"), item["result"]);
+    let result =
+        |item: &Value| format!("{} {}", item["id"].as_str().expect("an id"), item["result"]);
     let mut results: Vec<String> = items.iter().map(result).collect();
     results.sort();
     results
@@ -538,16 +849,30 @@ async fn actions_on_dead_letters_answer_one_by_one() {
     assert_eq!(results(&elsewhere), ["b \"refused\""], "{elsewhere}");
     let ids = json!({ "ids": [a, "twice", "nobody"] });
     let redriven = act("redrive", ids.clone()).await;
-    let mut expected =
-        ["nobody \"unknown\"".to_owned(), format!("{a} \"redriven\""), "twice \"ambiguous\"".to_owned()];
+    let mut expected = [
+        "nobody \"unknown\"".to_owned(),
+        format!("{a} \"redriven\""),
+        "twice \"ambiguous\"".to_owned(),
+    ];
     expected.sort();
     assert_eq!(results(&redriven), expected, "{redriven}");
     let again = act("redrive", ids).await;
-    assert!(results(&again).contains(&format!("{a} \"unknown\"")), "{again}");
+    assert!(
+        results(&again).contains(&format!("{a} \"unknown\"")),
+        "{again}"
+    );
     let dropped = act("drop", json!({ "ids": ["b", "nobody"] })).await;
-    assert_eq!(results(&dropped), ["b \"dropped\"", "nobody \"unknown\""], "{dropped}");
+    assert_eq!(
+        results(&dropped),
+        ["b \"dropped\"", "nobody \"unknown\""],
+        "{dropped}"
+    );
     let rest = act("drop", json!({ "filter": {} })).await;
-    assert_eq!((results(&rest).len(), &rest["next"]), (2, &Value::Null), "{rest}");
+    assert_eq!(
+        (results(&rest).len(), &rest["next"]),
+        (2, &Value::Null),
+        "{rest}"
+    );
     assert_eq!(get(&relay, "/dead").await.1["items"], json!([]));
     assert!(relay.terminate().await.success());
 }
@@ -558,16 +883,47 @@ async fn an_unreadable_dead_letter_says_why_and_cannot_be_redriven() {
     let (mut relay, topic) = start_on(kafka).await;
     let dead = bury(&relay, kafka, &topic, &["a"]).await.remove(0);
     let mut redis = Redis::shared().await.connection().await.expect("connected");
-    let keys: Vec<String> =
-        redis::cmd("KEYS").arg(format!("*:d:{dead}")).query_async(&mut redis).await.expect("keys");
-    let [key] = &keys[..] else { panic!("one content: {keys:?}") };
-    redis::cmd("SET").arg(key).arg("damaged").exec_async(&mut redis).await.expect("set");
+    let keys: Vec<String> = redis::cmd("KEYS")
+        .arg(format!("*:d:{dead}"))
+        .query_async(&mut redis)
+        .await
+        .expect("keys");
+    let [key] = &keys[..] else {
+        panic!("one content: {keys:?}")
+    };
+    redis::cmd("SET")
+        .arg(key)
+        .arg("damaged")
+        .exec_async(&mut redis)
+        .await
+        .expect("set");
     let (status, shown) = get(&relay, &format!("/dead/{dead}")).await;
-    assert_eq!((status, &shown["error"]), (200, &json!("not a bundle")), "{shown}");
-    let (status, answer) = write(&relay, "POST", "/dead/redrive", Some(json!({ "ids": [dead] }))).await;
-    assert_eq!((status, results(&answer)), (200, vec![format!("{dead} \"refused\"")]), "{answer}");
-    assert_eq!(answer["items"][0]["error"], "it cannot be read: not a bundle");
-    assert_eq!(get(&relay, &format!("/dead/{dead}?route=orders")).await.0, 200, "it is where it was");
+    assert_eq!(
+        (status, &shown["error"]),
+        (200, &json!("not a bundle")),
+        "{shown}"
+    );
+    let (status, answer) = write(
+        &relay,
+        "POST",
+        "/dead/redrive",
+        Some(json!({ "ids": [dead] })),
+    )
+    .await;
+    assert_eq!(
+        (status, results(&answer)),
+        (200, vec![format!("{dead} \"refused\"")]),
+        "{answer}"
+    );
+    assert_eq!(
+        answer["items"][0]["error"],
+        "it cannot be read: not a bundle"
+    );
+    assert_eq!(
+        get(&relay, &format!("/dead/{dead}?route=orders")).await.0,
+        200,
+        "it is where it was"
+    );
     assert!(relay.terminate().await.success());
 }
 
@@ -582,20 +938,32 @@ async fn dead_commands_list_show_and_export() {
     };
     let table = ok(&cli(&relay, &["dead", "list"]).await);
     assert_eq!(table.lines().count(), 5, "{table}");
-    assert!(table.starts_with("DEAD AT ") && table.contains(dead_ids(&all)[3]), "{table}");
+    assert!(
+        table.starts_with("DEAD AT ") && table.contains(dead_ids(&all)[3]),
+        "{table}"
+    );
     let some = ok(&cli(&relay, &["dead", "list", "--limit", "3", "--json"]).await);
     let some: Value = serde_json::from_str(&some).expect("JSON");
     assert_eq!(some["items"].as_array().map(Vec::len), Some(3));
     let lines = ok(&cli(&relay, &["dead", "export", "--route", "orders"]).await);
-    let exported: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let exported: Vec<Value> = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
     assert_eq!(dead_ids(&exported), dead_ids(&all));
     assert_eq!(exported[0]["body"], "body");
     let shown = ok(&cli(&relay, &["dead", "show", "a", "--json"]).await);
-    assert!(shown.contains("\"id\":\"a\"") && !shown.contains("\"body\""), "{shown}");
+    assert!(
+        shown.contains("\"id\":\"a\"") && !shown.contains("\"body\""),
+        "{shown}"
+    );
     let unknown = cli(&relay, &["dead", "show", "nobody/%"]).await;
     assert_eq!(unknown.status.code(), Some(1));
     let error = text(&unknown.stderr);
-    assert!(error.contains("there is no dead letter `nobody/%`"), "{error}");
+    assert!(
+        error.contains("there is no dead letter `nobody/%`"),
+        "{error}"
+    );
     assert!(relay.terminate().await.success());
 }
 
@@ -607,7 +975,11 @@ async fn dead_commands_act_on_ids_and_on_many_only_with_yes() {
     let a = dead_id_of(&all, "a");
     let run = async |args: &[&str]| {
         let output = cli(&relay, &[&["dead"][..], args].concat()).await;
-        (output.status.code(), text(&output.stdout), text(&output.stderr))
+        (
+            output.status.code(),
+            text(&output.stdout),
+            text(&output.stderr),
+        )
     };
     let (code, _, error) = run(&["redrive", "b", "--target", "elsewhere"]).await;
     assert_eq!(code, Some(1), "{error}");
@@ -616,16 +988,36 @@ async fn dead_commands_act_on_ids_and_on_many_only_with_yes() {
     let (code, out, error) = run(&["drop", "b", "twice", "nobody", "--json"]).await;
     assert_eq!(code, Some(1), "{out}");
     assert!(error.contains("2 of 3 were not dropped"), "{error}");
-    assert_eq!(serde_json::from_str::<Value>(&out).expect("JSON").as_array().map(Vec::len), Some(3));
+    assert_eq!(
+        serde_json::from_str::<Value>(&out)
+            .expect("JSON")
+            .as_array()
+            .map(Vec::len),
+        Some(3)
+    );
     let (code, out, error) = run(&["redrive", "--route", "orders", "--dry-run"]).await;
-    assert_eq!((code, out.as_str()), (Some(0), "2 dead letter(s) would be redriven\n"), "{error}");
+    assert_eq!(
+        (code, out.as_str()),
+        (Some(0), "2 dead letter(s) would be redriven\n"),
+        "{error}"
+    );
     for args in [&["drop", "--all"][..], &["redrive", "--route", "orders"]] {
         let (code, out, error) = run(args).await;
         assert_eq!((code, out.as_str()), (Some(64), ""), "{args:?}");
-        assert!(error.contains("2 dead letter(s)") && error.contains("--yes"), "{error}");
+        assert!(
+            error.contains("2 dead letter(s)") && error.contains("--yes"),
+            "{error}"
+        );
     }
-    let (code, out, _) = run(&["redrive", "--route", "orders", "--reason", "attempts", "--yes"]).await;
-    assert_eq!((code, out.as_str()), (Some(0), ""), "none of them is dead for this reason");
+    let (code, out, _) = run(&[
+        "redrive", "--route", "orders", "--reason", "attempts", "--yes",
+    ])
+    .await;
+    assert_eq!(
+        (code, out.as_str()),
+        (Some(0), ""),
+        "none of them is dead for this reason"
+    );
     let (code, out, error) = run(&["drop", "--all", "--yes"]).await;
     assert_eq!((code, out.lines().count()), (Some(0), 2), "{error}");
     assert!(relay.terminate().await.success());

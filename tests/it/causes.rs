@@ -48,11 +48,14 @@ impl OnCall<'_> {
         let since = Instant::now();
         let mut times = Vec::new();
         for (place, is_told) in [("page", 0), ("terminal", 1), ("alert", 2)] {
-            let asked = within(TOLD_WITHIN.saturating_sub(since.elapsed()), async || match is_told {
-                0 => self.page_tells(cause).await,
-                1 => self.terminal_tells(cause).await,
-                _ => self.alert_tells(cause).await,
-            });
+            let asked = within(
+                TOLD_WITHIN.saturating_sub(since.elapsed()),
+                async || match is_told {
+                    0 => self.page_tells(cause).await,
+                    1 => self.terminal_tells(cause).await,
+                    _ => self.alert_tells(cause).await,
+                },
+            );
             if let Err(why) = asked.await {
                 panic!("{}: the {place} does not tell it: {why}", cause.name);
             }
@@ -79,25 +82,37 @@ impl OnCall<'_> {
         ensure!(status == 200, "{status}: {text}");
         let overview: Value = serde_json::from_str(&text)?;
         let list = |name: &str| overview[name].as_array().cloned().unwrap_or_default();
-        let parts = list("parts").into_iter().filter(|part| part["state"] != "up");
+        let parts = list("parts")
+            .into_iter()
+            .filter(|part| part["state"] != "up");
         let routes = list("routes").into_iter().filter(|route| {
-            let waits = route["paused"].as_array().is_some_and(|reasons| !reasons.is_empty());
+            let waits = route["paused"]
+                .as_array()
+                .is_some_and(|reasons| !reasons.is_empty());
             waits || route["publishing_paused"] == true
         });
         let told: Vec<Value> = parts.chain(routes).collect();
         let is_it = |told: &&Value| {
-            told["name"].as_str().is_some_and(|name| name.contains(cause.shown))
+            told["name"]
+                .as_str()
+                .is_some_and(|name| name.contains(cause.shown))
                 && told.to_string().contains(cause.page)
         };
-        told.iter().find(is_it).map(drop).ok_or_else(|| anyhow!("{told:#?}"))
+        told.iter()
+            .find(is_it)
+            .map(drop)
+            .ok_or_else(|| anyhow!("{told:#?}"))
     }
 
     async fn terminal_tells(&self, cause: &Cause) -> anyhow::Result<()> {
         let mut command = Command::new(binary());
         command.arg("status").env("POSTDATE_URL", self.relay.url());
         let output = tokio::task::spawn_blocking(move || command.output()).await??;
-        let text =
-            format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let text = format!(
+            "{}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
         ensure!(text.contains(cause.terminal), "{text}");
         Ok(())
     }
@@ -107,18 +122,35 @@ impl OnCall<'_> {
         let (name, label) = cause.alert;
         let alerts = self.prometheus.get("alerts", &[]).await?;
         let of_name = alerts["alerts"].as_array().into_iter().flatten();
-        let of_name: Vec<_> = of_name.filter(|alert| alert["labels"]["alertname"] == name).collect();
+        let of_name: Vec<_> = of_name
+            .filter(|alert| alert["labels"]["alertname"] == name)
+            .collect();
         let has_label = |alert: &&&Value| {
             let labels = alert["labels"].as_object().into_iter().flatten();
-            labels.into_iter().any(|(_, value)| value.as_str().is_some_and(|value| value.contains(label)))
+            labels
+                .into_iter()
+                .any(|(_, value)| value.as_str().is_some_and(|value| value.contains(label)))
         };
-        of_name.iter().find(has_label).map(drop).ok_or_else(|| anyhow!("{of_name:#?}"))
+        of_name
+            .iter()
+            .find(has_label)
+            .map(drop)
+            .ok_or_else(|| anyhow!("{of_name:#?}"))
     }
 }
 
 async fn channel(rabbitmq: &Rabbitmq) -> Channel {
-    let channel = rabbitmq.connect().await.expect("connected").create_channel().await.expect("a channel");
-    channel.confirm_select(ConfirmSelectOptions::default()).await.expect("confirms");
+    let channel = rabbitmq
+        .connect()
+        .await
+        .expect("connected")
+        .create_channel()
+        .await
+        .expect("a channel");
+    channel
+        .confirm_select(ConfirmSelectOptions::default())
+        .await
+        .expect("confirms");
     channel
 }
 
@@ -131,7 +163,9 @@ async fn publish(channel: &Channel, queue: &str, is_late: bool) {
     }
     let properties = BasicProperties::default().with_headers(headers);
     let options = BasicPublishOptions::default();
-    let sent = channel.basic_publish("".into(), queue.into(), options, b"body", properties).await;
+    let sent = channel
+        .basic_publish("".into(), queue.into(), options, b"body", properties)
+        .await;
     assert!(sent.expect("published").await.expect("confirmed").is_ack());
 }
 
@@ -142,8 +176,15 @@ async fn what_stands_in_the_way_of_one_route_is_told_by_page_terminal_and_alert(
         return;
     }
     let (redis, rabbitmq) = tokio::join!(Redis::shared(), Rabbitmq::shared());
-    let [paused, refused, blocked, sourceless, exchangeless, nowhere] =
-        ["paused", "refused", "blocked", "sourceless", "exchangeless", "nowhere"].map(names::unique);
+    let [paused, refused, blocked, sourceless, exchangeless, nowhere] = [
+        "paused",
+        "refused",
+        "blocked",
+        "sourceless",
+        "exchangeless",
+        "nowhere",
+    ]
+    .map(names::unique);
     for queue in [&paused, &refused, &blocked, &exchangeless] {
         rabbitmq.declare_queue(queue, QueueKind::Classic).await;
     }
@@ -155,13 +196,23 @@ async fn what_stands_in_the_way_of_one_route_is_told_by_page_terminal_and_alert(
     let config = config
         .route("paused", &from(&paused), &to("amq.topic"), "")
         .route("refused", &from(&refused), &to("amq.direct"), "")
-        .route("blocked", &from(&blocked), &to("amq.fanout"), r#"on_refused = "wait""#)
+        .route(
+            "blocked",
+            &from(&blocked),
+            &to("amq.fanout"),
+            r#"on_refused = "wait""#,
+        )
         .route("sourceless", &from(&sourceless), &to("amq.topic"), "")
         .route("exchangeless", &from(&exchangeless), &to(&nowhere), "");
     let relay = Relay::start(&config).await;
     let prometheus = Prometheus::start(&relay).await;
     let (status, answer) = relay
-        .request("POST", "/api/v1/routes/paused/pause", None, r#"{"only":"publishing"}"#)
+        .request(
+            "POST",
+            "/api/v1/routes/paused/pause",
+            None,
+            r#"{"only":"publishing"}"#,
+        )
         .await
         .expect("an answer");
     assert_eq!(status, 200, "{answer}");
@@ -171,7 +222,11 @@ async fn what_stands_in_the_way_of_one_route_is_told_by_page_terminal_and_alert(
     }
     publish(&channel, &blocked, false).await;
 
-    let mut on_call = OnCall { relay: &relay, prometheus: &prometheus, told: String::new() };
+    let mut on_call = OnCall {
+        relay: &relay,
+        prometheus: &prometheus,
+        told: String::new(),
+    };
     for cause in [
         Cause {
             name: "publishing paused by a colleague",
@@ -225,36 +280,79 @@ async fn a_server_in_trouble_is_told_by_page_terminal_and_alert() {
     let fixture = crate::fixture::four_routes(&redis, &kafka, &rabbitmq).await;
     let relay = Relay::start(&fixture.config).await;
     let prometheus = Prometheus::start(&relay).await;
-    let mut on_call = OnCall { relay: &relay, prometheus: &prometheus, told: String::new() };
-    let cause = |name, shown, page, terminal, alert| Cause { name, shown, page, terminal, alert };
+    let mut on_call = OnCall {
+        relay: &relay,
+        prometheus: &prometheus,
+        told: String::new(),
+    };
+    let cause = |name, shown, page, terminal, alert| Cause {
+        name,
+        shown,
+        page,
+        terminal,
+        alert,
+    };
 
     rabbitmq.kill9().await;
-    let away = cause("RabbitMQ stopped", "rabbitmq", "main", "rabbitmq", ("PostdatePartDown", "rabbitmq"));
+    let away = cause(
+        "RabbitMQ stopped",
+        "rabbitmq",
+        "main",
+        "rabbitmq",
+        ("PostdatePartDown", "rabbitmq"),
+    );
     on_call.learns(&away).await;
     rabbitmq.restart().await;
     on_call.all_is_well().await;
 
     kafka.stop();
-    let hung = cause("Kafka hung", "kafka", "main", "kafka", ("PostdatePartDown", "kafka"));
+    let hung = cause(
+        "Kafka hung",
+        "kafka",
+        "main",
+        "kafka",
+        ("PostdatePartDown", "kafka"),
+    );
     on_call.learns(&hung).await;
     kafka.cont();
     on_call.all_is_well().await;
 
     kafka.kill9().await;
-    let stopped = cause("Kafka stopped", "kafka", "main", "kafka", ("PostdatePartDown", "kafka"));
+    let stopped = cause(
+        "Kafka stopped",
+        "kafka",
+        "main",
+        "kafka",
+        ("PostdatePartDown", "kafka"),
+    );
     on_call.learns(&stopped).await;
     kafka.restart().await;
     on_call.all_is_well().await;
 
     redis.stop();
-    let hung = cause("Redis hung", "redis", "redis", "Redis", ("PostdateStoreDown", "redis"));
+    let hung = cause(
+        "Redis hung",
+        "redis",
+        "redis",
+        "Redis",
+        ("PostdateStoreDown", "redis"),
+    );
     on_call.learns(&hung).await;
     redis.cont();
     on_call.all_is_well().await;
 
-    let full: String = redis.command(&["CONFIG", "SET", "maxmemory", "1mb"]).await.expect("set");
+    let full: String = redis
+        .command(&["CONFIG", "SET", "maxmemory", "1mb"])
+        .await
+        .expect("set");
     assert_eq!(full, "OK");
-    let full = cause("Redis at maxmemory", "store", "memory", "memory", ("PostdateStoreDown", "store"));
+    let full = cause(
+        "Redis at maxmemory",
+        "store",
+        "memory",
+        "memory",
+        ("PostdateStoreDown", "store"),
+    );
     on_call.learns(&full).await;
     println!("{}", on_call.told);
 }

@@ -16,7 +16,9 @@ use serde_json::Value;
 
 use crate::support::process::Process;
 use crate::support::relay::binary;
-use crate::support::{Kafka, Rabbitmq, Redis, Relay, eventually, folders, names, ports, prometheus};
+use crate::support::{
+    Kafka, Rabbitmq, Redis, Relay, eventually, folders, names, ports, prometheus,
+};
 
 /// Time by which messages are delayed.
 const DELAY: &str = "500ms";
@@ -24,7 +26,9 @@ const DELAY: &str = "500ms";
 const PARTITIONS: usize = 3;
 
 fn docker(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/docker").join(path)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("deploy/docker")
+        .join(path)
 }
 
 fn read(path: &Path) -> String {
@@ -38,8 +42,9 @@ fn compose() -> Value {
 /// Options of redis-server, as its file has them, but for the folder.
 fn redis_options() -> Vec<String> {
     let text = read(&docker("compose/redis.conf"));
-    let lines =
-        text.lines().filter(|line| !line.is_empty() && !line.starts_with('#') && !line.starts_with("dir "));
+    let lines = text
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#') && !line.starts_with("dir "));
     let options = lines.flat_map(|line| {
         let (key, value) = line.split_once(' ').expect("key and value");
         [format!("--{key}"), value.to_owned()]
@@ -59,18 +64,28 @@ fn every_mounted_file_is_there_and_every_image_has_a_version() {
                 assert!(docker(from).exists(), "{name} mounts {from}");
             } else {
                 assert!(
-                    compose["volumes"].as_object().expect("volumes").contains_key(from),
+                    compose["volumes"]
+                        .as_object()
+                        .expect("volumes")
+                        .contains_key(from),
                     "{name} mounts {from}"
                 );
             }
         }
         let image = service["image"].as_str().expect("an image");
         let version = image.rsplit_once(':').map(|(_, version)| version);
-        assert!(version.is_some_and(|version| version != "latest"), "{name}: {image}");
+        assert!(
+            version.is_some_and(|version| version != "latest"),
+            "{name}: {image}"
+        );
     }
     let built = &services["postdate"]["build"];
     let context = docker(built["context"].as_str().expect("a context"));
-    assert!(context.join(built["dockerfile"].as_str().expect("a Dockerfile")).is_file());
+    assert!(
+        context
+            .join(built["dockerfile"].as_str().expect("a Dockerfile"))
+            .is_file()
+    );
 }
 
 #[tokio::test]
@@ -79,7 +94,8 @@ async fn prometheus_takes_its_configuration() {
         return;
     }
     let rules = docker("../prometheus/alerts.yaml").display().to_string();
-    let text = read(&docker("compose/prometheus.yml")).replace("/etc/prometheus/alerts.yaml", &rules);
+    let text =
+        read(&docker("compose/prometheus.yml")).replace("/etc/prometheus/alerts.yaml", &rules);
     let file = folders::new("compose").join("prometheus.yml");
     std::fs::write(&file, text).expect("written");
     let printed = prometheus::promtool(&["check", "config", &file.display().to_string()]).await;
@@ -92,7 +108,12 @@ async fn a_message_goes_along_each_route() {
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
     let redis = Redis::start_with("redis-server", &options);
     let (redis, kafka, rabbitmq) = tokio::join!(redis, Kafka::shared(), Rabbitmq::start());
-    rabbitmq.ctl(&["import_definitions", &docker("compose/rabbitmq.json").display().to_string()]).await;
+    rabbitmq
+        .ctl(&[
+            "import_definitions",
+            &docker("compose/rabbitmq.json").display().to_string(),
+        ])
+        .await;
     let [delayed, orders] = ["delayed", "orders"].map(names::unique);
     for topic in [&delayed, &orders] {
         kafka.create_topic(topic, PARTITIONS).await;
@@ -105,23 +126,44 @@ async fn a_message_goes_along_each_route() {
         .replace("kafka:29092", &kafka.bootstrap())
         .replace("amqp://postdate:postdate@rabbitmq:5672/%2f", &amqp)
         .replace("0.0.0.0:8025", &address)
-        .replace("/etc/postdate/write-tokens", &docker("compose/write-tokens").display().to_string())
-        .replace("topic = \"delayed\"", &format!("topic = \"{delayed}\", group = \"{delayed}\""))
+        .replace(
+            "/etc/postdate/write-tokens",
+            &docker("compose/write-tokens").display().to_string(),
+        )
+        .replace(
+            "topic = \"delayed\"",
+            &format!("topic = \"{delayed}\", group = \"{delayed}\""),
+        )
         .replace("topic = \"orders\"", &format!("topic = \"{orders}\""));
     std::fs::write(folder.join("postdate.toml"), text).expect("written");
     let program = binary();
-    let process = Process::start("postdate", &folder, &program.display().to_string(), |command| {
-        command.args(["run", "--config", "postdate.toml"]);
-    });
+    let process = Process::start(
+        "postdate",
+        &folder,
+        &program.display().to_string(),
+        |command| {
+            command.args(["run", "--config", "postdate.toml"]);
+        },
+    );
     let mut relay = Relay::adopt(process, &address);
     relay.ready().await;
 
     let producer: FutureProducer = kafka.client().create().expect("a producer");
-    let headers = OwnedHeaders::new().insert(Header { key: "x-delay", value: Some(DELAY) });
-    let record = FutureRecord::<str, str>::to(&delayed).payload("an order").headers(headers);
-    producer.send(record, Duration::from_secs(30)).await.map_err(|(error, _)| error).expect("taken");
-    let connection =
-        Connection::connect(&amqp, ConnectionProperties::default()).await.expect("the user of the file");
+    let headers = OwnedHeaders::new().insert(Header {
+        key: "x-delay",
+        value: Some(DELAY),
+    });
+    let record = FutureRecord::<str, str>::to(&delayed)
+        .payload("an order")
+        .headers(headers);
+    producer
+        .send(record, Duration::from_secs(30))
+        .await
+        .map_err(|(error, _)| error)
+        .expect("taken");
+    let connection = Connection::connect(&amqp, ConnectionProperties::default())
+        .await
+        .expect("the user of the file");
     let channel = connection.create_channel().await.expect("a channel");
     let mut headers = FieldTable::default();
     headers.insert("x-delay".into(), AMQPValue::LongString(DELAY.into()));
@@ -136,17 +178,26 @@ async fn a_message_goes_along_each_route() {
     sent.await.expect("published").await.expect("taken");
 
     let mut client = kafka.client();
-    client.set("group.id", &orders).set("auto.offset.reset", "earliest");
+    client
+        .set("group.id", &orders)
+        .set("auto.offset.reset", "earliest");
     let consumer: BaseConsumer = client.create().expect("a consumer");
     consumer.subscribe(&[&orders]).expect("subscribed");
     eventually("the order arrives", async || {
-        let record = consumer.poll(Duration::from_millis(100)).ok_or_else(|| anyhow!("nothing yet"))??;
-        ensure!(record.payload() == Some(b"an order".as_slice()), "{record:?}");
+        let record = consumer
+            .poll(Duration::from_millis(100))
+            .ok_or_else(|| anyhow!("nothing yet"))??;
+        ensure!(
+            record.payload() == Some(b"an order".as_slice()),
+            "{record:?}"
+        );
         Ok(())
     })
     .await;
     eventually("the mail arrives", async || {
-        let got = channel.basic_get("mails".into(), BasicGetOptions { no_ack: true }).await?;
+        let got = channel
+            .basic_get("mails".into(), BasicGetOptions { no_ack: true })
+            .await?;
         let got = got.ok_or_else(|| anyhow!("nothing yet"))?;
         ensure!(got.delivery.data == b"a mail", "{got:?}");
         Ok(())

@@ -54,33 +54,56 @@ impl ConsoleFixture {
             rabbitmq.declare_queue(queue, QueueKind::Classic).await;
         }
         let from = |queue: &str| format!(r#"{{ rabbitmq = "main", queue = "{queue}" }}"#);
-        let to = |key: &str| format!(r#"{{ rabbitmq = "main", exchange = "", routing_key = "{key}" }}"#);
+        let to =
+            |key: &str| format!(r#"{{ rabbitmq = "main", exchange = "", routing_key = "{key}" }}"#);
         let retry = "retry = { initial = \"1h\", max = \"1h\" }";
         let config = Config::new(redis).rabbitmq("main", rabbitmq);
-        let config = config.route("orders", &from(&orders), &to(&target), "").route(
-            "broken",
-            &from(&broken),
-            &to(&nowhere),
-            retry,
-        );
+        let config = config
+            .route("orders", &from(&orders), &to(&target), "")
+            .route("broken", &from(&broken), &to(&nowhere), retry);
         let tokens = [
             ("POSTDATE_ADMIN__READ_TOKENS", format!("[\"{READ}\"]")),
             ("POSTDATE_ADMIN__WRITE_TOKENS", format!("[\"{WRITE}\"]")),
         ];
-        let tokens: Vec<_> = tokens.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let tokens: Vec<_> = tokens
+            .iter()
+            .map(|(name, value)| (*name, value.as_str()))
+            .collect();
         let relay = Relay::start_with(&config, &tokens).await;
         let channel = open_channel(rabbitmq).await;
-        let fixture = Self { relay, orders, channel };
+        let fixture = Self {
+            relay,
+            orders,
+            channel,
+        };
         for n in 0..20 {
             let id = format!("order-{n}");
             let delay = format!("{}m", 10 + n);
-            let headers = [("x-delay", &*delay), ("x-delay-id", &*id), ("customer", "Ada")];
-            fixture.publish(&fixture.orders, &headers, b"{\"total\": 12}").await;
+            let headers = [
+                ("x-delay", &*delay),
+                ("x-delay-id", &*id),
+                ("customer", "Ada"),
+            ];
+            fixture
+                .publish(&fixture.orders, &headers, b"{\"total\": 12}")
+                .await;
         }
-        fixture.publish(&broken, &[("x-delay", "1ms"), ("x-delay-id", "refused-1")], b"body").await;
+        fixture
+            .publish(
+                &broken,
+                &[("x-delay", "1ms"), ("x-delay-id", "refused-1")],
+                b"body",
+            )
+            .await;
         for n in 0..3 {
             let id = format!("invalid-{n}");
-            fixture.publish(&fixture.orders, &[("x-delay", "soon"), ("x-delay-id", &id)], b"body").await;
+            fixture
+                .publish(
+                    &fixture.orders,
+                    &[("x-delay", "soon"), ("x-delay-id", &id)],
+                    b"body",
+                )
+                .await;
         }
         eventually("all of it is where it belongs", async || {
             let counts = async |path: &str| {
@@ -93,7 +116,11 @@ impl ConsoleFixture {
                 counts("/api/v1/retries").await?,
                 counts("/api/v1/dead").await?,
             ];
-            if found == [20, 1, 3] { Ok(()) } else { Err(anyhow!("{found:?}")) }
+            if found == [20, 1, 3] {
+                Ok(())
+            } else {
+                Err(anyhow!("{found:?}"))
+            }
         })
         .await;
         fixture
@@ -112,7 +139,13 @@ impl ConsoleFixture {
             body,
             properties,
         );
-        assert!(sent.await.expect("published").await.expect("confirmed").is_ack());
+        assert!(
+            sent.await
+                .expect("published")
+                .await
+                .expect("confirmed")
+                .is_ack()
+        );
     }
 
     /// The address of a page.
@@ -132,8 +165,17 @@ impl ConsoleFixture {
 }
 
 async fn open_channel(rabbitmq: &Rabbitmq) -> Channel {
-    let channel = rabbitmq.connect().await.expect("connected").create_channel().await.expect("a channel");
-    channel.confirm_select(ConfirmSelectOptions::default()).await.expect("confirms");
+    let channel = rabbitmq
+        .connect()
+        .await
+        .expect("connected")
+        .create_channel()
+        .await
+        .expect("a channel");
+    channel
+        .confirm_select(ConfirmSelectOptions::default())
+        .await
+        .expect("confirms");
     channel
 }
 
@@ -193,7 +235,9 @@ async fn every_page_shows_what_is_there_and_every_action_does_what_it_says() {
     browser.open(&fixture.page("messages/orders/order-8")).await;
     browser.press("Cancel message …").await;
     browser.press("Cancel message").await;
-    browser.sees("It is cancelled and will not be published").await;
+    browser
+        .sees("It is cancelled and will not be published")
+        .await;
 
     // What failed, and dead letters.
     browser.press("Retries").await;
@@ -230,9 +274,12 @@ async fn every_page_shows_what_is_there_and_every_action_does_what_it_says() {
 
     purge(&browser).await;
     browser.press("Audit").await;
-    for told in
-        ["cancelled order-8 of orders", "looked at the body of order-7", "paused orders", "purged orders"]
-    {
+    for told in [
+        "cancelled order-8 of orders",
+        "looked at the body of order-7",
+        "paused orders",
+        "purged orders",
+    ] {
         browser.sees(told).await;
     }
     browser.press("Forget token").await;
@@ -253,7 +300,10 @@ async fn a_read_token_sees_everything_but_bodies_and_no_button_that_would_fail()
         ("", "orders"),
         ("routes/orders", "orders"),
         ("messages", "order-0"),
-        ("messages/orders/order-3", "Bodies are shown to write tokens only"),
+        (
+            "messages/orders/order-3",
+            "Bodies are shown to write tokens only",
+        ),
         ("retries", "refused-1"),
         ("dead", "invalid-0"),
         ("audit", "Audit"),
@@ -261,8 +311,12 @@ async fn a_read_token_sees_everything_but_bodies_and_no_button_that_would_fail()
         browser.open(&fixture.page(page)).await;
         browser.sees(shows).await;
         let buttons = browser.run(BUTTONS_SCRIPT, json!([])).await;
-        let buttons: Vec<&str> =
-            buttons.as_array().expect("a list").iter().filter_map(Value::as_str).collect();
+        let buttons: Vec<&str> = buttons
+            .as_array()
+            .expect("a list")
+            .iter()
+            .filter_map(Value::as_str)
+            .collect();
         for button in buttons {
             let acts = [
                 "Cancel",
@@ -282,8 +336,13 @@ async fn a_read_token_sees_everything_but_bodies_and_no_button_that_would_fail()
                 "{page}: {button}"
             );
         }
-        let navigation = browser.run("return document.querySelector('nav').innerText", json!([])).await;
-        assert!(!navigation.as_str().expect("text").contains("Send"), "{navigation}");
+        let navigation = browser
+            .run("return document.querySelector('nav').innerText", json!([]))
+            .await;
+        assert!(
+            !navigation.as_str().expect("text").contains("Send"),
+            "{navigation}"
+        );
     }
 }
 
@@ -300,20 +359,31 @@ async fn the_console_is_accessible_and_can_be_used_by_keyboard_alone() {
     browser.type_keys(&format!("{WRITE}{ENTER}")).await;
     browser.sees("Routes").await;
     // The skip link, the brand, the overview, the messages.
-    browser.run("document.activeElement.blur()", json!([])).await;
+    browser
+        .run("document.activeElement.blur()", json!([]))
+        .await;
     let mut reached = BTreeSet::new();
     while !reached.contains("Messages") {
         browser.type_keys(&TAB.to_string()).await;
-        let focused = browser.run("return document.activeElement.textContent", json!([])).await;
+        let focused = browser
+            .run("return document.activeElement.textContent", json!([]))
+            .await;
         reached.insert(focused.as_str().unwrap_or_default().to_owned());
-        assert!(reached.len() < 60, "the navigation is not reached: {reached:?}");
+        assert!(
+            reached.len() < 60,
+            "the navigation is not reached: {reached:?}"
+        );
     }
     browser.type_keys(&ENTER.to_string()).await;
     browser.sees("Waiting, by due time").await;
-    let heading = browser.run("return document.activeElement.tagName", json!([])).await;
+    let heading = browser
+        .run("return document.activeElement.tagName", json!([]))
+        .await;
     assert_eq!(heading, "H1", "the focus goes to the page that was opened");
 
-    let Some(axe) = browser::axe_script("console: accessibility") else { return };
+    let Some(axe) = browser::axe_script("console: accessibility") else {
+        return;
+    };
     for dark in [false, true] {
         for screen in [WIDE, NARROW] {
             browser.show_as(Screen { dark, ..screen }).await;
@@ -321,7 +391,10 @@ async fn the_console_is_accessible_and_can_be_used_by_keyboard_alone() {
                 browser.open(&fixture.page(page)).await;
                 browser.sees(shows).await;
                 let violations = browser.violations(&axe).await;
-                assert!(violations.is_empty(), "{page:?} {screen:?} dark {dark}: {violations:#?}");
+                assert!(
+                    violations.is_empty(),
+                    "{page:?} {screen:?} dark {dark}: {violations:#?}"
+                );
                 let wider = browser
                     .run(
                         "return document.documentElement.scrollWidth - document.documentElement.clientWidth",
@@ -341,29 +414,60 @@ async fn what_a_message_says_is_never_markup() {
     }
     let fixture = ConsoleFixture::start().await;
     for (n, text) in HOSTILE.iter().enumerate() {
-        let headers = [("x-delay", "1h"), ("x-delay-id", text), (&*format!("{text}{n}"), text)];
-        fixture.publish(&fixture.orders, &headers, text.as_bytes()).await;
+        let headers = [
+            ("x-delay", "1h"),
+            ("x-delay-id", text),
+            (&*format!("{text}{n}"), text),
+        ];
+        fixture
+            .publish(&fixture.orders, &headers, text.as_bytes())
+            .await;
         let invalid = format!("{text} invalid");
         fixture
-            .publish(&fixture.orders, &[("x-delay", text), ("x-delay-id", &invalid)], text.as_bytes())
+            .publish(
+                &fixture.orders,
+                &[("x-delay", text), ("x-delay-id", &invalid)],
+                text.as_bytes(),
+            )
             .await;
     }
     let long = "W\u{301}".repeat(85);
-    fixture.publish(&fixture.orders, &[("x-delay", "1h"), ("x-delay-id", &long)], &[0, 159, 146, 150]).await;
+    fixture
+        .publish(
+            &fixture.orders,
+            &[("x-delay", "1h"), ("x-delay-id", &long)],
+            &[0, 159, 146, 150],
+        )
+        .await;
     let browser = fixture.browser(NARROW, WRITE).await;
     let fine = async |page: &str| {
         let broken = browser.run("return window.broken ?? null", json!([])).await;
         assert_eq!(broken, Value::Null, "{page}: a text was run");
-        let foreign =
-            "return document.querySelectorAll('main script, main img[src=x], main [onerror]').length";
-        assert_eq!(browser.run(foreign, json!([])).await, 0, "{page}: a text became an element");
+        let foreign = "return document.querySelectorAll('main script, main img[src=x], main [onerror]').length";
+        assert_eq!(
+            browser.run(foreign, json!([])).await,
+            0,
+            "{page}: a text became an element"
+        );
         let order = browser.text().await;
-        assert!(!order.contains(['\u{202e}', '\u{1b}', '\u{7}']), "{page}: {order:?}");
-        let wider = "return document.documentElement.scrollWidth - document.documentElement.clientWidth";
-        assert_eq!(browser.run(wider, json!([])).await, 0, "{page}: an id breaks the layout");
+        assert!(
+            !order.contains(['\u{202e}', '\u{1b}', '\u{7}']),
+            "{page}: {order:?}"
+        );
+        let wider =
+            "return document.documentElement.scrollWidth - document.documentElement.clientWidth";
+        assert_eq!(
+            browser.run(wider, json!([])).await,
+            0,
+            "{page}: an id breaks the layout"
+        );
     };
-    for (page, shows) in [("messages", "<script>"), ("dead", "<script>"), ("audit", "Audit"), ("", "orders")]
-    {
+    for (page, shows) in [
+        ("messages", "<script>"),
+        ("dead", "<script>"),
+        ("audit", "Audit"),
+        ("", "orders"),
+    ] {
         browser.open(&fixture.page(page)).await;
         browser.sees(shows).await;
         fine(page).await;
@@ -373,7 +477,9 @@ async fn what_a_message_says_is_never_markup() {
         for byte in id.bytes() {
             write!(encoded, "%{byte:02X}").expect("a String");
         }
-        browser.open(&fixture.page(&format!("messages/orders/{encoded}"))).await;
+        browser
+            .open(&fixture.page(&format!("messages/orders/{encoded}")))
+            .await;
         browser.sees("Details").await;
         fine(id).await;
     }
@@ -387,7 +493,9 @@ async fn a_page_whose_replica_has_gone_says_since_when_it_is_stale_and_goes_on_b
     let mut fixture = ConsoleFixture::start().await;
     let browser = fixture.browser(WIDE, READ).await;
     browser.sees("live").await;
-    fixture.relay.unobserved("it is killed, and nobody serves its routes");
+    fixture
+        .relay
+        .unobserved("it is killed, and nobody serves its routes");
     fixture.relay.kill9().await;
     browser.sees("stale since").await;
     fixture.relay.restart().await;
@@ -411,14 +519,18 @@ const PAGES: [(&str, &str); 9] = [
 /// Screenshots of every page, for the documents: written into the folder that `POSTDATE_SCREENSHOTS` names.
 #[tokio::test(flavor = "multi_thread")]
 async fn screenshots() {
-    let Some(folder) = std::env::var_os("POSTDATE_SCREENSHOTS").map(PathBuf::from) else { return };
+    let Some(folder) = std::env::var_os("POSTDATE_SCREENSHOTS").map(PathBuf::from) else {
+        return;
+    };
     assert!(browser::available("console: screenshots"), "no browser");
     std::fs::create_dir_all(&folder).expect("a folder");
     let queues = ["orders.delayed", "invoices.delayed", "orders", "invoices"];
     let fixture = ConsoleFixture::start_with(queues.map(str::to_owned)).await;
     for n in 0..400_u64 {
         let delay = format!("{}ms", 1000 + n * 137 % 50_000);
-        fixture.publish(&fixture.orders, &[("x-delay", &delay)], b"{\"total\": 12}").await;
+        fixture
+            .publish(&fixture.orders, &[("x-delay", &delay)], b"{\"total\": 12}")
+            .await;
     }
     let browser = fixture.browser(WIDE, WRITE).await;
     // The sparklines get something to show.

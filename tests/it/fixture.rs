@@ -20,19 +20,36 @@ pub(super) struct FourRoutesFixture {
     pub(super) routes: [Ends; 4],
 }
 
-pub(super) async fn four_routes(redis: &Redis, kafka: &Kafka, rabbitmq: &Rabbitmq) -> FourRoutesFixture {
+pub(super) async fn four_routes(
+    redis: &Redis,
+    kafka: &Kafka,
+    rabbitmq: &Rabbitmq,
+) -> FourRoutesFixture {
     let run = Run::new();
-    let mut config = Config::new(redis).kafka("main", kafka).rabbitmq("main", rabbitmq);
+    let mut config = Config::new(redis)
+        .kafka("main", kafka)
+        .rabbitmq("main", rabbitmq);
     let mut routes = Vec::new();
-    for (name, from_kafka, to_kafka) in
-        [("k-k", true, true), ("k-r", true, false), ("r-k", false, true), ("r-r", false, false)]
-    {
-        let ends = Ends { source: names::unique("source"), target: names::unique("target") };
+    for (name, from_kafka, to_kafka) in [
+        ("k-k", true, true),
+        ("k-r", true, false),
+        ("r-k", false, true),
+        ("r-r", false, false),
+    ] {
+        let ends = Ends {
+            source: names::unique("source"),
+            target: names::unique("target"),
+        };
         let from = if from_kafka {
             kafka.create_topic(&ends.source, 3).await;
-            format!(r#"{{ kafka = "main", topic = "{0}", group = "{0}" }}"#, ends.source)
+            format!(
+                r#"{{ kafka = "main", topic = "{0}", group = "{0}" }}"#,
+                ends.source
+            )
         } else {
-            rabbitmq.declare_queue(&ends.source, QueueKind::Quorum).await;
+            rabbitmq
+                .declare_queue(&ends.source, QueueKind::Quorum)
+                .await;
             format!(r#"{{ rabbitmq = "main", queue = "{}" }}"#, ends.source)
         };
         let to = if to_kafka {
@@ -40,14 +57,23 @@ pub(super) async fn four_routes(redis: &Redis, kafka: &Kafka, rabbitmq: &Rabbitm
             run.collect_kafka(kafka, &ends.target, 3);
             format!(r#"{{ kafka = "main", topic = "{}" }}"#, ends.target)
         } else {
-            rabbitmq.declare_queue(&ends.target, QueueKind::Classic).await;
+            rabbitmq
+                .declare_queue(&ends.target, QueueKind::Classic)
+                .await;
             run.collect_rabbitmq(rabbitmq, &ends.target);
-            format!(r#"{{ rabbitmq = "main", exchange = "", routing_key = "{}" }}"#, ends.target)
+            format!(
+                r#"{{ rabbitmq = "main", exchange = "", routing_key = "{}" }}"#,
+                ends.target
+            )
         };
         config = config.route(name, &from, &to, "");
         routes.push(ends);
     }
-    FourRoutesFixture { run, config, routes: routes.try_into().ok().expect("four routes") }
+    FourRoutesFixture {
+        run,
+        config,
+        routes: routes.try_into().ok().expect("four routes"),
+    }
 }
 
 impl FourRoutesFixture {
@@ -88,8 +114,14 @@ impl FourRoutesFixture {
                 2 => When::Delay(n * step_ms),
                 _ => When::At(n * step_ms),
             };
-            let message = self.run.message(label, when).key(key).size(200 + n as usize);
-            message.header("test-text", Some(b"caf\xc3\xa9")).header("test-bytes", Some(&[0, 0xff, 0x80]))
+            let message = self
+                .run
+                .message(label, when)
+                .key(key)
+                .size(200 + n as usize);
+            message
+                .header("test-text", Some(b"caf\xc3\xa9"))
+                .header("test-bytes", Some(&[0, 0xff, 0x80]))
         };
         (0..COUNT).map(message).collect()
     }

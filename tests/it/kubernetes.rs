@@ -7,7 +7,9 @@ use serde_json::{Value, json};
 
 use crate::support::pod::{self, Volume, files};
 use crate::support::process::Signal;
-use crate::support::{Config, Kafka, QueueKind, Rabbitmq, Redis, Relay, Run, When, eventually, names, ports};
+use crate::support::{
+    Config, Kafka, QueueKind, Rabbitmq, Redis, Relay, Run, When, eventually, names, ports,
+};
 
 const RUN: [&str; 3] = ["run", "--config", "/etc/postdate/postdate.yaml"];
 const CHECK: [&str; 3] = ["check", "--config", "/etc/postdate/postdate.yaml"];
@@ -26,7 +28,8 @@ async fn any_user_on_a_read_only_root_with_secrets_as_files_and_no_home() {
     if !pod::available("kubernetes: any user on a read-only root") {
         return;
     }
-    let (redis, kafka, rabbitmq) = tokio::join!(Redis::shared(), Kafka::shared(), Rabbitmq::shared());
+    let (redis, kafka, rabbitmq) =
+        tokio::join!(Redis::shared(), Kafka::shared(), Rabbitmq::shared());
     let from = kafka.unique_topic("from", 3).await;
     let to = kafka.unique_topic("to", 1).await;
     let queue = names::unique("from");
@@ -53,7 +56,10 @@ async fn any_user_on_a_read_only_root_with_secrets_as_files_and_no_home() {
     let secrets = files(&[
         ("redis/url", &format!("{}\n", redis.url())),
         ("rabbitmq/main/url", &rabbitmq.url()),
-        ("kafka/main/properties", "# as a Secret holds them\nsecurity.protocol=PLAINTEXT\n"),
+        (
+            "kafka/main/properties",
+            "# as a Secret holds them\nsecurity.protocol=PLAINTEXT\n",
+        ),
         ("admin/write-tokens", "Pa55word\nolder\n"),
     ]);
     let volumes = [
@@ -62,12 +68,23 @@ async fn any_user_on_a_read_only_root_with_secrets_as_files_and_no_home() {
     ];
 
     let checked = pod::finish(&volumes, &[], &[&CHECK[..], &["--connect"]].concat()).await;
-    assert_eq!(checked.status.code(), Some(0), "{}{}", text(&checked.stdout), text(&checked.stderr));
+    assert_eq!(
+        checked.status.code(),
+        Some(0),
+        "{}{}",
+        text(&checked.stdout),
+        text(&checked.stderr)
+    );
 
     let mut relay = Relay::adopt(pod::start(&volumes, &[], &RUN), &address);
     relay.ready().await;
-    let status = std::fs::read_to_string(format!("/proc/{}/status", relay.id())).expect("its status");
-    for expected in ["NoNewPrivs:\t1", "CapEff:\t0000000000000000", "CapPrm:\t0000000000000000"] {
+    let status =
+        std::fs::read_to_string(format!("/proc/{}/status", relay.id())).expect("its status");
+    for expected in [
+        "NoNewPrivs:\t1",
+        "CapEff:\t0000000000000000",
+        "CapPrm:\t0000000000000000",
+    ] {
         assert!(status.contains(expected), "{expected}\n{status}");
     }
     // Who is not root cannot become anybody else to test with.
@@ -79,7 +96,9 @@ async fn any_user_on_a_read_only_root_with_secrets_as_files_and_no_home() {
     run.collect_kafka(kafka, &to, 1);
     run.collect_rabbitmq(rabbitmq, &target);
     let messages = |label: &str, key: &str| -> Vec<_> {
-        (0..20).map(|n| run.message(label, When::Delay(n * 50)).key(key)).collect()
+        (0..20)
+            .map(|n| run.message(label, When::Delay(n * 50)).key(key))
+            .collect()
     };
     let records = messages(&format!("kafka:{to}"), "k");
     let publishes = messages(&format!("rabbitmq:{target}"), &target);
@@ -91,8 +110,16 @@ async fn any_user_on_a_read_only_root_with_secrets_as_files_and_no_home() {
     run.report().assert_accounted(0);
 
     let refused = relay.get("/api/v1/routes").await.expect("an answer").0;
-    let allowed = relay.request("GET", "/api/v1/routes", Some("older"), "").await.expect("an answer").0;
-    assert_eq!((refused, allowed), (401, 200), "the second line of the tokens' file");
+    let allowed = relay
+        .request("GET", "/api/v1/routes", Some("older"), "")
+        .await
+        .expect("an answer")
+        .0;
+    assert_eq!(
+        (refused, allowed),
+        (401, 200),
+        "the second line of the tokens' file"
+    );
     assert_eq!(relay.terminate().await.code(), Some(0), "{}", relay.log());
 }
 
@@ -109,7 +136,10 @@ async fn a_configmap_that_changes_is_read_at_the_next_start_and_refused_there() 
             "max_delay": max_delay,
         });
         let kafka = json!({ "main": { "brokers": "127.0.0.1:1" } });
-        [file("postdate.yaml", &json!({ "kafka": kafka, "routes": { "orders": route } }))]
+        [file(
+            "postdate.yaml",
+            &json!({ "kafka": kafka, "routes": { "orders": route } }),
+        )]
     };
     let volumes = [Volume::new("/etc/postdate", &config("1h"))];
     let before = pod::finish(&volumes, &[], &CHECK).await;
@@ -120,18 +150,30 @@ async fn a_configmap_that_changes_is_read_at_the_next_start_and_refused_there() 
         let after = pod::finish(&volumes, &[], command).await;
         let error = text(&after.stderr);
         assert_eq!(after.status.code(), Some(64), "{error}");
-        assert!(error.contains("/etc/postdate/postdate.yaml") && error.contains("routes.orders.max_delay"));
+        assert!(
+            error.contains("/etc/postdate/postdate.yaml")
+                && error.contains("routes.orders.max_delay")
+        );
     }
     volumes[0].update(&config("2h"));
-    assert_eq!(pod::finish(&volumes, &[], &CHECK).await.status.code(), Some(0));
+    assert_eq!(
+        pod::finish(&volumes, &[], &CHECK).await.status.code(),
+        Some(0)
+    );
 
     let mut missing = config("1h");
-    missing[0].1 =
-        missing[0].1.replace("\"routes\"", "\"redis\": { \"url_file\": \"/run/none\" }, \"routes\"");
+    missing[0].1 = missing[0].1.replace(
+        "\"routes\"",
+        "\"redis\": { \"url_file\": \"/run/none\" }, \"routes\"",
+    );
     volumes[0].update(&missing);
     let output = pod::finish(&volumes, &[], &CHECK).await;
     assert_eq!(output.status.code(), Some(64));
-    assert!(text(&output.stderr).contains("/run/none cannot be read"), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stderr).contains("/run/none cannot be read"),
+        "{}",
+        text(&output.stderr)
+    );
 }
 
 /// A target that hangs keeps the drain from ending: until its deadline the pod is alive and not ready, and
@@ -143,21 +185,31 @@ async fn readiness_closes_before_the_drain_and_the_deadline_ends_it() {
     let target = names::unique("to");
     rabbitmq.declare_queue(&queue, QueueKind::Quorum).await;
     rabbitmq.declare_queue(&target, QueueKind::Quorum).await;
-    let config = Config::new(&redis).top("shutdown_timeout = \"4s\"").rabbitmq("main", &rabbitmq).route(
-        "mail",
-        &format!("{{ rabbitmq = \"main\", queue = \"{queue}\" }}"),
-        &format!("{{ rabbitmq = \"main\", exchange = \"\", routing_key = \"{target}\" }}"),
-        "",
-    );
+    let config = Config::new(&redis)
+        .top("shutdown_timeout = \"4s\"")
+        .rabbitmq("main", &rabbitmq)
+        .route(
+            "mail",
+            &format!("{{ rabbitmq = \"main\", queue = \"{queue}\" }}"),
+            &format!("{{ rabbitmq = \"main\", exchange = \"\", routing_key = \"{target}\" }}"),
+            "",
+        );
     let mut relay = Relay::start(&config).await;
     let run = Run::new();
     let label = format!("rabbitmq:{target}");
-    let messages = (0..50).map(|_| run.message(&label, When::Delay(3000)).key(&target)).collect();
-    run.send_rabbitmq(&rabbitmq, "", Some(&queue), messages).await;
+    let messages = (0..50)
+        .map(|_| run.message(&label, When::Delay(3000)).key(&target))
+        .collect();
+    run.send_rabbitmq(&rabbitmq, "", Some(&queue), messages)
+        .await;
     let gauge = async |name: &str, expected: f64| {
         eventually(&format!("{name} is {expected}"), async || {
             let now = relay.metrics().await?.sum(name, &[]);
-            if now < expected { Err(anyhow::anyhow!("{now}")) } else { Ok(()) }
+            if now < expected {
+                Err(anyhow::anyhow!("{now}"))
+            } else {
+                Ok(())
+            }
         })
         .await;
     };
@@ -186,9 +238,16 @@ async fn readiness_closes_before_the_drain_and_the_deadline_ends_it() {
         }
     })
     .await;
-    assert_eq!(relay.get("/livez").await.expect("an answer").0, 200, "a drain is no reason to restart it");
+    assert_eq!(
+        relay.get("/livez").await.expect("an answer").0,
+        200,
+        "a drain is no reason to restart it"
+    );
     // 4 s, and what the chart adds to it before Kubernetes kills.
-    let ended = relay.wait(Duration::from_secs(4 + 10)).await.expect("it ended by itself");
+    let ended = relay
+        .wait(Duration::from_secs(4 + 10))
+        .await
+        .expect("it ended by itself");
     assert_eq!(ended.code(), Some(1), "{}", relay.log());
     assert!(relay.log().contains("time ran out"), "{}", relay.log());
 
@@ -222,15 +281,21 @@ async fn what_waits_and_falls_due_at_once_stays_below_the_charts_memory_limit() 
     for part in 0..2_u64 {
         let messages = (0..550).map(|n| {
             let when = When::Delay(10_000 - part * 3000);
-            run.message(&label, when).key(&n.to_string()).size(256 << 10)
+            run.message(&label, when)
+                .key(&n.to_string())
+                .size(256 << 10)
         });
         run.send_kafka(kafka, &from, messages.collect()).await;
     }
     run.drain(&relay).await;
     let explained = relay.total("postdate_redelivered_total", &[]).await as usize;
     run.report().assert_accounted(explained);
-    let status = std::fs::read_to_string(format!("/proc/{}/status", relay.id())).expect("its status");
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the peak");
+    let status =
+        std::fs::read_to_string(format!("/proc/{}/status", relay.id())).expect("its status");
+    let peak = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .expect("the peak");
     let peak: u64 = peak.trim().trim_end_matches(" kB").parse().expect("KiB");
     println!("peak {peak} KiB");
     assert!(peak < LIMIT_KIB, "{peak} KiB");

@@ -1,6 +1,9 @@
 //! Tests on real servers, one binary so that they share them.
 #![allow(clippy::expect_used, reason = "a test that cannot go on panics")]
-#![allow(clippy::disallowed_methods, reason = "tests read clocks and the environment as their users do")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests read clocks and the environment as their users do"
+)]
 
 #[path = "../support/mod.rs"]
 mod support;

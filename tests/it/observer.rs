@@ -19,17 +19,33 @@ async fn stolen(when: When) -> String {
     let to = format!(r#"{{ rabbitmq = "main", exchange = "", routing_key = "{target}" }}"#);
     let from = |queue: &str| format!(r#"{{ rabbitmq = "main", queue = "{queue}" }}"#);
     let config = Config::new(redis).rabbitmq("main", rabbitmq);
-    let config = config.route("one", &from(&source), &to, "").route("beside", &from(&missing), &to, "");
+    let config =
+        config
+            .route("one", &from(&source), &to, "")
+            .route("beside", &from(&missing), &to, "");
     let connection = rabbitmq.connect().await.expect("a connection");
     let channel = connection.create_channel().await.expect("a channel");
-    channel.basic_qos(1, BasicQosOptions::default()).await.expect("one at a time");
+    channel
+        .basic_qos(1, BasicQosOptions::default())
+        .await
+        .expect("one at a time");
     // First in its queue's turn: the relay comes later.
     let options = BasicConsumeOptions::default();
-    let consumer = channel.basic_consume(source.as_str().into(), "".into(), options, FieldTable::default());
+    let consumer = channel.basic_consume(
+        source.as_str().into(),
+        "".into(),
+        options,
+        FieldTable::default(),
+    );
     let mut consumer = consumer.await.expect("a consumer");
     let message = run.message(&format!("rabbitmq:{target}"), when);
-    run.send_rabbitmq(rabbitmq, "", Some(&source), vec![message]).await;
-    let _held = consumer.next().await.expect("it comes").expect("a delivery");
+    run.send_rabbitmq(rabbitmq, "", Some(&source), vec![message])
+        .await;
+    let _held = consumer
+        .next()
+        .await
+        .expect("it comes")
+        .expect("a delivery");
     let _relay = Relay::start(&config).await;
     eventually("the observer notices", async || {
         let silences = run.noticed();
@@ -50,7 +66,10 @@ async fn a_message_that_is_late_and_nothing_says_why_is_found() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_nobody_stores_is_found_before_it_is_due() {
     let said = stolen(When::Delay(600_000)).await;
-    assert!(said.contains("are confirmed for") && said.contains("0 are in the store"), "{said}");
+    assert!(
+        said.contains("are confirmed for") && said.contains("0 are in the store"),
+        "{said}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -59,11 +78,20 @@ async fn a_part_in_trouble_without_a_line_of_the_log_is_found() {
     let missing = names::unique("missing");
     let from = format!(r#"{{ rabbitmq = "main", queue = "{missing}" }}"#);
     let to = r#"{ rabbitmq = "main", exchange = "", routing_key = "nowhere" }"#;
-    let config = Config::new(redis).rabbitmq("main", rabbitmq).route("one", &from, to, "");
+    let config = Config::new(redis)
+        .rabbitmq("main", rabbitmq)
+        .route("one", &from, to, "");
     let relay = Relay::start_with(&config, &[("POSTDATE_LOG", "off")]).await;
-    let said =
-        eventually("the observer notices", async || relay.noticed().first().cloned().ok_or("nothing yet"))
-            .await;
-    assert!(said.starts_with("source:one is not up") && said.contains("metric true, line of the log false"));
-    assert!(!relay.silences().is_empty(), "taken: its drop fails nothing");
+    let said = eventually("the observer notices", async || {
+        relay.noticed().first().cloned().ok_or("nothing yet")
+    })
+    .await;
+    assert!(
+        said.starts_with("source:one is not up")
+            && said.contains("metric true, line of the log false")
+    );
+    assert!(
+        !relay.silences().is_empty(),
+        "taken: its drop fails nothing"
+    );
 }

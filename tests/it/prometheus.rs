@@ -16,8 +16,14 @@ use crate::support::{Kafka, QueueKind, Rabbitmq, Redis, Relay, eventually, names
 
 /// Parts of queries that find nothing here, and why.
 const NOT_PLAYED: &[(&str, &str)] = &[
-    ("postdate_store_damage_total", "damage shows at a scrub; tests/it/store/scrub.rs plays it"),
-    ("label_values(postdate_build_info, namespace)", "only Kubernetes gives targets a namespace"),
+    (
+        "postdate_store_damage_total",
+        "damage shows at a scrub; tests/it/store/scrub.rs plays it",
+    ),
+    (
+        "label_values(postdate_build_info, namespace)",
+        "only Kubernetes gives targets a namespace",
+    ),
 ];
 
 /// Calls without a token that make the alert fire which tells of them.
@@ -40,14 +46,24 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
 }
 
 fn text<'a>(value: &'a Value, key: &str) -> &'a str {
-    value[key].as_str().unwrap_or_else(|| panic!("no {key} in {value}"))
+    value[key]
+        .as_str()
+        .unwrap_or_else(|| panic!("no {key} in {value}"))
 }
 
 /// A query with the variables of a dashboard as a user who has chosen all of them.
 fn filled_in(query: &str) -> String {
-    let variables =
-        [("$__rate_interval", "5m"), ("$namespace", ".*"), ("$job", prometheus::JOB), ("$route", ".+")];
-    let sent = variables.iter().fold(query.to_owned(), |query, (name, value)| query.replace(name, value));
+    let variables = [
+        ("$__rate_interval", "5m"),
+        ("$namespace", ".*"),
+        ("$job", prometheus::JOB),
+        ("$route", ".+"),
+    ];
+    let sent = variables
+        .iter()
+        .fold(query.to_owned(), |query, (name, value)| {
+            query.replace(name, value)
+        });
     assert!(!sent.contains('$'), "a variable is left in {sent}");
     sent
 }
@@ -63,7 +79,12 @@ fn dashboard_queries() -> Vec<DashboardQuery> {
         let mut add = |name: &str, written: &str, label: Option<&str>, query: &str| {
             let place = format!("{title}, {name}");
             let label = label.map(str::to_owned);
-            all.push(DashboardQuery { place, written: written.to_owned(), sent: filled_in(query), label });
+            all.push(DashboardQuery {
+                place,
+                written: written.to_owned(),
+                sent: filled_in(query),
+                label,
+            });
         };
         for panel in list(&dashboard["panels"]) {
             for target in list(&panel["targets"]) {
@@ -75,12 +96,16 @@ fn dashboard_queries() -> Vec<DashboardQuery> {
             let query = text(annotation, "expr");
             add(text(annotation, "name"), query, None, query);
         }
-        for variable in list(&dashboard["templating"]["list"]).filter(|variable| variable["type"] == "query")
+        for variable in
+            list(&dashboard["templating"]["list"]).filter(|variable| variable["type"] == "query")
         {
             let written = text(variable, "definition");
-            let inner = written.strip_prefix("label_values(").and_then(|rest| rest.strip_suffix(')'));
-            let (series, label) =
-                inner.and_then(|inner| inner.rsplit_once(", ")).expect("label_values(SERIES, LABEL)");
+            let inner = written
+                .strip_prefix("label_values(")
+                .and_then(|rest| rest.strip_suffix(')'));
+            let (series, label) = inner
+                .and_then(|inner| inner.rsplit_once(", "))
+                .expect("label_values(SERIES, LABEL)");
             add(text(variable, "name"), written, Some(label), series);
         }
     }
@@ -90,7 +115,9 @@ fn dashboard_queries() -> Vec<DashboardQuery> {
 
 /// Reports whether a sample has a number, and the label that is asked for.
 fn shows_something(sample: &Value, label: Option<&str>) -> bool {
-    let number = sample["value"][1].as_str().is_some_and(|value| value != "NaN");
+    let number = sample["value"][1]
+        .as_str()
+        .is_some_and(|value| value != "NaN");
     number && label.is_none_or(|label| sample["metric"][label].is_string())
 }
 
@@ -101,19 +128,38 @@ async fn publish(channel: &Channel, queue: &str, headers: &[(&str, &str)]) {
         table.insert((*name).into(), AMQPValue::LongString((*value).into()));
     }
     let properties = BasicProperties::default().with_headers(table);
-    let sent =
-        channel.basic_publish("".into(), queue.into(), BasicPublishOptions::default(), b"body", properties);
-    assert!(sent.await.expect("published").await.expect("confirmed").is_ack());
+    let sent = channel.basic_publish(
+        "".into(),
+        queue.into(),
+        BasicPublishOptions::default(),
+        b"body",
+        properties,
+    );
+    assert!(
+        sent.await
+            .expect("published")
+            .await
+            .expect("confirmed")
+            .is_ack()
+    );
 }
 
 /// Plays what only trouble shows: a target that is missing, invalid messages, a command, a source that waits.
 async fn play_trouble(rabbitmq: &Rabbitmq, broken: &str, strict: &str) {
     let connection = rabbitmq.connect().await.expect("a connection");
     let channel = connection.create_channel().await.expect("a channel");
-    channel.confirm_select(ConfirmSelectOptions::default()).await.expect("confirms");
+    channel
+        .confirm_select(ConfirmSelectOptions::default())
+        .await
+        .expect("confirms");
     publish(&channel, strict, &[("x-delay", "soon")]).await;
     publish(&channel, broken, &[("x-delay", "soon")]).await;
-    publish(&channel, broken, &[("x-delay-op", "cancel"), ("x-delay-id", "nobody")]).await;
+    publish(
+        &channel,
+        broken,
+        &[("x-delay-op", "cancel"), ("x-delay-id", "nobody")],
+    )
+    .await;
     publish(&channel, broken, &[("x-delay", "1")]).await;
     // Without a delay: the source waits for the missing target, so it comes last.
     publish(&channel, broken, &[]).await;
@@ -143,19 +189,35 @@ async fn refused_calls(relay: &Relay, prometheus: &Prometheus) {
     for _ in 0..REFUSED_CALLS {
         call().await;
     }
-    await_sample(prometheus, r#"ALERTS{alertname="PostdateAdminRefused", alertstate="firing"}"#).await;
+    await_sample(
+        prometheus,
+        r#"ALERTS{alertname="PostdateAdminRefused", alertstate="firing"}"#,
+    )
+    .await;
     let alerts = prometheus.get("alerts", &[]).await.expect("its alerts");
-    let fires = list(&alerts["alerts"]).find(|alert| alert["labels"]["alertname"] == "PostdateAdminRefused");
+    let fires = list(&alerts["alerts"])
+        .find(|alert| alert["labels"]["alertname"] == "PostdateAdminRefused");
     let annotations = &fires.expect("the alert")["annotations"];
-    assert!(text(annotations, "description").contains("for the reason unauthorized"), "{annotations}");
-    assert!(text(annotations, "runbook_url").ends_with("/runbooks.md#postdateadminrefused"), "{annotations}");
+    assert!(
+        text(annotations, "description").contains("for the reason unauthorized"),
+        "{annotations}"
+    );
+    assert!(
+        text(annotations, "runbook_url").ends_with("/runbooks.md#postdateadminrefused"),
+        "{annotations}"
+    );
 }
 
 /// Waits until each query has shown something. What is in [`NOT_PLAYED`] must show nothing.
 #[allow(clippy::print_stdout, reason = "names what is not played")]
 async fn each_query_shows_something(prometheus: &Prometheus) {
-    let is_played = |query: &DashboardQuery| !NOT_PLAYED.iter().any(|(part, _)| query.written.contains(part));
-    let (played, not_played): (Vec<_>, Vec<_>) = dashboard_queries().into_iter().partition(is_played);
+    let is_played = |query: &DashboardQuery| {
+        !NOT_PLAYED
+            .iter()
+            .any(|(part, _)| query.written.contains(part))
+    };
+    let (played, not_played): (Vec<_>, Vec<_>) =
+        dashboard_queries().into_iter().partition(is_played);
     let mut shown = BTreeSet::new();
     eventually("each query of the dashboards shows something", async || {
         let mut empty = Vec::new();
@@ -165,7 +227,9 @@ async fn each_query_shows_something(prometheus: &Prometheus) {
             }
             match prometheus.query(&query.sent).await {
                 Ok(samples)
-                    if samples.iter().any(|sample| shows_something(sample, query.label.as_deref())) =>
+                    if samples
+                        .iter()
+                        .any(|sample| shows_something(sample, query.label.as_deref())) =>
                 {
                     shown.insert(number);
                 }
@@ -173,16 +237,25 @@ async fn each_query_shows_something(prometheus: &Prometheus) {
                 Err(error) => empty.push(format!("{}: {error:#}", query.place)),
             }
         }
-        if empty.is_empty() { Ok(()) } else { Err(empty.join("\n")) }
+        if empty.is_empty() {
+            Ok(())
+        } else {
+            Err(empty.join("\n"))
+        }
     })
     .await;
     for (part, why) in NOT_PLAYED {
-        assert!(not_played.iter().any(|query| query.written.contains(part)), "no dashboard asks for {part}");
+        assert!(
+            not_played.iter().any(|query| query.written.contains(part)),
+            "no dashboard asks for {part}"
+        );
         println!("not played: {part}: {why}");
     }
     for query in not_played {
         let samples = prometheus.query(&query.sent).await.expect("a right query");
-        let shown = samples.iter().any(|sample| shows_something(sample, query.label.as_deref()));
+        let shown = samples
+            .iter()
+            .any(|sample| shows_something(sample, query.label.as_deref()));
         assert!(!shown, "it is played: {query:?}");
     }
 }
@@ -191,9 +264,13 @@ async fn each_query_shows_something(prometheus: &Prometheus) {
 async fn each_rule_is_evaluated(prometheus: &Prometheus) {
     let names: BTreeSet<String> = eventually("each rule is evaluated", async || {
         let groups = prometheus.get("rules", &[]).await?;
-        let rules: Vec<_> = list(&groups["groups"]).flat_map(|group| list(&group["rules"])).collect();
-        let health: BTreeMap<_, _> =
-            rules.iter().map(|rule| (text(rule, "name"), text(rule, "health"))).collect();
+        let rules: Vec<_> = list(&groups["groups"])
+            .flat_map(|group| list(&group["rules"]))
+            .collect();
+        let health: BTreeMap<_, _> = rules
+            .iter()
+            .map(|rule| (text(rule, "name"), text(rule, "health")))
+            .collect();
         if let Some(ill) = rules.iter().find(|rule| rule["health"] == "err") {
             panic!("{ill}");
         }
@@ -204,7 +281,11 @@ async fn each_rule_is_evaluated(prometheus: &Prometheus) {
         }
     })
     .await;
-    for expected in ["PostdateMessagesOverdue", "PostdateReplicaGone", "route:postdate_late:ratio_rate1h"] {
+    for expected in [
+        "PostdateMessagesOverdue",
+        "PostdateReplicaGone",
+        "route:postdate_late:ratio_rate1h",
+    ] {
         assert!(names.contains(expected), "{names:?}");
     }
 }
@@ -214,8 +295,14 @@ async fn the_rules_pass_their_own_tests() {
     if !prometheus::available("prometheus: the tests of the alert rules") {
         return;
     }
-    let checked =
-        prometheus::promtool(&["check", "rules", "--lint=all", "--lint-fatal", "alerts.yaml"]).await;
+    let checked = prometheus::promtool(&[
+        "check",
+        "rules",
+        "--lint=all",
+        "--lint-fatal",
+        "alerts.yaml",
+    ])
+    .await;
     assert!(checked.contains("rules found"), "{checked}");
     let tested = prometheus::promtool(&["test", "rules", "alerts.test.yaml"]).await;
     assert!(tested.contains("SUCCESS"), "{tested}");
@@ -227,8 +314,11 @@ async fn each_rule_and_each_query_of_the_dashboards_works_on_a_replica_at_work()
         return;
     }
     let memory = ["--maxmemory", "512mb"];
-    let (redis, kafka, rabbitmq) =
-        tokio::join!(Redis::start_with("redis-server", &memory), Kafka::shared(), Rabbitmq::shared());
+    let (redis, kafka, rabbitmq) = tokio::join!(
+        Redis::start_with("redis-server", &memory),
+        Kafka::shared(),
+        Rabbitmq::shared()
+    );
     let fixture = four_routes(&redis, kafka, rabbitmq).await;
     let [broken, strict, missing] = ["broken", "strict", "missing"].map(names::unique);
     for queue in [&broken, &strict] {
@@ -236,9 +326,15 @@ async fn each_rule_and_each_query_of_the_dashboards_works_on_a_replica_at_work()
     }
     let from = |queue: &str| format!(r#"{{ rabbitmq = "main", queue = "{queue}" }}"#);
     let to = format!(r#"{{ rabbitmq = "main", exchange = "{missing}", routing_key = "key" }}"#);
-    let config = fixture.config.clone().route("broken", &from(&broken), &to, "");
+    let config = fixture
+        .config
+        .clone()
+        .route("broken", &from(&broken), &to, "");
     let config = config.route("strict", &from(&strict), &to, r#"on_invalid = "drop""#);
-    let tokens = [("POSTDATE_ADMIN__WRITE_TOKENS", r#"["a-token-of-the-tests"]"#)];
+    let tokens = [(
+        "POSTDATE_ADMIN__WRITE_TOKENS",
+        r#"["a-token-of-the-tests"]"#,
+    )];
     let relay = Relay::start_with(&config, &tokens).await;
     let prometheus = Prometheus::start(&relay).await;
 

@@ -28,22 +28,40 @@ struct Race {
 /// Messages that fall due one after another, each of which is asked about close to the moment of its claim.
 async fn races(fixture: &ReplayFixture, method: &str, body: &str) -> Vec<Race> {
     let first = now_ms() + 4000;
-    let dues = (0..RACES).map(|n| (format!("m{n}"), first + n * APART)).collect::<Vec<_>>();
-    let records =
-        dues.iter().map(|(id, due)| record(0, id, &[("x-delay-id", id), ("x-deliver-at", &due.to_string())]));
+    let dues = (0..RACES)
+        .map(|n| (format!("m{n}"), first + n * APART))
+        .collect::<Vec<_>>();
+    let records = dues.iter().map(|(id, due)| {
+        record(
+            0,
+            id,
+            &[("x-delay-id", id), ("x-deliver-at", &due.to_string())],
+        )
+    });
     fixture.produce(&records.collect::<Vec<_>>()).await;
     fixture.committed().await;
     let mut before = BEFORE;
     let mut races = Vec::new();
     for (id, due) in dues {
         // One whose moment has gone by while the last was asked for is no race: where asking takes long, most are not.
-        let Ok(wait) = u64::try_from(due - before - now_ms()) else { continue };
+        let Ok(wait) = u64::try_from(due - before - now_ms()) else {
+            continue;
+        };
         tokio::time::sleep(Duration::from_millis(wait)).await;
         let path = format!("/api/v1/routes/r/messages/{id}");
-        let (status, answer) = fixture.relay().request(method, &path, None, body).await.expect("an answer");
+        let (status, answer) = fixture
+            .relay()
+            .request(method, &path, None, body)
+            .await
+            .expect("an answer");
         let step = fastrand::i64(0..STEP);
         before += if status == 200 { -step } else { step };
-        races.push(Race { id, due, status, answer: serde_json::from_str(&answer).expect("JSON") });
+        races.push(Race {
+            id,
+            due,
+            status,
+            answer: serde_json::from_str(&answer).expect("JSON"),
+        });
     }
     races
 }
@@ -68,7 +86,11 @@ fn by_result(races: Vec<Race>) -> BTreeMap<String, Vec<Race>> {
 fn many(in_time: &[Race], too_late: &BTreeMap<String, Vec<Race>>) {
     let too_late: usize = too_late.values().map(Vec::len).sum();
     let least = (in_time.len() + too_late).max(50) / 10;
-    assert!(in_time.len() >= least && too_late >= least, "no race: {} and {too_late}", in_time.len());
+    assert!(
+        in_time.len() >= least && too_late >= least,
+        "no race: {} and {too_late}",
+        in_time.len()
+    );
 }
 
 fn ids(races: &[Race]) -> Vec<String> {
@@ -88,11 +110,16 @@ async fn what_is_cancelled_never_arrives_and_all_else_does() {
     }
     // One more, so that what was cancelled has had its time.
     let last = now_ms() + 500;
-    fixture.produce(&[record(0, "last", &[("x-deliver-at", &last.to_string())])]).await;
+    fixture
+        .produce(&[record(0, "last", &[("x-deliver-at", &last.to_string())])])
+        .await;
     fixture.arrived_at_least(&["last".to_owned()]).await;
     let arrivals = fixture.arrivals();
     let cancelled = ids(&cancelled);
-    let lies: Vec<_> = cancelled.iter().filter(|id| arrivals.contains(id)).collect();
+    let lies: Vec<_> = cancelled
+        .iter()
+        .filter(|id| arrivals.contains(id))
+        .collect();
     assert!(lies.is_empty(), "cancelled, and published: {lies:?}");
 }
 
@@ -105,15 +132,31 @@ async fn what_is_rescheduled_arrives_at_its_new_moment_and_all_else_at_its_old_o
     let moved = races.remove("rescheduled").unwrap_or_default();
     many(&moved, &races);
     let stayed: Vec<Race> = races.into_values().flatten().collect();
-    fixture.arrived_at_least(&[ids(&moved), ids(&stayed)].concat()).await;
+    fixture
+        .arrived_at_least(&[ids(&moved), ids(&stayed)].concat())
+        .await;
     let arrivals = fixture.arrivals_with_due();
     let dues = |id: &str| -> Vec<i64> {
-        arrivals.iter().filter(|(body, _)| body == id).map(|(_, due)| *due).collect()
+        arrivals
+            .iter()
+            .filter(|(body, _)| body == id)
+            .map(|(_, due)| *due)
+            .collect()
     };
     for race in &moved {
-        assert!(dues(&race.id).iter().all(|due| *due == later), "{}: {:?}", race.id, dues(&race.id));
+        assert!(
+            dues(&race.id).iter().all(|due| *due == later),
+            "{}: {:?}",
+            race.id,
+            dues(&race.id)
+        );
     }
     for race in &stayed {
-        assert!(dues(&race.id).iter().all(|due| *due == race.due), "{}: {:?}", race.id, dues(&race.id));
+        assert!(
+            dues(&race.id).iter().all(|due| *due == race.due),
+            "{}: {:?}",
+            race.id,
+            dues(&race.id)
+        );
     }
 }

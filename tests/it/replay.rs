@@ -18,14 +18,23 @@ async fn what_a_lost_store_held_comes_back_and_a_dry_run_changes_nothing() {
     let far = now_ms() + HOUR;
     let farther = now_ms() + 2 * HOUR;
     let at = |ms: i64| ms.to_string();
-    let mut records: Vec<_> =
-        (0..20).map(|n| record(n % 2, &format!("u{n}"), &[("x-deliver-at", &at(far))])).collect();
+    let mut records: Vec<_> = (0..20)
+        .map(|n| record(n % 2, &format!("u{n}"), &[("x-deliver-at", &at(far))]))
+        .collect();
     records.extend([
         record(0, "a", &[("x-delay-id", "a"), ("x-deliver-at", &at(far))]),
         record(0, "b", &[("x-delay-id", "b"), ("x-deliver-at", &at(far))]),
         record(0, "-", &[("x-delay-id", "b"), ("x-delay-op", "cancel")]),
         record(1, "c", &[("x-delay-id", "c"), ("x-deliver-at", &at(far))]),
-        record(1, "-", &[("x-delay-id", "c"), ("x-delay-op", "reschedule"), ("x-deliver-at", &at(farther))]),
+        record(
+            1,
+            "-",
+            &[
+                ("x-delay-id", "c"),
+                ("x-delay-op", "reschedule"),
+                ("x-deliver-at", &at(farther)),
+            ],
+        ),
         record(1, "passes", &[]),
         record(1, "bad", &[("x-delay", "soon")]),
         record(1, "d", &[("x-delay-id", "d"), ("x-delay", "300")]),
@@ -43,11 +52,19 @@ async fn what_a_lost_store_held_comes_back_and_a_dry_run_changes_nothing() {
     let dry = fixture.replay(&["--since", &since, "--dry-run"]).await;
     assert_eq!(dry.code, 0, "{dry:?}");
     assert_eq!(dry.counts(), [28, 23, 1, 0, 0, 1, 0, 3, 0, 0, 1], "{dry:?}");
-    assert!(fixture.keys().await.is_empty(), "a dry run changes nothing: {:?}", fixture.keys().await);
+    assert!(
+        fixture.keys().await.is_empty(),
+        "a dry run changes nothing: {:?}",
+        fixture.keys().await
+    );
 
     let done = fixture.replay(&["--since", &since, "--yes"]).await;
     assert_eq!((done.code, done.counts()), (0, dry.counts()), "{done:?}");
-    assert!(done.out.contains("done: 24 message(s) stored, dead letters included"), "{done:?}");
+    assert!(
+        done.out
+            .contains("done: 24 message(s) stored, dead letters included"),
+        "{done:?}"
+    );
     fixture.begin().await;
     // What was delivered since then comes again.
     fixture.arrived(&["passes", "d", "d"]).await;
@@ -56,7 +73,11 @@ async fn what_a_lost_store_held_comes_back_and_a_dry_run_changes_nothing() {
     expected.extend([("a".to_owned(), far), ("c".to_owned(), farther)]);
     expected.sort();
     assert_eq!(waits, expected);
-    assert_eq!(fixture.get("/api/v1/routes/r/messages/b").await.0, 404, "it was cancelled");
+    assert_eq!(
+        fixture.get("/api/v1/routes/r/messages/b").await.0,
+        404,
+        "it was cancelled"
+    );
     let (status, a) = fixture.get("/api/v1/routes/r/messages/a").await;
     assert_eq!((status, a["state"].as_str()), (200, Some("pending")), "{a}");
     let dead = fixture.get("/api/v1/dead").await.1;
@@ -64,8 +85,14 @@ async fn what_a_lost_store_held_comes_back_and_a_dry_run_changes_nothing() {
 
     // And what is there is not stored again, with the relay running.
     let due_after = now_ms().to_string();
-    let again = fixture.replay(&["--since", &since, "--due-after", &due_after, "--yes"]).await;
-    assert_eq!(again.counts(), [28, 0, 0, 0, 0, 0, 23, 3, 1, 0, 1], "{again:?}");
+    let again = fixture
+        .replay(&["--since", &since, "--due-after", &due_after, "--yes"])
+        .await;
+    assert_eq!(
+        again.counts(),
+        [28, 0, 0, 0, 0, 0, 23, 3, 1, 0, 1],
+        "{again:?}"
+    );
     assert_eq!(fixture.pending().await, expected);
     assert_eq!(fixture.note().await, None, "no replay is under way");
 }
@@ -77,8 +104,9 @@ async fn an_old_backup_gets_what_came_after_it_and_hears_the_commands_that_it_mi
     let farther = now_ms() + 2 * HOUR;
     let at = |ms: i64| ms.to_string();
     let unnamed = |n: i32| record(0, &format!("u{n}"), &[("x-deliver-at", &at(far))]);
-    let named =
-        |id: &'static str, body: &str| record(0, body, &[("x-delay-id", id), ("x-deliver-at", &at(far))]);
+    let named = |id: &'static str, body: &str| {
+        record(0, body, &[("x-delay-id", id), ("x-deliver-at", &at(far))])
+    };
     let mut first: Vec<_> = (0..10).map(unnamed).collect();
     first.extend([named("a", "a"), named("b", "b"), named("c", "c")]);
     fixture.produce(&first).await;
@@ -87,7 +115,15 @@ async fn an_old_backup_gets_what_came_after_it_and_hears_the_commands_that_it_mi
     let mut second: Vec<_> = (10..20).map(unnamed).collect();
     second.extend([
         record(0, "-", &[("x-delay-id", "a"), ("x-delay-op", "cancel")]),
-        record(0, "-", &[("x-delay-id", "b"), ("x-delay-op", "reschedule"), ("x-deliver-at", &at(farther))]),
+        record(
+            0,
+            "-",
+            &[
+                ("x-delay-id", "b"),
+                ("x-delay-op", "reschedule"),
+                ("x-deliver-at", &at(farther)),
+            ],
+        ),
         named("c", "not c"),
         named("d", "d"),
         named("a", "another a"),
@@ -102,7 +138,11 @@ async fn an_old_backup_gets_what_came_after_it_and_hears_the_commands_that_it_mi
     // The relays go on meanwhile, and are asked for no more than a moment's patience.
     let done = fixture.replay(&["--since", &ago(&fixture), "--yes"]).await;
     assert_eq!(done.code, 0, "{done:?}");
-    assert_eq!(done.counts(), [28, 12, 0, 1, 1, 0, 13, 1, 0, 0, 0], "{done:?}");
+    assert_eq!(
+        done.counts(),
+        [28, 12, 0, 1, 1, 0, 13, 1, 0, 0, 0],
+        "{done:?}"
+    );
     let mut expected: Vec<_> = (0..20).map(|n| (format!("u{n}"), far)).collect();
     let rest = [("another a", far), ("b", farther), ("c", far), ("d", far)];
     expected.extend(rest.map(|(body, due)| (body.to_owned(), due)));
@@ -118,13 +158,23 @@ async fn one_that_was_killed_goes_on_where_it_was() {
     let far = (now_ms() + HOUR).to_string();
     let mut records = Vec::new();
     for n in 0..EACH {
-        let due = if n % 2 == 0 { far.as_str() } else { "1700000000000" };
-        records.extend((0..PARTITIONS).map(|p| record(p, &format!("{p}/{n}"), &[("x-deliver-at", due)])));
+        let due = if n % 2 == 0 {
+            far.as_str()
+        } else {
+            "1700000000000"
+        };
+        records.extend(
+            (0..PARTITIONS).map(|p| record(p, &format!("{p}/{n}"), &[("x-deliver-at", due)])),
+        );
     }
     fixture.produce(&records).await;
     fixture.committed().await;
     let mut once: Vec<String> = records.iter().map(|r| r.body.clone()).collect();
-    once.retain(|body| body.rsplit('/').next().is_some_and(|n| n.parse::<i32>().is_ok_and(|n| n % 2 == 1)));
+    once.retain(|body| {
+        body.rsplit('/')
+            .next()
+            .is_some_and(|n| n.parse::<i32>().is_ok_and(|n| n % 2 == 1))
+    });
     fixture.arrived_all(once.clone()).await;
     fixture.end().await;
     fixture.wipe().await;
@@ -144,16 +194,24 @@ async fn one_that_was_killed_goes_on_where_it_was() {
     } else {
         done
     };
-    assert!(done.len() < PARTITIONS as usize, "it was killed in the middle");
+    assert!(
+        done.len() < PARTITIONS as usize,
+        "it was killed in the middle"
+    );
     // What was stored so far goes out, before it goes on.
     fixture.begin().await;
-    fixture
-        .relay()
-        .unobserved("what is stored was due years ago, so its route is late whenever more of it comes");
+    fixture.relay().unobserved(
+        "what is stored was due years ago, so its route is late whenever more of it comes",
+    );
     let of_done: Vec<String> = once
         .iter()
         .filter(|body| {
-            let partition = body.split('/').next().expect("a partition").parse::<i32>().expect("a number");
+            let partition = body
+                .split('/')
+                .next()
+                .expect("a partition")
+                .parse::<i32>()
+                .expect("a number");
             done.contains(&partition)
         })
         .cloned()
@@ -164,7 +222,11 @@ async fn one_that_was_killed_goes_on_where_it_was() {
 
     let rest = fixture.replay(&["--since", &since, "--yes"]).await;
     assert_eq!(rest.code, 0, "{rest:?}");
-    assert!(rest.out.contains("an earlier run was not finished: it goes on behind the first "), "{rest:?}");
+    assert!(
+        rest.out
+            .contains("an earlier run was not finished: it goes on behind the first "),
+        "{rest:?}"
+    );
     assert_eq!(fixture.note().await, None);
     let all = [once.clone(), once].concat();
     fixture.arrived_at_least(&all).await;
@@ -176,17 +238,28 @@ async fn one_that_was_killed_goes_on_where_it_was() {
             "{body}: once at first, once replayed"
         );
     }
-    let mut waits: Vec<String> = fixture.pending().await.into_iter().map(|(body, _)| body).collect();
+    let mut waits: Vec<String> = fixture
+        .pending()
+        .await
+        .into_iter()
+        .map(|(body, _)| body)
+        .collect();
     assert_eq!(waits.len() as i32, PARTITIONS * EACH / 2);
     waits.dedup();
-    assert_eq!(waits.len() as i32, PARTITIONS * EACH / 2, "none is there twice");
+    assert_eq!(
+        waits.len() as i32,
+        PARTITIONS * EACH / 2,
+        "none is there twice"
+    );
 }
 
 #[tokio::test]
 async fn it_waits_while_the_route_is_paused_or_full() {
     let fixture = ReplayFixture::new(1, "max_pending = 4").await;
     let far = (now_ms() + HOUR).to_string();
-    let lost: Vec<_> = (0..4).map(|n| record(0, &format!("u{n}"), &[("x-deliver-at", &far)])).collect();
+    let lost: Vec<_> = (0..4)
+        .map(|n| record(0, &format!("u{n}"), &[("x-deliver-at", &far)]))
+        .collect();
     fixture.produce(&lost).await;
     fixture.committed().await;
     fixture.wipe_messages().await;
@@ -203,11 +276,27 @@ async fn it_waits_while_the_route_is_paused_or_full() {
     assert_eq!(fixture.pending().await.len(), 4, "nothing is stored");
     for id in ids {
         let path = format!("/api/v1/routes/r/messages/{id}");
-        assert_eq!(fixture.relay().request("DELETE", &path, None, "").await.expect("an answer").0, 200);
+        assert_eq!(
+            fixture
+                .relay()
+                .request("DELETE", &path, None, "")
+                .await
+                .expect("an answer")
+                .0,
+            200
+        );
     }
-    let status = running.wait(Duration::from_secs(60)).await.expect("it ends");
+    let status = running
+        .wait(Duration::from_secs(60))
+        .await
+        .expect("it ends");
     assert!(status.success(), "{}", running.log());
-    let waits: Vec<_> = fixture.pending().await.into_iter().map(|(body, _)| body).collect();
+    let waits: Vec<_> = fixture
+        .pending()
+        .await
+        .into_iter()
+        .map(|(body, _)| body)
+        .collect();
     assert_eq!(waits, ["u0", "u1", "u2", "u3"]);
 }
 
@@ -215,7 +304,9 @@ async fn it_waits_while_the_route_is_paused_or_full() {
 async fn it_says_that_it_waits_for_a_store_that_does_not_answer() {
     let mut fixture = ReplayFixture::new(1, "").await;
     let far = (now_ms() + HOUR).to_string();
-    fixture.produce(&[record(0, "u", &[("x-deliver-at", &far)])]).await;
+    fixture
+        .produce(&[record(0, "u", &[("x-deliver-at", &far)])])
+        .await;
     fixture.committed().await;
     fixture.wipe_messages().await;
     fixture.pause().await;
@@ -231,7 +322,13 @@ async fn it_says_that_it_waits_for_a_store_that_does_not_answer() {
 async fn a_cancel_that_comes_before_its_message_is_replayed_is_carried_out_by_the_next_replay() {
     let fixture = ReplayFixture::new(1, "").await;
     let far = now_ms() + HOUR;
-    let named = |id: &'static str| record(0, id, &[("x-delay-id", id), ("x-deliver-at", &far.to_string())]);
+    let named = |id: &'static str| {
+        record(
+            0,
+            id,
+            &[("x-delay-id", id), ("x-deliver-at", &far.to_string())],
+        )
+    };
     fixture.produce(&[named("a"), named("b")]).await;
     fixture.committed().await;
     fixture.wipe_messages().await;
@@ -241,13 +338,27 @@ async fn a_cancel_that_comes_before_its_message_is_replayed_is_carried_out_by_th
     fixture::logs(&running, "waits: the route's ingress is paused").await;
     running.kill9().await;
     fixture.resume().await;
-    fixture.produce(&[record(0, "-", &[("x-delay-id", "a"), ("x-delay-op", "cancel")])]).await;
+    fixture
+        .produce(&[record(
+            0,
+            "-",
+            &[("x-delay-id", "a"), ("x-delay-op", "cancel")],
+        )])
+        .await;
     fixture.committed().await;
     let rest = fixture.replay(&["--since", &ago(&fixture), "--yes"]).await;
     assert_eq!(rest.code, 0, "{rest:?}");
-    assert!(rest.out.contains("the relays have read 1 offset(s) since it was begun: a cancel"), "{rest:?}");
+    assert!(
+        rest.out
+            .contains("the relays have read 1 offset(s) since it was begun: a cancel"),
+        "{rest:?}"
+    );
     let both = ["a", "b"].map(|body| (body.to_owned(), far));
-    assert_eq!(fixture.pending().await, both, "the first run had seen no cancel");
+    assert_eq!(
+        fixture.pending().await,
+        both,
+        "the first run had seen no cancel"
+    );
     let again = fixture.replay(&["--since", &ago(&fixture), "--yes"]).await;
     assert_eq!(again.code, 0, "{again:?}");
     assert!(!again.out.contains("since it was begun"), "{again:?}");
@@ -258,7 +369,13 @@ async fn a_cancel_that_comes_before_its_message_is_replayed_is_carried_out_by_th
 async fn what_is_later_than_until_is_left_out_and_its_commands_hold() {
     let mut fixture = ReplayFixture::new(1, "").await;
     let far = now_ms() + HOUR;
-    let named = |id: &'static str| record(0, id, &[("x-delay-id", id), ("x-deliver-at", &far.to_string())]);
+    let named = |id: &'static str| {
+        record(
+            0,
+            id,
+            &[("x-delay-id", id), ("x-deliver-at", &far.to_string())],
+        )
+    };
     fixture.produce(&[named("a"), named("b")]).await;
     fixture.committed().await;
     let until = now_ms();
@@ -271,10 +388,16 @@ async fn what_is_later_than_until_is_left_out_and_its_commands_hold() {
     fixture.end().await;
     fixture.wipe().await;
     let until = until.to_string();
-    let done = fixture.replay(&["--since", &ago(&fixture), "--until", &until, "--yes"]).await;
+    let done = fixture
+        .replay(&["--since", &ago(&fixture), "--until", &until, "--yes"])
+        .await;
     assert_eq!((done.code, done.counts()[1]), (0, 1), "{done:?}");
     fixture.begin().await;
-    assert_eq!(fixture.pending().await, [("b".to_owned(), far)], "`a` was cancelled later, `c` came later");
+    assert_eq!(
+        fixture.pending().await,
+        [("b".to_owned(), far)],
+        "`a` was cancelled later, `c` came later"
+    );
 }
 
 /// As a wiped store is while relays run: they store on, and their messages are not doubled.
@@ -283,12 +406,23 @@ async fn a_store_that_is_wiped_under_a_running_relay_is_refilled() {
     let fixture = ReplayFixture::new(1, "").await;
     let far = now_ms() + HOUR;
     let one = |n: i32| record(0, &format!("u{n}"), &[("x-deliver-at", &far.to_string())]);
-    let named = record(0, "n", &[("x-delay-id", "n"), ("x-deliver-at", &far.to_string())]);
+    let named = record(
+        0,
+        "n",
+        &[("x-delay-id", "n"), ("x-deliver-at", &far.to_string())],
+    );
     fixture.produce(&[one(0), named, one(1)]).await;
     fixture.committed().await;
     fixture.wipe_messages().await;
     fixture
-        .produce(&[one(2), record(0, "n again", &[("x-delay-id", "n"), ("x-deliver-at", &far.to_string())])])
+        .produce(&[
+            one(2),
+            record(
+                0,
+                "n again",
+                &[("x-delay-id", "n"), ("x-deliver-at", &far.to_string())],
+            ),
+        ])
         .await;
     fixture.committed().await;
     let done = fixture.replay(&["--since", &ago(&fixture), "--yes"]).await;

@@ -15,7 +15,9 @@ use crate::support::eventually::within;
 use crate::support::proxy::Mode;
 use crate::support::relay::other_binary;
 use crate::support::run::now_ms;
-use crate::support::{Config, Proxy, QueueKind, Rabbitmq, Redis, Relay, Run, When, eventually, names};
+use crate::support::{
+    Config, Proxy, QueueKind, Rabbitmq, Redis, Relay, Run, When, eventually, names,
+};
 
 /// Overdue slices of all routes together.
 const SLICES: usize = 100_000;
@@ -43,7 +45,12 @@ const NO_TROUBLE_MS: i64 = 20;
 
 /// Stores so many messages of these routes, each in a slice of its own among those of its route and partition: the
 /// first of them due at a moment, the further ones a slice earlier (-1) or later (1) each.
-async fn fill(fixture: &StoreFixture, routes: &[RouteName], slices: usize, (first, step): (UnixMs, i64)) {
+async fn fill(
+    fixture: &StoreFixture,
+    routes: &[RouteName],
+    slices: usize,
+    (first, step): (UnixMs, i64),
+) {
     let fills = fixture.store.partitions().all().map(|p| {
         let fixture = fixture.at(p);
         async move {
@@ -54,7 +61,11 @@ async fn fill(fixture: &StoreFixture, routes: &[RouteName], slices: usize, (firs
                     let due = first.plus(step * (((at / routes.len()) as i64) << 20));
                     let bundle = bundle(vec![unnamed(due, "x")]);
                     let route = routes[at % routes.len()].clone();
-                    WriteOp::Store { route, on_duplicate: OnDuplicate::Keep, bundle }
+                    WriteOp::Store {
+                        route,
+                        on_duplicate: OnDuplicate::Keep,
+                        bundle,
+                    }
                 })
                 .collect();
             for call in ops.chunks(CALL) {
@@ -67,13 +78,29 @@ async fn fill(fixture: &StoreFixture, routes: &[RouteName], slices: usize, (firs
 
 /// Processor seconds of Redis and of the relay so far.
 async fn used(redis: &MultiplexedConnection, relay: &Relay) -> [f64; 2] {
-    let info: String =
-        redis::cmd("INFO").arg("cpu").query_async(&mut redis.clone()).await.expect("its account");
-    let of_thread = |line: &str| line.split_once("_main_thread:")?.1.trim().parse::<f64>().ok();
+    let info: String = redis::cmd("INFO")
+        .arg("cpu")
+        .query_async(&mut redis.clone())
+        .await
+        .expect("its account");
+    let of_thread = |line: &str| {
+        line.split_once("_main_thread:")?
+            .1
+            .trim()
+            .parse::<f64>()
+            .ok()
+    };
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", relay.id())).expect("its account");
     let (_, fields) = stat.rsplit_once(')').expect("a name in brackets");
-    let ticks = fields.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<f64>().ok());
-    [info.lines().filter_map(of_thread).sum(), ticks.sum::<f64>() / 100.0]
+    let ticks = fields
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .filter_map(|field| field.parse::<f64>().ok());
+    [
+        info.lines().filter_map(of_thread).sum(),
+        ticks.sum::<f64>() / 100.0,
+    ]
 }
 
 /// Shares of a core that both use over a while.
@@ -88,11 +115,16 @@ async fn shares(redis: &MultiplexedConnection, relay: &Relay) -> [f64; 2] {
 
 /// Time that Redis has spent on each command so far, microseconds.
 async fn commands(redis: &MultiplexedConnection) -> BTreeMap<String, u64> {
-    let info: String =
-        redis::cmd("INFO").arg("commandstats").query_async(&mut redis.clone()).await.expect("its account");
+    let info: String = redis::cmd("INFO")
+        .arg("commandstats")
+        .query_async(&mut redis.clone())
+        .await
+        .expect("its account");
     let of_command = |line: &str| {
         let (name, account) = line.strip_prefix("cmdstat_")?.split_once(':')?;
-        let us = account.split(',').find_map(|field| field.strip_prefix("usec="))?;
+        let us = account
+            .split(',')
+            .find_map(|field| field.strip_prefix("usec="))?;
         Some((name.to_owned(), us.parse().ok()?))
     };
     info.lines().filter_map(of_command).collect()
@@ -116,16 +148,23 @@ async fn lateness_ms(rabbitmq: &Rabbitmq, from: &str, to: &str) -> i64 {
     run.collect_rabbitmq(rabbitmq, to);
     for _ in 0..BESIDE {
         let message = run.message(&format!("rabbitmq:{to}"), When::At(600));
-        run.send_rabbitmq(rabbitmq, "", Some(from), vec![message]).await;
+        run.send_rabbitmq(rabbitmq, "", Some(from), vec![message])
+            .await;
         tokio::time::sleep(APART).await;
     }
-    eventually("all have arrived", async || match run.ledger().missing().len() {
-        0 => Ok(()),
-        missing => Err(format!("{missing} are missing")),
+    eventually("all have arrived", async || {
+        match run.ledger().missing().len() {
+            0 => Ok(()),
+            missing => Err(format!("{missing} are missing")),
+        }
     })
     .await;
-    let mut late: Vec<i64> =
-        run.ledger().arrivals().iter().map(|(stamp, at_ms)| at_ms - stamp.due_ms).collect();
+    let mut late: Vec<i64> = run
+        .ledger()
+        .arrivals()
+        .iter()
+        .map(|(stamp, at_ms)| at_ms - stamp.due_ms)
+        .collect();
     late.sort_unstable();
     late[late.len() * 99 / 100]
 }
@@ -155,7 +194,10 @@ async fn unserved(strangers: usize) {
         .route("beside", &source(from), &target("main", to), "");
     let mut relay = Relay::spawn(&config, &[]);
     relay.ready().await;
-    let answer = relay.request("POST", "/api/v1/routes/paused/pause", None, "{}").await.expect("an answer");
+    let answer = relay
+        .request("POST", "/api/v1/routes/paused/pause", None, "{}")
+        .await
+        .expect("an answer");
     assert_eq!(answer.0, 200, "{answer:?}");
     far.set(Mode::Refuse);
     far.reset();
@@ -168,7 +210,13 @@ async fn unserved(strangers: usize) {
         .map(|name| RouteName::new(&name).expect("a name"))
         .collect();
     let began = Instant::now();
-    fill(&fixture, &routes, SLICES, (UnixMs(now_ms() - (1 << 20)), -1)).await;
+    fill(
+        &fixture,
+        &routes,
+        SLICES,
+        (UnixMs(now_ms() - (1 << 20)), -1),
+    )
+    .await;
     let took = began.elapsed();
     // Rewriting the log of so many writes is not what is measured, nor is what begins with it.
     tokio::time::sleep(WINDOW).await;
@@ -179,7 +227,10 @@ async fn unserved(strangers: usize) {
     #[allow(clippy::print_stdout, reason = "figures for whoever looks")]
     {
         let percent = |shares: [f64; 2]| shares.map(|share| format!("{:.2} %", share * 100.0));
-        println!("| {} routes, filled in {took:.1?} | Redis, relay |", routes.len());
+        println!(
+            "| {} routes, filled in {took:.1?} | Redis, relay |",
+            routes.len()
+        );
         println!("| before | {:?} | p99 {late_before} ms |", percent(before));
         println!("| after | {:?} |", percent(after));
         println!("| more | {:?} |", percent(more));
@@ -190,9 +241,18 @@ async fn unserved(strangers: usize) {
     {
         println!("| after | p99 {late_after} ms |");
     }
-    assert!(late_after <= 2 * late_before.max(NO_TROUBLE_MS), "p99 {late_before} ms, then {late_after} ms");
-    assert!(more[0] <= MOST_OF_REDIS, "Redis: {before:?}, then {after:?}");
-    assert!(other_binary().is_none() || more[1] <= MOST_OF_RELAY, "the relay: {before:?}, then {after:?}");
+    assert!(
+        late_after <= 2 * late_before.max(NO_TROUBLE_MS),
+        "p99 {late_before} ms, then {late_after} ms"
+    );
+    assert!(
+        more[0] <= MOST_OF_REDIS,
+        "Redis: {before:?}, then {after:?}"
+    );
+    assert!(
+        other_binary().is_none() || more[1] <= MOST_OF_RELAY,
+        "the relay: {before:?}, then {after:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -200,7 +260,10 @@ async fn lost_heads_of_all_partitions_come_back_within_seconds() {
     let (rabbitmq, redis) = tokio::join!(Rabbitmq::shared(), Redis::start());
     let fixture = StoreFixture::on(&redis, PARTITIONS as u16).await;
     for p in fixture.store.partitions().all() {
-        fixture.at(p).keep(vec![unnamed(UnixMs(now_ms()), "x")]).await;
+        fixture
+            .at(p)
+            .keep(vec![unnamed(UnixMs(now_ms()), "x")])
+            .await;
         let heads = fixture.at(p).key("heads");
         assert_eq!(fixture.command::<i64>(&["DEL", &heads]).await, 1);
     }
@@ -210,15 +273,28 @@ async fn lost_heads_of_all_partitions_come_back_within_seconds() {
         rabbitmq.declare_queue(queue, QueueKind::Classic).await;
     }
     let target = format!("{{ rabbitmq = \"main\", exchange = \"\", routing_key = \"{to}\" }}");
-    let config = Config::under(&format!("url = \"{}\"", redis.url()), &fixture.config.prefix)
-        .rabbitmq("main", rabbitmq)
-        .route("orders", &format!("{{ rabbitmq = \"main\", queue = \"{from}\" }}"), &target, "");
+    let config = Config::under(
+        &format!("url = \"{}\"", redis.url()),
+        &fixture.config.prefix,
+    )
+    .rabbitmq("main", rabbitmq)
+    .route(
+        "orders",
+        &format!("{{ rabbitmq = \"main\", queue = \"{from}\" }}"),
+        &target,
+        "",
+    );
     let relay = Relay::start(&config).await;
     let all = within(COME_BACK, async || {
         let published = relay.metrics().await?.sum("postdate_published_total", &[]) as usize;
-        if published == PARTITIONS { Ok(()) } else { Err(anyhow::anyhow!("{published} published")) }
+        if published == PARTITIONS {
+            Ok(())
+        } else {
+            Err(anyhow::anyhow!("{published} published"))
+        }
     });
-    all.await.unwrap_or_else(|last| panic!("within {COME_BACK:?}: {last}"));
+    all.await
+        .unwrap_or_else(|last| panic!("within {COME_BACK:?}: {last}"));
 }
 
 /// 64 partitions of 2,000 slices each, Redis 5 ms away, and in every partition a claim of a dead holder, a lost message
@@ -236,12 +312,20 @@ async fn a_large_store_on_a_slow_link_is_swept_in_seconds_and_scrubbed_in_minute
     }
     let source = format!("{{ rabbitmq = \"main\", queue = \"{from}\" }}");
     let target = format!("{{ rabbitmq = \"main\", exchange = \"\", routing_key = \"{to}\" }}");
-    let config =
-        Config::under(&format!("url = \"redis://127.0.0.1:{}\"", link.port()), &fixture.config.prefix)
-            .rabbitmq("main", rabbitmq)
-            .route("far", &source, &target, "");
+    let config = Config::under(
+        &format!("url = \"redis://127.0.0.1:{}\"", link.port()),
+        &fixture.config.prefix,
+    )
+    .rabbitmq("main", rabbitmq)
+    .route("far", &source, &target, "");
     let far = [RouteName::new("far").expect("a name")];
-    fill(&fixture, &far, PARTITIONS * SLICES_EACH, (UnixMs(now_ms() + 86_400_000), 1)).await;
+    fill(
+        &fixture,
+        &far,
+        PARTITIONS * SLICES_EACH,
+        (UnixMs(now_ms() + 86_400_000), 1),
+    )
+    .await;
     link.set(Mode::Delay(Duration::from_micros(2500)));
     let mut relay = Relay::spawn(&config, &[]);
     relay.ready().await;
@@ -252,36 +336,59 @@ async fn a_large_store_on_a_slow_link_is_swept_in_seconds_and_scrubbed_in_minute
         fixture.keep(vec![unnamed(UnixMs(now_ms()), "x")]).await;
         assert_eq!(fixture.claim(0).await.len(), 1);
         let blobs: Vec<String> = fixture.command(&["KEYS", &fixture.key("b:*")]).await;
-        let lost = blobs.iter().find(|key| key.contains("b:far/")).expect("a blob");
+        let lost = blobs
+            .iter()
+            .find(|key| key.contains("b:far/"))
+            .expect("a blob");
         fixture.command::<()>(&["DEL", lost]).await;
-        fixture.command::<()>(&["DEL", &fixture.key("counts")]).await;
+        fixture
+            .command::<()>(&["DEL", &fixture.key("counts")])
+            .await;
     }
     let expired = async {
         let all = within(SWEEP_LIMIT, async || {
             let mut left = 0;
             for p in fixture.store.partitions().all() {
                 let fixture = fixture.at(p);
-                left += fixture.command::<i64>(&["ZCARD", &fixture.key("claims")]).await;
+                left += fixture
+                    .command::<i64>(&["ZCARD", &fixture.key("claims")])
+                    .await;
             }
-            if left == 0 { Ok(began.elapsed()) } else { Err(format!("{left} are still claimed")) }
+            if left == 0 {
+                Ok(began.elapsed())
+            } else {
+                Err(format!("{left} are still claimed"))
+            }
         });
-        all.await.unwrap_or_else(|last| panic!("within {SWEEP_LIMIT:?}: {last}"))
+        all.await
+            .unwrap_or_else(|last| panic!("within {SWEEP_LIMIT:?}: {last}"))
     };
     let audited = async {
         let all = within(AUDIT_LIMIT, async || {
             let metrics = relay.metrics().await.map_err(|error| error.to_string())?;
             let lost = metrics.sum("postdate_store_damage_total", &[("what", "lost")]) as usize;
-            let counted = fixture.store.counts(&far).await.map_err(|error| error.to_string())?;
+            let counted = fixture
+                .store
+                .counts(&far)
+                .await
+                .map_err(|error| error.to_string())?;
             let counted = counted[&far[0]].messages;
             let is_right = lost == PARTITIONS && counted == (PARTITIONS * (SLICES_EACH - 1)) as i64;
-            if is_right { Ok(began.elapsed()) } else { Err(format!("{lost} lost, {counted} counted")) }
+            if is_right {
+                Ok(began.elapsed())
+            } else {
+                Err(format!("{lost} lost, {counted} counted"))
+            }
         });
-        all.await.unwrap_or_else(|last| panic!("within {AUDIT_LIMIT:?}: {last}"))
+        all.await
+            .unwrap_or_else(|last| panic!("within {AUDIT_LIMIT:?}: {last}"))
     };
     let (expired, audited) = tokio::join!(expired, audited);
     #[allow(clippy::print_stdout, reason = "figures for whoever looks")]
     {
-        println!("| claims are back | {expired:.1?} |\n| all damage found, counts right | {audited:.0?} |");
+        println!(
+            "| claims are back | {expired:.1?} |\n| all damage found, counts right | {audited:.0?} |"
+        );
     }
 }
 

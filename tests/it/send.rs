@@ -8,8 +8,15 @@ use crate::support::{Config, Kafka, QueueKind, Rabbitmq, Redis, Relay, eventuall
 
 async fn send(url: &str, token: &str, args: &[&str]) -> Output {
     let mut command = Command::new(relay::binary());
-    command.arg("send").args(args).env_clear().env("POSTDATE_URL", url).env("POSTDATE_TOKEN", token);
-    tokio::task::spawn_blocking(move || command.output().expect("the binary runs")).await.expect("no panic")
+    command
+        .arg("send")
+        .args(args)
+        .env_clear()
+        .env("POSTDATE_URL", url)
+        .env("POSTDATE_TOKEN", token);
+    tokio::task::spawn_blocking(move || command.output().expect("the binary runs"))
+        .await
+        .expect("no panic")
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -19,13 +26,17 @@ fn text(bytes: &[u8]) -> String {
 fn refused(output: &Output, code: i32, part: &str) {
     let error = text(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{error}");
-    assert!(error.starts_with("error: ") && error.contains(part), "{error}");
+    assert!(
+        error.starts_with("error: ") && error.contains(part),
+        "{error}"
+    );
     assert!(!error.contains("Pa55word"), "{error}");
 }
 
 #[tokio::test]
 async fn a_message_is_followed_through_both_brokers() {
-    let (redis, kafka, rabbitmq) = tokio::join!(Redis::shared(), Kafka::shared(), Rabbitmq::shared());
+    let (redis, kafka, rabbitmq) =
+        tokio::join!(Redis::shared(), Kafka::shared(), Rabbitmq::shared());
     let from = kafka.unique_topic("from", 1).await;
     let to = kafka.unique_topic("to", 1).await;
     let queue = names::unique("from");
@@ -47,14 +58,25 @@ async fn a_message_is_followed_through_both_brokers() {
             &format!("{{ rabbitmq = \"main\", exchange = \"\", routing_key = \"{target}\" }}"),
             "",
         );
-    let mut relay = Relay::start_with(&config, &[("POSTDATE_ADMIN__WRITE_TOKENS", "[\"Pa55word\"]")]).await;
+    let mut relay = Relay::start_with(
+        &config,
+        &[("POSTDATE_ADMIN__WRITE_TOKENS", "[\"Pa55word\"]")],
+    )
+    .await;
     let url = relay.url();
 
     for route in ["orders", "mail"] {
-        let args = ["--route", route, "--delay", "300ms", "--id", "a-1", "--body", "hello", "--wait"];
+        let args = [
+            "--route", route, "--delay", "300ms", "--id", "a-1", "--body", "hello", "--wait",
+        ];
         let output = send(&url, "Pa55word", &args).await;
         let out = text(&output.stdout);
-        assert_eq!(output.status.code(), Some(0), "{route}: {out}{}", text(&output.stderr));
+        assert_eq!(
+            output.status.code(),
+            Some(0),
+            "{route}: {out}{}",
+            text(&output.stderr)
+        );
         let lines: Vec<&str> = out.lines().collect();
         assert_eq!(lines[0], "a-1");
         assert!(
@@ -65,22 +87,63 @@ async fn a_message_is_followed_through_both_brokers() {
 
         let output = send(&url, "Pa55word", &["--route", route, "--json", "--wait"]).await;
         let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON and nothing else");
-        assert_eq!((output.status.code(), &answer["result"]), (Some(0), &"published".into()), "{answer}");
-        assert!(answer["lateness_ms"].as_f64().is_some_and(|late| late >= 0.0), "{answer}");
+        assert_eq!(
+            (output.status.code(), &answer["result"]),
+            (Some(0), &"published".into()),
+            "{answer}"
+        );
+        assert!(
+            answer["lateness_ms"]
+                .as_f64()
+                .is_some_and(|late| late >= 0.0),
+            "{answer}"
+        );
     }
     assert_eq!(rabbitmq.queue_len(&target).await, 2);
 
-    refused(&send(&url, "Pa55word", &["--route", "nobody"]).await, 1, "nobody");
-    refused(&send(&url, "wrong", &["--route", "orders"]).await, 1, "POSTDATE_TOKEN");
-    refused(&send("http://127.0.0.1:1", "Pa55word", &["--route", "orders"]).await, 1, "cannot be reached");
-    refused(&send(&url, "Pa55word", &["--route", "orders", "--delay", "soon"]).await, 1, "soon");
-    refused(&send(&url, "Pa55word", &["--route", "orders", "--file", "/nowhere"]).await, 64, "/nowhere");
-    refused(&send("redis://h", "Pa55word", &["--route", "orders"]).await, 64, "POSTDATE_URL");
+    refused(
+        &send(&url, "Pa55word", &["--route", "nobody"]).await,
+        1,
+        "nobody",
+    );
+    refused(
+        &send(&url, "wrong", &["--route", "orders"]).await,
+        1,
+        "POSTDATE_TOKEN",
+    );
+    refused(
+        &send("http://127.0.0.1:1", "Pa55word", &["--route", "orders"]).await,
+        1,
+        "cannot be reached",
+    );
+    refused(
+        &send(&url, "Pa55word", &["--route", "orders", "--delay", "soon"]).await,
+        1,
+        "soon",
+    );
+    refused(
+        &send(
+            &url,
+            "Pa55word",
+            &["--route", "orders", "--file", "/nowhere"],
+        )
+        .await,
+        64,
+        "/nowhere",
+    );
+    refused(
+        &send("redis://h", "Pa55word", &["--route", "orders"]).await,
+        64,
+        "POSTDATE_URL",
+    );
 
     assert!(relay.terminate().await.success());
     let log = relay.log();
-    let said =
-        |message: &str| log.lines().filter(|l| l.contains(&format!("\"message\":\"{message}\""))).count();
+    let said = |message: &str| {
+        log.lines()
+            .filter(|l| l.contains(&format!("\"message\":\"{message}\"")))
+            .count()
+    };
     let expected = ["postdate starts", "admin listens", "draining", "drained"];
     assert_eq!(expected.map(said), [1; 4], "each is said, and once:\n{log}");
     assert!(said("connected to redis") > 0, "{log}");
@@ -106,8 +169,15 @@ async fn a_message_is_followed_whichever_replica_publishes_it() {
     }
     // Who is asked knows the others: each has its share.
     eventually("the partitions are shared", async || {
-        let owned = relays[0].metrics().await?.sum("postdate_partitions_owned", &[]);
-        if owned < 30.0 { Ok(()) } else { Err(anyhow::anyhow!("{owned} are its own")) }
+        let owned = relays[0]
+            .metrics()
+            .await?
+            .sum("postdate_partitions_owned", &[]);
+        if owned < 30.0 {
+            Ok(())
+        } else {
+            Err(anyhow::anyhow!("{owned} are its own"))
+        }
     })
     .await;
     let url = relays[0].url();
@@ -115,12 +185,23 @@ async fn a_message_is_followed_whichever_replica_publishes_it() {
     for output in futures_util::future::join_all(sends).await {
         let error = text(&output.stderr);
         assert_eq!(output.status.code(), Some(0), "{error}");
-        assert!(text(&output.stdout).contains(" ms late, attempt 1"), "{}", text(&output.stdout));
+        assert!(
+            text(&output.stdout).contains(" ms late, attempt 1"),
+            "{}",
+            text(&output.stdout)
+        );
     }
     let mut publishers = 0;
     for relay in &relays {
-        let published = relay.metrics().await.expect("metrics").sum("postdate_published_total", &[]);
+        let published = relay
+            .metrics()
+            .await
+            .expect("metrics")
+            .sum("postdate_published_total", &[]);
         publishers += usize::from(published > 0.0);
     }
-    assert!(publishers > 1, "one replica published all of them: nothing was tested");
+    assert!(
+        publishers > 1,
+        "one replica published all of them: nothing was tested"
+    );
 }

@@ -22,12 +22,24 @@ fn no_port_is_handed_out_twice() {
 async fn keeps_its_data(mut redis: Redis) {
     let key = names::unique("key");
     let mut connection = redis.connection().await.expect("connected");
-    redis::cmd("SET").arg(&key).arg("kept").query_async::<()>(&mut connection).await.expect("written");
+    redis::cmd("SET")
+        .arg(&key)
+        .arg("kept")
+        .query_async::<()>(&mut connection)
+        .await
+        .expect("written");
     redis.kill9().await;
-    assert!(redis.connection().await.is_err(), "nobody listens after a kill");
+    assert!(
+        redis.connection().await.is_err(),
+        "nobody listens after a kill"
+    );
     redis.restart().await;
     let mut connection = redis.connection().await.expect("connected again");
-    let kept: String = redis::cmd("GET").arg(&key).query_async(&mut connection).await.expect("read");
+    let kept: String = redis::cmd("GET")
+        .arg(&key)
+        .query_async(&mut connection)
+        .await
+        .expect("read");
     assert_eq!(kept, "kept");
     redis.terminate().await;
 }
@@ -51,11 +63,19 @@ async fn a_stopped_redis_hangs_and_a_continued_one_answers() {
     let mut connection = redis.connection().await.expect("connected");
     redis.stop();
     let ping = redis::cmd("PING");
-    let hangs =
-        tokio::time::timeout(Duration::from_millis(200), ping.query_async::<()>(&mut connection)).await;
-    assert!(hangs.is_err(), "a stopped server does not answer: {hangs:?}");
+    let hangs = tokio::time::timeout(
+        Duration::from_millis(200),
+        ping.query_async::<()>(&mut connection),
+    )
+    .await;
+    assert!(
+        hangs.is_err(),
+        "a stopped server does not answer: {hangs:?}"
+    );
     redis.cont();
-    ping.query_async::<()>(&mut redis.connection().await.expect("connected")).await.expect("an answer");
+    ping.query_async::<()>(&mut redis.connection().await.expect("connected"))
+        .await
+        .expect("an answer");
 }
 
 #[tokio::test]
@@ -65,11 +85,16 @@ async fn rabbitmq_comes_back_with_its_queues_after_kill_9() {
         let queue = names::unique("queue");
         let exchange = names::unique("exchange");
         rabbitmq.declare_queue(&queue, kind).await;
-        rabbitmq.declare_exchange(&exchange, ExchangeKind::Direct).await;
+        rabbitmq
+            .declare_exchange(&exchange, ExchangeKind::Direct)
+            .await;
         rabbitmq.bind(&queue, &exchange, "key").await;
         let connection = rabbitmq.connect().await.expect("connected");
         let channel = connection.create_channel().await.expect("a channel");
-        channel.confirm_select(ConfirmSelectOptions::default()).await.expect("confirms");
+        channel
+            .confirm_select(ConfirmSelectOptions::default())
+            .await
+            .expect("confirms");
         let persistent = BasicProperties::default().with_delivery_mode(2);
         let publish = channel.basic_publish(
             exchange.into(),
@@ -78,15 +103,28 @@ async fn rabbitmq_comes_back_with_its_queues_after_kill_9() {
             b"kept",
             persistent,
         );
-        assert!(publish.await.expect("published").await.expect("confirmed").is_ack());
+        assert!(
+            publish
+                .await
+                .expect("published")
+                .await
+                .expect("confirmed")
+                .is_ack()
+        );
 
         rabbitmq.kill9().await;
-        assert!(rabbitmq.connect().await.is_err(), "nobody listens after a kill");
+        assert!(
+            rabbitmq.connect().await.is_err(),
+            "nobody listens after a kill"
+        );
         rabbitmq.restart().await;
 
         let connection = rabbitmq.connect().await.expect("connected again");
         let channel = connection.create_channel().await.expect("a channel");
-        let got = channel.basic_get(queue.into(), BasicGetOptions { no_ack: true }).await.expect("an answer");
+        let got = channel
+            .basic_get(queue.into(), BasicGetOptions { no_ack: true })
+            .await
+            .expect("an answer");
         assert_eq!(got.expect("the message").data, b"kept", "{kind:?}");
     }
     rabbitmq.terminate().await;
@@ -97,8 +135,14 @@ async fn kafka_comes_back_with_its_records_after_kill_9() {
     let mut kafka = Kafka::start().await;
     let topic = kafka.unique_topic("kept", 3).await;
     let producer: FutureProducer = kafka.client().create().expect("a producer");
-    let record = FutureRecord::to(&topic).key("k").payload("kept").partition(2);
-    producer.send(record, Duration::from_secs(10)).await.expect("acknowledged");
+    let record = FutureRecord::to(&topic)
+        .key("k")
+        .payload("kept")
+        .partition(2);
+    producer
+        .send(record, Duration::from_secs(10))
+        .await
+        .expect("acknowledged");
     drop(producer);
 
     kafka.kill9().await;
@@ -115,5 +159,8 @@ async fn kafka_comes_back_with_its_records_after_kill_9() {
         .await
         .expect("within 30 s")
         .expect("a record");
-    assert_eq!((message.partition(), message.payload()), (2, Some(&b"kept"[..])));
+    assert_eq!(
+        (message.partition(), message.payload()),
+        (2, Some(&b"kept"[..]))
+    );
 }

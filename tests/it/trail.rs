@@ -12,12 +12,18 @@ use crate::support::{Relay, eventually, relay};
 async fn get(relay: &Relay, route: &str, id: &str) -> (u16, Value) {
     let path = format!("/api/v1/routes/{route}/messages/{id}");
     let (status, text) = relay.get(&path).await.expect("an answer");
-    (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
+    (
+        status,
+        serde_json::from_str(&text).unwrap_or(Value::String(text)),
+    )
 }
 
 async fn edit(relay: &Relay, method: &str, id: &str, body: &str) {
     let path = format!("/api/v1/routes/orders/messages/{id}");
-    let (status, text) = relay.request(method, &path, None, body).await.expect("an answer");
+    let (status, text) = relay
+        .request(method, &path, None, body)
+        .await
+        .expect("an answer");
     assert_eq!(status, 200, "{text}");
 }
 
@@ -26,8 +32,15 @@ async fn told(relay: &Relay, id: &str, state: &str, events: &[&str]) -> Value {
     eventually(&format!("{id} is {state}: {events:?}"), async || {
         let (_, answer) = get(relay, "orders", id).await;
         let trail = answer["trail"].as_array().cloned().unwrap_or_default();
-        let words: Vec<&str> = trail.iter().filter_map(|event| event["event"].as_str()).collect();
-        if answer["state"] == state && words == events { Ok(answer) } else { Err(answer) }
+        let words: Vec<&str> = trail
+            .iter()
+            .filter_map(|event| event["event"].as_str())
+            .collect();
+        if answer["state"] == state && words == events {
+            Ok(answer)
+        } else {
+            Err(answer)
+        }
     })
     .await
 }
@@ -42,26 +55,44 @@ async fn shown(relay: &Relay, id: &str) -> String {
 /// Runs a command. Returns whether it succeeded, and all that it wrote.
 async fn command(relay: &Relay, arguments: &[&str]) -> (bool, String) {
     let mut command = Command::new(relay::binary());
-    command.args(arguments).env_clear().env("POSTDATE_URL", relay.url()).env("TZ", "UTC");
+    command
+        .args(arguments)
+        .env_clear()
+        .env("POSTDATE_URL", relay.url())
+        .env("TZ", "UTC");
     let output = tokio::task::spawn_blocking(move || command.output().expect("the binary runs"));
     let output = output.await.expect("no panic");
-    let written = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).expect("UTF-8"));
+    let written =
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).expect("UTF-8"));
     (output.status.success(), written.concat())
 }
 
 fn message(id: &str, headers: &[(&str, &str)]) -> (Wire, i64) {
     let plain = Side::Kafka.plain(id, "k", b"body").header("x-delay-id", id);
-    (headers.iter().fold(plain, |message, (name, value)| message.header(name, value)), now_ms())
+    (
+        headers
+            .iter()
+            .fold(plain, |message, (name, value)| message.header(name, value)),
+        now_ms(),
+    )
 }
 
 /// A message without a name is known by the id that it arrived with, even one that was due on arrival.
 async fn nameless(fixture: &FlowFixture, relay: &Relay, path: &Path) {
     for (case, delay) in [("due at once", "0"), ("nameless", "100")] {
-        let wire = Side::Kafka.plain(case, "k", b"body").header("x-delay", delay);
+        let wire = Side::Kafka
+            .plain(case, "k", b"body")
+            .header("x-delay", delay);
         fixture.send(path, &[(wire, now_ms())]).await;
         fixture.await_cases(&[case.to_owned()]).await;
         let (stamp, _) = fixture.arrived()[case][0].wire.clone().take_stamp();
-        told(relay, &stamp.id.expect("an id"), "delivered", &["delivered"]).await;
+        told(
+            relay,
+            &stamp.id.expect("an id"),
+            "delivered",
+            &["delivered"],
+        )
+        .await;
     }
 }
 
@@ -73,19 +104,36 @@ async fn dead_letters(relay: &Relay) {
         (&json!("bad_delay"), &bad["dead_id"])
     );
     let drop = json!({ "ids": ["bad"] }).to_string();
-    let (status, answer) = relay.request("POST", "/api/v1/dead/drop", None, &drop).await.expect("an answer");
+    let (status, answer) = relay
+        .request("POST", "/api/v1/dead/drop", None, &drop)
+        .await
+        .expect("an answer");
     assert_eq!(status, 200, "{answer}");
     let dropped = told(relay, "bad", "dropped", &["dead", "dropped"]).await;
-    assert!(dropped["dead_id"].is_null() && dropped["trail"][1]["dead_id"] == bad["dead_id"], "{dropped}");
+    assert!(
+        dropped["dead_id"].is_null() && dropped["trail"][1]["dead_id"] == bad["dead_id"],
+        "{dropped}"
+    );
     let words = shown(relay, "bad").await;
-    assert!(words.contains("became a dead letter ") && words.contains("dropped "), "{words}");
+    assert!(
+        words.contains("became a dead letter ") && words.contains("dropped "),
+        "{words}"
+    );
 
     let dead = told(relay, "mended", "dead", &["dead"]).await;
     let redrive = json!({ "ids": ["mended"] }).to_string();
-    let (status, answer) =
-        relay.request("POST", "/api/v1/dead/redrive", None, &redrive).await.expect("an answer");
+    let (status, answer) = relay
+        .request("POST", "/api/v1/dead/redrive", None, &redrive)
+        .await
+        .expect("an answer");
     assert_eq!(status, 200, "{answer}");
-    let mended = told(relay, "mended", "delivered", &["dead", "redriven", "delivered"]).await;
+    let mended = told(
+        relay,
+        "mended",
+        "delivered",
+        &["dead", "redriven", "delivered"],
+    )
+    .await;
     assert_eq!(
         (&mended["trail"][1]["by"], &mended["trail"][1]["dead_id"]),
         (&json!("anybody at this machine"), &dead["dead_id"])
@@ -108,7 +156,10 @@ async fn what_became_of_each_message_is_told_by_the_api_and_by_the_command() {
         message("withdrawn", &[("x-delay-op", "cancel")]),
         message("by-hand", &far),
         message("sooner", &far),
-        message("sooner", &[("x-delay", "200"), ("x-delay-op", "reschedule")]),
+        message(
+            "sooner",
+            &[("x-delay", "200"), ("x-delay-op", "reschedule")],
+        ),
         message("later", &far),
         message("twice", &far),
         message("twice", &far),
@@ -124,8 +175,14 @@ async fn what_became_of_each_message_is_told_by_the_api_and_by_the_command() {
         (&json!(path.target), &json!("kafka.b"), &json!(1)),
         "{delivered}"
     );
-    assert!(event["late_ms"].is_i64() && event["at_ms"].is_i64() && event["at"].is_string(), "{delivered}");
-    assert!(delivered["due_ms"].is_null() && delivered["route"] == "orders", "{delivered}");
+    assert!(
+        event["late_ms"].is_i64() && event["at_ms"].is_i64() && event["at"].is_string(),
+        "{delivered}"
+    );
+    assert!(
+        delivered["due_ms"].is_null() && delivered["route"] == "orders",
+        "{delivered}"
+    );
     let place = format!("to kafka b, topic {}, first attempt", path.target);
     assert!(shown(&relay, "delivered").await.contains(&place));
 
@@ -137,45 +194,80 @@ async fn what_became_of_each_message_is_told_by_the_api_and_by_the_command() {
         (&json!("header"), &json!({ "partition": 0, "offset": 3 }))
     );
     let words = shown(&relay, "withdrawn").await;
-    assert!(words.contains("by a command in a message (Kafka partition 0, offset 3)"), "{words}");
+    assert!(
+        words.contains("by a command in a message (Kafka partition 0, offset 3)"),
+        "{words}"
+    );
 
     edit(&relay, "DELETE", "by-hand", "").await;
     // What this replica has not written yet is told too, so that nobody doubts his own cancel.
     let (status, gone) = get(&relay, "orders", "by-hand").await;
-    assert!(status == 200 && gone["state"] == "cancelled", "{status}: {gone}");
+    assert!(
+        status == 200 && gone["state"] == "cancelled",
+        "{status}: {gone}"
+    );
     let (is_done, again) = command(&relay, &["cancel", "by-hand"]).await;
-    assert!(!is_done && again.contains("no message `by-hand` waits any more: cancelled "), "{again}");
+    assert!(
+        !is_done && again.contains("no message `by-hand` waits any more: cancelled "),
+        "{again}"
+    );
     let cancelled = told(&relay, "by-hand", "cancelled", &["cancelled"]).await;
     assert_eq!(cancelled["trail"][0]["by"], "anybody at this machine");
-    assert!(shown(&relay, "by-hand").await.contains("by anybody at this machine"));
+    assert!(
+        shown(&relay, "by-hand")
+            .await
+            .contains("by anybody at this machine")
+    );
 
     let sooner = told(&relay, "sooner", "delivered", &["moved", "delivered"]).await;
     assert!(sooner["trail"][0]["due_ms"].is_i64(), "{sooner}");
-    assert_eq!(sooner["trail"][0]["position"], json!({ "partition": 0, "offset": 6 }));
+    assert_eq!(
+        sooner["trail"][0]["position"],
+        json!({ "partition": 0, "offset": 6 })
+    );
 
     edit(&relay, "PATCH", "later", "{\"delay\":\"2h\"}").await;
     let later = told(&relay, "later", "pending", &["moved"]).await;
-    assert!(later["due_ms"].is_i64() && later["trail"][0]["due_ms"] == later["due_ms"], "{later}");
+    assert!(
+        later["due_ms"].is_i64() && later["trail"][0]["due_ms"] == later["due_ms"],
+        "{later}"
+    );
     let words = shown(&relay, "later").await;
-    assert!(words.contains("state     pending") && words.contains("trail     moved "), "{words}");
+    assert!(
+        words.contains("state     pending") && words.contains("trail     moved "),
+        "{words}"
+    );
 
     let twice = told(&relay, "twice", "pending", &["deduplicated"]).await;
-    assert_eq!(twice["trail"][0]["position"], json!({ "partition": 0, "offset": 9 }));
-    assert!(shown(&relay, "twice").await.contains("a duplicate was suppressed "));
+    assert_eq!(
+        twice["trail"][0]["position"],
+        json!({ "partition": 0, "offset": 9 })
+    );
+    assert!(
+        shown(&relay, "twice")
+            .await
+            .contains("a duplicate was suppressed ")
+    );
 
     dead_letters(&relay).await;
 
     fixture.await_cases(&["passed".to_owned()]).await;
     let (status, problem) = get(&relay, "orders", "passed").await;
     let detail = problem["detail"].as_str().unwrap_or_default();
-    assert!(status == 404 && detail.contains("trail goes back to "), "{problem}");
+    assert!(
+        status == 404 && detail.contains("trail goes back to "),
+        "{problem}"
+    );
 
     // What the last half second brought is written at the end, and read by the next.
     edit(&relay, "DELETE", "later", "").await;
     assert!(relay.terminate().await.success(), "a clean end");
     relay.restart().await;
     told(&relay, "later", "cancelled", &["moved", "cancelled"]).await;
-    assert_eq!(relay.total("postdate_trail_lost_total", &[]).await as u64, 0);
+    assert_eq!(
+        relay.total("postdate_trail_lost_total", &[]).await as u64,
+        0
+    );
     assert!(relay.terminate().await.success(), "a clean end");
 }
 
@@ -185,11 +277,17 @@ async fn a_route_without_a_history_says_so() {
     let path = Path::new("orders", Side::Kafka, Side::Kafka);
     fixture.open(std::slice::from_ref(&path)).await;
     let relay = Relay::start(&path.configure(config(&fixture), "history = \"0s\"")).await;
-    fixture.send(&path, &[message("delivered", &[("x-delay", "100")])]).await;
+    fixture
+        .send(&path, &[message("delivered", &[("x-delay", "100")])])
+        .await;
     fixture.await_cases(&["delivered".to_owned()]).await;
     let detail = eventually("it has left", async || {
         let (status, problem) = get(&relay, "orders", "delivered").await;
-        if status == 404 { Ok(problem["detail"].to_string()) } else { Err(problem) }
+        if status == 404 {
+            Ok(problem["detail"].to_string())
+        } else {
+            Err(problem)
+        }
     })
     .await;
     assert!(detail.contains("the route has no trail"), "{detail}");

@@ -22,15 +22,24 @@ impl World {
         let mut live = BTreeSet::new();
         for body in self.master.model.live() {
             if !live.insert(body) {
-                return broken("two places", format!("{} stands twice in the store", show(body)));
+                return broken(
+                    "two places",
+                    format!("{} stands twice in the store", show(body)),
+                );
             }
         }
         if self.master.model.breached {
-            return broken("fencing", "a call under a lost claim changed what another holds".into());
+            return broken(
+                "fencing",
+                "a call under a lost claim changed what another holds".into(),
+            );
         }
         for (source, ingress) in setting.sources.iter().zip(&self.ingress) {
             if source.limit.is_some_and(|limit| ingress.returned > limit) {
-                return broken("spent", format!("one wait sent {} deliveries back", ingress.returned));
+                return broken(
+                    "spent",
+                    format!("one wait sent {} deliveries back", ingress.returned),
+                );
             }
         }
         for &record in &self.owed {
@@ -48,15 +57,27 @@ impl World {
             return Ok(());
         }
         let (source, at) = setting.place(record);
-        broken("lost", format!("record {at} of source {source} was accepted and is nowhere"))
+        broken(
+            "lost",
+            format!("record {at} of source {source} was accepted and is nowhere"),
+        )
     }
 
     /// Reports whether a live ingress still has the record in a call: only an ingress that acknowledges too early owes a
     /// record that is still in one.
     fn is_on_its_way(&self, record: usize) -> bool {
-        let wires = self.ingress.iter().filter_map(|ingress| ingress.actor.wire.as_ref());
+        let wires = self
+            .ingress
+            .iter()
+            .filter_map(|ingress| ingress.actor.wire.as_ref());
         wires
-            .filter_map(|wire| if let Op::Write(writes) = &wire.op { Some(writes) } else { None })
+            .filter_map(|wire| {
+                if let Op::Write(writes) = &wire.op {
+                    Some(writes)
+                } else {
+                    None
+                }
+            })
             .flatten()
             .any(|write| match write {
                 Write::Store(messages, _) => messages.iter().any(|l| record_of(l.body) == record),
@@ -67,19 +88,30 @@ impl World {
     /// Checks the rules of a world in which nothing goes on by itself any more.
     pub fn at_rest(&self, setting: &Setting) -> Result<(), Broken> {
         if !self.master.model.is_empty() || !self.socket.is_empty() {
-            return broken("stuck", "messages stand in the store and nobody will ever take them".into());
+            return broken(
+                "stuck",
+                "messages stand in the store and nobody will ever take them".into(),
+            );
         }
         for (s, ingress) in self.ingress.iter().enumerate() {
             if ingress.committed < setting.sources[s].records.len() {
                 return broken("stuck", format!("source {s} is not read to its end"));
             }
         }
-        if self.timers.iter().any(|timer| !timer.claimed_bundles.is_empty()) {
+        if self
+            .timers
+            .iter()
+            .any(|timer| !timer.claimed_bundles.is_empty())
+        {
             return broken("stuck", "a timer holds what it will never finish".into());
         }
         // The name of what has died is free.
         let remembers = setting.remembers && setting.budget.rejections == 0;
-        if remembers { self.each_name_once(setting) } else { Ok(()) }
+        if remembers {
+            self.each_name_once(setting)
+        } else {
+            Ok(())
+        }
     }
 
     /// Where names are remembered: of all records of one name, one came, unless others had let go of it.
@@ -87,7 +119,12 @@ impl World {
         let mut came: BTreeMap<&str, usize> = BTreeMap::new();
         for record in 0..self.tally.len() {
             let (source, at) = setting.place(record);
-            let Record::Put { name: Some(name), .. } = setting.sources[source].records[at] else { continue };
+            let Record::Put {
+                name: Some(name), ..
+            } = setting.sources[source].records[at]
+            else {
+                continue;
+            };
             let bodies = record as u32 * READS..(record as u32 + 1) * READS;
             let model = &self.master.model;
             let let_go = bodies.clone().any(|body| model.let_go.contains(&body));

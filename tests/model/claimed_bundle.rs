@@ -15,32 +15,52 @@ impl ClaimedBundle {
 
     /// Index of the earliest open message.
     pub fn next_open(&self) -> Option<usize> {
-        let open = self.slots.iter().enumerate().filter(|(_, (_, s))| *s == DeliveryState::Open);
-        open.min_by_key(|(_, (message, _))| message.due).map(|(i, _)| i)
+        let open = self
+            .slots
+            .iter()
+            .enumerate()
+            .filter(|(_, (_, s))| *s == DeliveryState::Open);
+        open.min_by_key(|(_, (message, _))| message.due)
+            .map(|(i, _)| i)
     }
 
     pub fn stop(&mut self) {
-        for (_, s) in self.slots.iter_mut().filter(|(_, s)| *s == DeliveryState::Open) {
+        for (_, s) in self
+            .slots
+            .iter_mut()
+            .filter(|(_, s)| *s == DeliveryState::Open)
+        {
             *s = DeliveryState::NotTried;
         }
     }
 
     pub fn confirmed(&self) -> Vec<bool> {
-        self.slots.iter().map(|(_, s)| *s == DeliveryState::Confirmed).collect()
+        self.slots
+            .iter()
+            .map(|(_, s)| *s == DeliveryState::Confirmed)
+            .collect()
     }
 
     pub fn delivered(&self) -> Vec<Name> {
-        let confirmed = self.slots.iter().filter(|(_, s)| *s == DeliveryState::Confirmed);
+        let confirmed = self
+            .slots
+            .iter()
+            .filter(|(_, s)| *s == DeliveryState::Confirmed);
         confirmed.filter_map(|(message, _)| message.name).collect()
     }
 
     pub fn is_clean(&self) -> bool {
-        self.slots.iter().all(|(_, s)| matches!(s, DeliveryState::Skip | DeliveryState::Confirmed))
+        self.slots
+            .iter()
+            .all(|(_, s)| matches!(s, DeliveryState::Skip | DeliveryState::Confirmed))
     }
 
     pub fn only_untried(&self) -> bool {
         let untried = |s: &DeliveryState| {
-            matches!(s, DeliveryState::Skip | DeliveryState::Confirmed | DeliveryState::NotTried)
+            matches!(
+                s,
+                DeliveryState::Skip | DeliveryState::Confirmed | DeliveryState::NotTried
+            )
         };
         self.slots.iter().all(|(_, s)| untried(s))
     }

@@ -27,7 +27,11 @@ impl Setting {
     /// By when both clocks call a message due.
     pub fn reached(&self, now: Moment) -> Moment {
         let own = self.own_clock(now);
-        if self.has(Fault::OwnClock) { own } else { own.min(now) }
+        if self.has(Fault::OwnClock) {
+            own
+        } else {
+            own.min(now)
+        }
     }
 
     /// Reports whether a timer that reads the store's clock now suspends expiry for a lease.

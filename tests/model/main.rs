@@ -21,8 +21,14 @@
 //! `scripts/chaos model` does the same with an optimiser and a million histories: nothing here needs a crate.
 #![allow(unreachable_pub, reason = "one binary, one module of tests")]
 #![allow(clippy::expect_used, reason = "a test that cannot go on panics")]
-#![allow(clippy::print_stdout, reason = "what was seen, for whoever asks with --nocapture")]
-#![allow(clippy::disallowed_methods, reason = "a test binary has no configuration")]
+#![allow(
+    clippy::print_stdout,
+    reason = "what was seen, for whoever asks with --nocapture"
+)]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a test binary has no configuration"
+)]
 
 mod checks;
 mod claimed_bundle;
@@ -54,7 +60,8 @@ fn number(name: &str, otherwise: u64) -> u64 {
     if text.is_empty() {
         otherwise
     } else {
-        text.parse().unwrap_or_else(|_| panic!("{name}: no number: {text}"))
+        text.parse()
+            .unwrap_or_else(|_| panic!("{name}: no number: {text}"))
     }
 }
 
@@ -63,7 +70,10 @@ fn all_hold(settings: Vec<Setting>) {
     for setting in settings {
         match everything(&setting, STATES) {
             Ok(seen) => {
-                println!("{}: {} states, {} of them at rest", setting.name, seen.states, seen.rests);
+                println!(
+                    "{}: {} states, {} of them at rest",
+                    setting.name, seen.states, seen.rests
+                );
                 assert!(seen.rests > 0, "{}: it never comes to rest", setting.name);
             }
             Err(found) => panic!("{found}"),
@@ -88,18 +98,50 @@ fn no_history_of_a_larger_world_breaks_a_rule() {
 fn faults() -> Vec<(Fault, Setting, &'static str)> {
     vec![
         (Fault::SettleBeforeConfirm, settings::crash(), "lost"),
-        (Fault::Store(StoreFault::NoFencing), settings::pause(), "fencing"),
+        (
+            Fault::Store(StoreFault::NoFencing),
+            settings::pause(),
+            "fencing",
+        ),
         (Fault::SweepAtStart, settings::crash(), "stuck"),
         (Fault::CommitBeforeStore, settings::lost_reply(), "lost"),
-        (Fault::Store(StoreFault::GoneCleared), settings::cancel(), "cancelled"),
-        (Fault::Store(StoreFault::DeadlineToken), settings::give_back(), "fencing"),
+        (
+            Fault::Store(StoreFault::GoneCleared),
+            settings::cancel(),
+            "cancelled",
+        ),
+        (
+            Fault::Store(StoreFault::DeadlineToken),
+            settings::give_back(),
+            "fencing",
+        ),
         (Fault::NoWait, settings::failover(), "lost"),
         (Fault::Early, settings::lookahead(), "early"),
-        (Fault::Store(StoreFault::Unnumbered), settings::lost_reply(), "two places"),
-        (Fault::ForgetExpiry, settings::crash_and_refusal(), "unexplained"),
-        (Fault::Store(StoreFault::MoveForgets), settings::command(), "unexplained"),
-        (Fault::Store(StoreFault::RefusalForgotten), settings::refusal(), "two places"),
-        (Fault::MarkWithoutWait, settings::failover_and_crash(), "unexplained"),
+        (
+            Fault::Store(StoreFault::Unnumbered),
+            settings::lost_reply(),
+            "two places",
+        ),
+        (
+            Fault::ForgetExpiry,
+            settings::crash_and_refusal(),
+            "unexplained",
+        ),
+        (
+            Fault::Store(StoreFault::MoveForgets),
+            settings::command(),
+            "unexplained",
+        ),
+        (
+            Fault::Store(StoreFault::RefusalForgotten),
+            settings::refusal(),
+            "two places",
+        ),
+        (
+            Fault::MarkWithoutWait,
+            settings::failover_and_crash(),
+            "unexplained",
+        ),
         (Fault::DriftIsAStep, settings::slow_store(), "stuck"),
         (Fault::HoldForEver, settings::steps(), "stuck"),
         (Fault::OwnClock, settings::slow_store(), "early"),
@@ -114,13 +156,19 @@ fn each_planted_fault_has_a_shortest_history_that_shows_it() {
         let found = everything(&with(fault, setting), STATES).expect_err("it is planted");
         println!("{fault:?}\n{found}");
         assert_eq!(found.broken.rule, rule, "{fault:?}\n{found}");
-        assert!(found.to_string().contains(&found.broken.what), "its history can be played again");
+        assert!(
+            found.to_string().contains(&found.broken.what),
+            "its history can be played again"
+        );
     }
 }
 
 #[test]
 fn the_tier_async_loses_in_a_failover_what_it_says_it_may() {
-    let tier = Setting { replicated: false, ..settings::failover() };
+    let tier = Setting {
+        replicated: false,
+        ..settings::failover()
+    };
     let found = everything(&tier, STATES).expect_err("nothing waits for the replica");
     assert_eq!(found.broken.rule, "lost", "{found}");
 }
@@ -141,10 +189,16 @@ fn no_history_by_dice_breaks_a_rule() {
             panic!("seed {seed} (again: scripts/chaos model --seed {seed} --histories 1)\n{found}{setting:?}")
         });
     }
-    println!("{count} histories, {steps} steps, {} kinds of them: no rule was broken", kinds.len());
+    println!(
+        "{count} histories, {steps} steps, {} kinds of them: no rule was broken",
+        kinds.len()
+    );
     if count >= 1000 {
         let all: BTreeSet<u8> = (0..46).collect();
-        assert_eq!(kinds, all, "everything that can happen did happen, and every answer had a late copy");
+        assert_eq!(
+            kinds, all,
+            "everything that can happen did happen, and every answer had a late copy"
+        );
     }
 }
 
@@ -158,10 +212,16 @@ fn dice_find_each_planted_fault_too() {
             if smallest.drift != Drift::default() {
                 setting.drift = smallest.drift;
             }
-            history(&setting, &mut dice, &mut BTreeSet::new()).err().map(|found| (seed, found))
+            history(&setting, &mut dice, &mut BTreeSet::new())
+                .err()
+                .map(|found| (seed, found))
         });
         let (seed, found) = found.unwrap_or_else(|| panic!("{fault:?} was not found"));
-        println!("{fault:?}: seed {seed}, {} steps: {}", found.actions.len(), found.broken.rule);
+        println!(
+            "{fault:?}: seed {seed}, {} steps: {}",
+            found.actions.len(),
+            found.broken.rule
+        );
     }
 }
 

@@ -7,21 +7,30 @@ impl Master {
     /// Runs a call, or answers it as the first time.
     pub fn run(&mut self, caller: Caller, wire: &Wire, now: Moment) -> Answer {
         let numbered = !matches!(wire.op, Op::Extend(..) | Op::GiveBack(_) | Op::Sweep);
-        let unnumbered = self.model.fault == Some(StoreFault::Unnumbered) && !matches!(wire.op, Op::Mark(..));
+        let unnumbered =
+            self.model.fault == Some(StoreFault::Unnumbered) && !matches!(wire.op, Op::Mark(..));
         let known = self.calls.iter().position(|(of, ..)| *of == caller);
         if let Some((_, number, answer)) = known.map(|at| &self.calls[at])
             && numbered
             && !unnumbered
             && *number >= wire.number
         {
-            return if *number == wire.number { answer.clone() } else { Answer::Overtaken };
+            return if *number == wire.number {
+                answer.clone()
+            } else {
+                Answer::Overtaken
+            };
         }
         self.model.now = now;
         let refused = matches!(&wire.op, Op::Write(writes) if {
             let names: Vec<_> = writes.iter().flat_map(Write::names).collect();
             !self.model.is_as_seen(&names, &wire.found)
         });
-        let answer = if refused { Answer::Refused } else { self.apply(caller, &wire.op) };
+        let answer = if refused {
+            Answer::Refused
+        } else {
+            self.apply(caller, &wire.op)
+        };
         let forgets = refused && self.model.fault == Some(StoreFault::RefusalForgotten);
         if numbered && !forgets {
             let entry = (caller, wire.number, answer.clone());
@@ -40,7 +49,9 @@ impl Master {
                 self.marks[*source] = self.marks[*source].max(*read);
                 Answer::Marked
             }
-            Op::Write(writes) => Answer::Written(writes.iter().flat_map(|write| self.write(write)).collect()),
+            Op::Write(writes) => {
+                Answer::Written(writes.iter().flat_map(|write| self.write(write)).collect())
+            }
             Op::Claim(until) => {
                 let who = (caller.0 * 8 + usize::from(caller.1)) as u32;
                 Answer::Claimed(model.claim(*until, false, who))
@@ -74,15 +85,19 @@ impl Master {
     pub fn write(&mut self, write: &Write) -> Vec<(WriteResult, Option<u32>)> {
         let model = &mut self.model;
         match write {
-            Write::Store(messages, replace) => {
-                model.store(messages.clone(), *replace).into_iter().map(|result| (result, None)).collect()
-            }
+            Write::Store(messages, replace) => model
+                .store(messages.clone(), *replace)
+                .into_iter()
+                .map(|result| (result, None))
+                .collect(),
             Write::Cancel(name) => {
                 let meant = model.meanings().get(name).copied();
                 let result = model.cancel(name);
                 vec![(result, meant.filter(|_| result == WriteResult::Cancelled))]
             }
-            Write::Move(name, due, fallback) => vec![(model.reschedule(name, *due, *fallback), None)],
+            Write::Move(name, due, fallback) => {
+                vec![(model.reschedule(name, *due, *fallback), None)]
+            }
         }
     }
 }

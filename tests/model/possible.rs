@@ -38,8 +38,15 @@ impl World {
         for (s, ingress) in self.ingress.iter().enumerate() {
             let taken = ingress.marked > ingress.read;
             let shut = ingress.closed && (taken || !setting.has(Fault::SubscribeWhileWaiting));
-            if !shut && ingress.actor.wire.is_none() && ingress.read < setting.sources[s].records.len() {
-                all.push(if taken { Action::Send(s) } else { Action::Read(s) });
+            if !shut
+                && ingress.actor.wire.is_none()
+                && ingress.read < setting.sources[s].records.len()
+            {
+                all.push(if taken {
+                    Action::Send(s)
+                } else {
+                    Action::Read(s)
+                });
             }
             if ingress.closed {
                 all.push(Action::Open(s));
@@ -74,8 +81,9 @@ impl World {
                     continue;
                 }
                 let next = claimed.next_open().map(|i| claimed.slots[i].0);
-                let goes =
-                    |message: Message| message.due <= setting.reached(self.now) || setting.has(Fault::Early);
+                let goes = |message: Message| {
+                    message.due <= setting.reached(self.now) || setting.has(Fault::Early)
+                };
                 if next.is_some_and(goes) {
                     all.push(Action::HandOver(t, h));
                 }
@@ -96,15 +104,23 @@ impl World {
                 all.push(Action::Hear(a));
             }
         }
-        if self.replica.as_ref().is_some_and(|replica| **replica != self.master) {
+        if self
+            .replica
+            .as_ref()
+            .is_some_and(|replica| **replica != self.master)
+        {
             all.push(Action::Replicate);
         }
     }
 
     fn is_replicated(&self, a: usize, number: u8) -> bool {
         let actor = self.actor(a);
-        let Some(replica) = &self.replica else { return !actor.behind };
-        let has = |(caller, n, _): &((usize, u8), u8, _)| *caller == (a, actor.incarnation) && *n >= number;
+        let Some(replica) = &self.replica else {
+            return !actor.behind;
+        };
+        let has = |(caller, n, _): &((usize, u8), u8, _)| {
+            *caller == (a, actor.incarnation) && *n >= number
+        };
         !actor.behind && replica.calls.iter().any(has)
     }
 
@@ -115,11 +131,21 @@ impl World {
                 all.push(Action::Lapse(bundle));
             }
         }
-        let held = self.timers.iter().flat_map(|t| &t.claimed_bundles).flat_map(|h| &h.slots);
+        let held = self
+            .timers
+            .iter()
+            .flat_map(|t| &t.claimed_bundles)
+            .flat_map(|h| &h.slots);
         let open = held
-            .filter(|(message, s)| *s == DeliveryState::Open && message.due > setting.reached(self.now))
+            .filter(|(message, s)| {
+                *s == DeliveryState::Open && message.due > setting.reached(self.now)
+            })
             .count();
-        let waits = self.master.model.next_due(self.now + setting.lookahead).is_some();
+        let waits = self
+            .master
+            .model
+            .next_due(self.now + setting.lookahead)
+            .is_some();
         if open > 0 || waits {
             all.push(Action::Tick);
         }
@@ -212,10 +238,17 @@ impl World {
     }
 
     fn optional_calls(&self, t: usize, timer: &Timer, all: &mut Vec<Action>) {
-        for (h, claimed) in timer.claimed_bundles.iter().enumerate().filter(|(_, claimed)| !claimed.lost) {
+        for (h, claimed) in timer
+            .claimed_bundles
+            .iter()
+            .enumerate()
+            .filter(|(_, claimed)| !claimed.lost)
+        {
             let handed = claimed.has(DeliveryState::Handed);
-            let resolved =
-                claimed.slots.iter().any(|(_, s)| !matches!(s, DeliveryState::Skip | DeliveryState::Handed));
+            let resolved = claimed
+                .slots
+                .iter()
+                .any(|(_, s)| !matches!(s, DeliveryState::Skip | DeliveryState::Handed));
             if self.left.notes > 0 && claimed.news && (handed || claimed.has(DeliveryState::Open)) {
                 all.push(Action::Note(t, h));
             }

@@ -35,7 +35,11 @@ pub fn everything(setting: &Setting, most: usize) -> Result<SearchReport, Box<Co
     // Of each state how it was reached: by which action from which other.
     let mut ways: Vec<(u32, Action)> = vec![(0, Action::Tick)];
     let mut frontier = vec![(0_u32, Box::new(start))];
-    let mut seen = SearchReport { states: 1, rests: 0, depth: 0 };
+    let mut seen = SearchReport {
+        states: 1,
+        rests: 0,
+        depth: 0,
+    };
     let mut actions = Vec::new();
     while !frontier.is_empty() {
         let mut next = Vec::new();
@@ -49,15 +53,22 @@ pub fn everything(setting: &Setting, most: usize) -> Result<SearchReport, Box<Co
                     at = before;
                 }
                 actions.reverse();
-                Box::new(Counterexample { broken, actions, setting: setting.clone() })
+                Box::new(Counterexample {
+                    broken,
+                    actions,
+                    setting: setting.clone(),
+                })
             };
             if world.possible(setting, &mut actions) == 0 {
                 seen.rests += 1;
-                world.at_rest(setting).map_err(|broken| fail(broken, None))?;
+                world
+                    .at_rest(setting)
+                    .map_err(|broken| fail(broken, None))?;
             }
             for &action in &actions {
                 let mut then = Box::new(World::clone(&world));
-                then.step(setting, action).map_err(|broken| fail(broken, Some(action)))?;
+                then.step(setting, action)
+                    .map_err(|broken| fail(broken, Some(action)))?;
                 if known.insert(fingerprint(&then)) {
                     next.push((action, from, then));
                 }
@@ -70,7 +81,11 @@ pub fn everything(setting: &Setting, most: usize) -> Result<SearchReport, Box<Co
         }
         seen.states = ways.len();
         seen.depth += usize::from(!frontier.is_empty());
-        assert!(seen.states <= most, "{}: more than {most} states; make it smaller", setting.name);
+        assert!(
+            seen.states <= most,
+            "{}: more than {most} states; make it smaller",
+            setting.name
+        );
     }
     Ok(seen)
 }
@@ -101,7 +116,9 @@ impl Hasher for Fingerprint {
     }
 
     fn write_u64(&mut self, n: u64) {
-        let mixed = (self.0 ^ n).wrapping_add(STEP).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (self.0 ^ n)
+            .wrapping_add(STEP)
+            .wrapping_mul(0xBF58_476D_1CE4_E5B9);
         self.0 = mixed ^ (mixed >> 32);
     }
 
@@ -152,7 +169,13 @@ pub fn history(
     let mut actions = Vec::new();
     loop {
         let by_itself = world.possible(setting, &mut actions);
-        let fail = |broken, actions| Box::new(Counterexample { broken, actions, setting: setting.clone() });
+        let fail = |broken, actions| {
+            Box::new(Counterexample {
+                broken,
+                actions,
+                setting: setting.clone(),
+            })
+        };
         if by_itself == 0 {
             return match world.at_rest(setting) {
                 Ok(()) => Ok(taken.len()),
@@ -161,8 +184,11 @@ pub fn history(
         }
         let some = actions.len() - by_itself;
         // One step in eight or so is one that nothing forces to happen.
-        let at =
-            if some > 0 && dice.below(8) == 0 { by_itself + dice.below(some) } else { dice.below(by_itself) };
+        let at = if some > 0 && dice.below(8) == 0 {
+            by_itself + dice.below(some)
+        } else {
+            dice.below(by_itself)
+        };
         taken.push(actions[at]);
         kinds.insert(actions[at].kind());
         if actions[at] == Action::Late {
@@ -176,7 +202,11 @@ pub fn history(
 
 impl Display for Counterexample {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}: {}: {}", self.setting.name, self.broken.rule, self.broken.what)?;
+        writeln!(
+            f,
+            "{}: {}: {}",
+            self.setting.name, self.broken.rule, self.broken.what
+        )?;
         let mut world = World::new(&self.setting);
         for (n, &action) in self.actions.iter().enumerate() {
             writeln!(f, "{:4}  {}", n + 1, described(&world, action))?;
@@ -233,8 +263,12 @@ impl World {
     /// A number for each kind of late copy: by what its call was answered, or by its call where every copy runs.
     fn late_copy(&self) -> Option<u8> {
         let (caller, wire) = self.late.as_ref()?;
-        let known =
-            self.master.calls.iter().find(|(of, ..)| of == caller).filter(|(_, n, _)| *n >= wire.number);
+        let known = self
+            .master
+            .calls
+            .iter()
+            .find(|(of, ..)| of == caller)
+            .filter(|(_, n, _)| *n >= wire.number);
         Some(match (&wire.op, known) {
             (Op::Extend(..), _) => 33,
             (Op::GiveBack(_), _) => 34,
@@ -263,30 +297,61 @@ fn described(world: &World, action: Action) -> String {
         None => format!("ingress {a}"),
         Some(t) => format!("timer {t}"),
     };
-    let call = |a: usize| world.actor(a).wire.as_ref().map_or_else(String::new, |wire| call(&wire.op));
+    let call = |a: usize| {
+        world
+            .actor(a)
+            .wire
+            .as_ref()
+            .map_or_else(String::new, |wire| call(&wire.op))
+    };
     let claimed = |t: usize, h: usize| {
         let claimed = &world.timers[t].claimed_bundles[h];
-        let slots: Vec<_> = claimed.slots.iter().map(|(l, s)| format!("{} {s:?}", show(l.body))).collect();
+        let slots: Vec<_> = claimed
+            .slots
+            .iter()
+            .map(|(l, s)| format!("{} {s:?}", show(l.body)))
+            .collect();
         format!("bundle {} ({})", claimed.claim.bundle, slots.join(", "))
     };
-    let sent =
-        |k: usize| format!("{} of timer {}", show(world.socket[k].message.body), world.socket[k].timer);
+    let sent = |k: usize| {
+        format!(
+            "{} of timer {}",
+            show(world.socket[k].message.body),
+            world.socket[k].timer
+        )
+    };
     match action {
         Action::Read(s) => format!("ingress {s} reads on"),
         Action::Send(s) => format!("ingress {s} sends what it has read to the store"),
         Action::Execute(a) => format!("{}: {} runs in the store", who(a), call(a)),
         Action::Hear(a) => {
-            let answer = world.actor(a).wire.as_ref().and_then(|wire| wire.answer.as_ref());
+            let answer = world
+                .actor(a)
+                .wire
+                .as_ref()
+                .and_then(|wire| wire.answer.as_ref());
             format!("{} hears of {}: {answer:?}", who(a), call(a))
         }
-        Action::LoseReply(a) => format!("{}: the answer to {} is lost; it is sent again", who(a), call(a)),
+        Action::LoseReply(a) => format!(
+            "{}: the answer to {} is lost; it is sent again",
+            who(a),
+            call(a)
+        ),
         Action::Commit(s) => format!("ingress {s} acknowledges what was answered"),
         Action::Crash(a, late) => {
-            let late = if late { "; its call is still on its way" } else { "" };
+            let late = if late {
+                "; its call is still on its way"
+            } else {
+                ""
+            };
             format!("{} is killed and started again{late}", who(a))
         }
         Action::Resend(a) => {
-            format!("{}: {} is sent again, while its first copy is still on its way", who(a), call(a))
+            format!(
+                "{}: {} is sent again, while its first copy is still on its way",
+                who(a),
+                call(a)
+            )
         }
         Action::Late => "the copy that was still on its way arrives".to_owned(),
         Action::Claim(t) => format!("timer {t} sends a claim"),
@@ -298,13 +363,18 @@ fn described(world: &World, action: Action) -> String {
         Action::Drain(t) => format!("timer {t} is told to end"),
         Action::Leave(t) => format!("timer {t} ends, and another begins"),
         Action::Deliver(k) => format!("the broker takes {} and confirms it", sent(k)),
-        Action::DeliverUnheard(k) => format!("the broker takes {}, and its confirm is lost", sent(k)),
+        Action::DeliverUnheard(k) => {
+            format!("the broker takes {}, and its confirm is lost", sent(k))
+        }
         Action::Vanish(k) => format!("{} is lost on its way", sent(k)),
         Action::Refuse(k) => format!("the broker refuses {}", sent(k)),
         Action::Reject(k) => format!("the broker refuses {} for good", sent(k)),
         Action::Lapse(bundle) => format!("the deadline of bundle {bundle} passes"),
         Action::OwnDeadline(t, h) => {
-            format!("timer {t}: by its own clock the deadline of {} passes", claimed(t, h))
+            format!(
+                "timer {t}: by its own clock the deadline of {} passes",
+                claimed(t, h)
+            )
         }
         Action::Close(s) => format!("ingress {s} is closed"),
         Action::Open(s) => format!("ingress {s} is open again"),
@@ -331,7 +401,9 @@ fn call(op: &Op) -> String {
         Op::Write(writes) => writes.iter().map(one).collect::<Vec<_>>().join(", "),
         Op::Claim(_) => "a claim".to_owned(),
         Op::Settle(claim, _) => format!("the settle of bundle {}", claim.bundle),
-        Op::Divide(claim, shares, ..) => format!("the division of bundle {} {shares:?}", claim.bundle),
+        Op::Divide(claim, shares, ..) => {
+            format!("the division of bundle {} {shares:?}", claim.bundle)
+        }
         Op::Extend(claim, ..) => format!("the note about bundle {}", claim.bundle),
         Op::GiveBack(all) => format!("the return of {} bundles", all.len()),
         Op::Sweep => "a sweep".to_owned(),

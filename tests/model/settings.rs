@@ -20,20 +20,37 @@ const NONE: Budget = Budget {
     closings: 0,
 };
 
-const ALIKE: Drift = Drift { gain: 0, steps: false };
+const ALIKE: Drift = Drift {
+    gain: 0,
+    steps: false,
+};
 
 const fn put(name: Option<Name>, due: Moment) -> Record {
     Record::Put { name, due }
 }
 
 fn one_by_one(records: Vec<Record>) -> Source {
-    Source { records, batch: 1, limit: None }
+    Source {
+        records,
+        batch: 1,
+        limit: None,
+    }
 }
 
-fn setting(name: &'static str, records: &[Record], batch: usize, timers: usize, budget: Budget) -> Setting {
+fn setting(
+    name: &'static str,
+    records: &[Record],
+    batch: usize,
+    timers: usize,
+    budget: Budget,
+) -> Setting {
     Setting {
         name,
-        sources: vec![Source { records: records.to_vec(), batch, limit: None }],
+        sources: vec![Source {
+            records: records.to_vec(),
+            batch,
+            limit: None,
+        }],
         timers,
         wires: false,
         replace: false,
@@ -48,43 +65,89 @@ fn setting(name: &'static str, records: &[Record], batch: usize, timers: usize, 
 }
 
 pub fn crash() -> Setting {
-    setting("a crash", &[put(None, 0), put(None, 1)], 2, 2, Budget { crashes: 1, ..NONE })
+    setting(
+        "a crash",
+        &[put(None, 0), put(None, 1)],
+        2,
+        2,
+        Budget { crashes: 1, ..NONE },
+    )
 }
 
 pub fn pause() -> Setting {
-    let budget = Budget { pauses: 1, unknowns: 1, ..NONE };
+    let budget = Budget {
+        pauses: 1,
+        unknowns: 1,
+        ..NONE
+    };
     setting("a pause", &[put(None, 0)], 1, 2, budget)
 }
 
 pub fn crash_and_refusal() -> Setting {
-    let budget = Budget { crashes: 1, refusals: 1, ..NONE };
+    let budget = Budget {
+        crashes: 1,
+        refusals: 1,
+        ..NONE
+    };
     setting("a crash and a refusal", &[put(None, 0)], 1, 2, budget)
 }
 
 pub fn lookahead() -> Setting {
     let budget = Budget { crashes: 1, ..NONE };
-    Setting { lookahead: 1, ..setting("a look-ahead", &[put(None, 1), put(None, 2)], 2, 1, budget) }
+    Setting {
+        lookahead: 1,
+        ..setting("a look-ahead", &[put(None, 1), put(None, 2)], 2, 1, budget)
+    }
 }
 
 pub fn cancel() -> Setting {
     let records = [put(Some("a"), 0), put(None, 0), Record::Cancel("a")];
-    setting("one of two is cancelled", &records, 2, 1, Budget { pauses: 1, ..NONE })
+    setting(
+        "one of two is cancelled",
+        &records,
+        2,
+        1,
+        Budget { pauses: 1, ..NONE },
+    )
 }
 
 pub fn cancel_and_crash() -> Setting {
-    let budget = Budget { crashes: 1, pauses: 1, ..NONE };
-    Setting { name: "one of two is cancelled, and a crash", budget, ..cancel() }
+    let budget = Budget {
+        crashes: 1,
+        pauses: 1,
+        ..NONE
+    };
+    Setting {
+        name: "one of two is cancelled, and a crash",
+        budget,
+        ..cancel()
+    }
 }
 
 pub fn two_crashes() -> Setting {
-    let budget = Budget { crashes: 2, pauses: 1, ..NONE };
-    Setting { name: "two crashes and a pause", budget, ..pause() }
+    let budget = Budget {
+        crashes: 2,
+        pauses: 1,
+        ..NONE
+    };
+    Setting {
+        name: "two crashes and a pause",
+        budget,
+        ..pause()
+    }
 }
 
 pub fn three_of_a_name() -> Setting {
     let records = [put(Some("a"), 1), Record::Cancel("a"), put(Some("a"), 0)];
-    let budget = Budget { crashes: 1, pauses: 1, ..NONE };
-    Setting { lookahead: 1, ..setting("a cancel between two of one name", &records, 1, 1, budget) }
+    let budget = Budget {
+        crashes: 1,
+        pauses: 1,
+        ..NONE
+    };
+    Setting {
+        lookahead: 1,
+        ..setting("a cancel between two of one name", &records, 1, 1, budget)
+    }
 }
 
 /// Another source sends the commands: nothing orders them against the first.
@@ -92,104 +155,236 @@ pub fn command() -> Setting {
     let records = [put(Some("a"), 0), put(Some("b"), 0)];
     let budget = Budget { pauses: 1, ..NONE };
     let mut setting = setting("commands from elsewhere", &records, 2, 1, budget);
-    setting.sources.push(one_by_one(vec![Record::Cancel("a"), Record::Move("b", 1)]));
+    setting
+        .sources
+        .push(one_by_one(vec![Record::Cancel("a"), Record::Move("b", 1)]));
     setting
 }
 
 pub fn replace() -> Setting {
     let records = [put(Some("a"), 0), put(Some("a"), 0)];
     let budget = Budget { crashes: 1, ..NONE };
-    Setting { replace: true, ..setting("one takes the other's place", &records, 1, 1, budget) }
+    Setting {
+        replace: true,
+        ..setting("one takes the other's place", &records, 1, 1, budget)
+    }
 }
 
 pub fn remembered() -> Setting {
     let records = [put(Some("a"), 0), put(Some("a"), 0)];
-    let budget = Budget { crashes: 1, pauses: 1, notes: 1, ..NONE };
-    Setting { remembers: true, ..setting("names are remembered", &records, 1, 1, budget) }
+    let budget = Budget {
+        crashes: 1,
+        pauses: 1,
+        notes: 1,
+        ..NONE
+    };
+    Setting {
+        remembers: true,
+        ..setting("names are remembered", &records, 1, 1, budget)
+    }
 }
 
 pub fn hanging() -> Setting {
-    let budget = Budget { pauses: 1, splits: 1, notes: 1, unknowns: 1, ..NONE };
-    setting("one of two hangs", &[put(Some("a"), 0), put(None, 0)], 2, 1, budget)
+    let budget = Budget {
+        pauses: 1,
+        splits: 1,
+        notes: 1,
+        unknowns: 1,
+        ..NONE
+    };
+    setting(
+        "one of two hangs",
+        &[put(Some("a"), 0), put(None, 0)],
+        2,
+        1,
+        budget,
+    )
 }
 
 /// The division that holds on to what hangs is the only one whose answer is a claim.
 pub fn hanging_and_lost_reply() -> Setting {
-    let budget = Budget { splits: 1, lost_replies: 1, ..NONE };
-    let setting =
-        setting("one of two hangs, and a reply is lost", &[put(None, 0), put(None, 0)], 2, 1, budget);
-    Setting { wires: true, ..setting }
+    let budget = Budget {
+        splits: 1,
+        lost_replies: 1,
+        ..NONE
+    };
+    let setting = setting(
+        "one of two hangs, and a reply is lost",
+        &[put(None, 0), put(None, 0)],
+        2,
+        1,
+        budget,
+    );
+    Setting {
+        wires: true,
+        ..setting
+    }
 }
 
 pub fn dead() -> Setting {
-    let budget = Budget { crashes: 1, rejections: 1, redrives: 1, ..NONE };
+    let budget = Budget {
+        crashes: 1,
+        rejections: 1,
+        redrives: 1,
+        ..NONE
+    };
     setting("dead, and redriven", &[put(Some("a"), 0)], 1, 2, budget)
 }
 
 pub fn apart() -> Setting {
     let budget = Budget { pauses: 2, ..NONE };
-    setting("expired twice and taken apart", &[put(Some("a"), 0), put(None, 0)], 2, 1, budget)
+    setting(
+        "expired twice and taken apart",
+        &[put(Some("a"), 0), put(None, 0)],
+        2,
+        1,
+        budget,
+    )
 }
 
 pub fn drain() -> Setting {
-    let budget = Budget { drains: 1, pauses: 1, refusals: 1, ..NONE };
-    setting("a rolling restart", &[put(None, 0), put(None, 1)], 2, 1, budget)
+    let budget = Budget {
+        drains: 1,
+        pauses: 1,
+        refusals: 1,
+        ..NONE
+    };
+    setting(
+        "a rolling restart",
+        &[put(None, 0), put(None, 1)],
+        2,
+        1,
+        budget,
+    )
 }
 
 pub fn lost_reply() -> Setting {
-    let budget = Budget { lost_replies: 1, crashes: 1, ..NONE };
-    Setting { wires: true, ..setting("a lost reply and a late call", &[put(None, 0)], 1, 1, budget) }
+    let budget = Budget {
+        lost_replies: 1,
+        crashes: 1,
+        ..NONE
+    };
+    Setting {
+        wires: true,
+        ..setting(
+            "a lost reply and a late call",
+            &[put(None, 0)],
+            1,
+            1,
+            budget,
+        )
+    }
 }
 
 /// One source's name is taken by the other's between its look and its call.
 pub fn refusal() -> Setting {
     let records = [put(None, 0), put(Some("a"), 0)];
-    let budget = Budget { lost_replies: 1, ..NONE };
+    let budget = Budget {
+        lost_replies: 1,
+        ..NONE
+    };
     let mut setting = setting("a refused call that comes twice", &records, 2, 1, budget);
-    setting.sources.push(one_by_one(vec![put(Some("a"), 0), Record::Cancel("a")]));
-    Setting { wires: true, ..setting }
+    setting
+        .sources
+        .push(one_by_one(vec![put(Some("a"), 0), Record::Cancel("a")]));
+    Setting {
+        wires: true,
+        ..setting
+    }
 }
 
 /// Each takes its place in the order before its call: the later call may have the earlier place.
 pub fn refused_order() -> Setting {
-    let budget = Budget { lost_replies: 1, ..NONE };
-    let mut setting = setting("a place in the order that comes too late", &[put(None, 0)], 1, 1, budget);
+    let budget = Budget {
+        lost_replies: 1,
+        ..NONE
+    };
+    let mut setting = setting(
+        "a place in the order that comes too late",
+        &[put(None, 0)],
+        1,
+        1,
+        budget,
+    );
     setting.sources.push(one_by_one(vec![put(None, 0)]));
-    Setting { wires: true, ordered: true, ..setting }
+    Setting {
+        wires: true,
+        ordered: true,
+        ..setting
+    }
 }
 
 pub fn give_back() -> Setting {
-    let budget = Budget { lost_replies: 1, drains: 1, ..NONE };
+    let budget = Budget {
+        lost_replies: 1,
+        drains: 1,
+        ..NONE
+    };
     Setting {
         wires: true,
         lookahead: 1,
-        ..setting("a return whose reply is lost", &[put(None, 1)], 1, 2, budget)
+        ..setting(
+            "a return whose reply is lost",
+            &[put(None, 1)],
+            1,
+            2,
+            budget,
+        )
     }
 }
 
 pub fn failover() -> Setting {
-    let budget = Budget { failovers: 1, ..NONE };
+    let budget = Budget {
+        failovers: 1,
+        ..NONE
+    };
     Setting {
         wires: true,
         replicated: true,
-        ..setting("a failover, each answer on a replica first", &[put(None, 0)], 1, 1, budget)
+        ..setting(
+            "a failover, each answer on a replica first",
+            &[put(None, 0)],
+            1,
+            1,
+            budget,
+        )
     }
 }
 
 pub fn failover_and_crash() -> Setting {
-    let budget = Budget { failovers: 1, crashes: 1, ..NONE };
-    Setting { name: "a failover and a crash", budget, ..failover() }
+    let budget = Budget {
+        failovers: 1,
+        crashes: 1,
+        ..NONE
+    };
+    Setting {
+        name: "a failover and a crash",
+        budget,
+        ..failover()
+    }
 }
 
 pub fn two_timers_and_a_failover() -> Setting {
-    Setting { name: "a failover between two timers", timers: 2, ..failover() }
+    Setting {
+        name: "a failover between two timers",
+        timers: 2,
+        ..failover()
+    }
 }
 
 /// The store's clock loses against the timer's own, without an end.
 pub fn slow_store() -> Setting {
     let drift = Drift { gain: 1, ..ALIKE };
-    let budget = Budget { crashes: 1, pauses: 1, ..NONE };
-    Setting { drift, lookahead: 1, ..setting("the store's clock is slower", &[put(None, 2)], 1, 1, budget) }
+    let budget = Budget {
+        crashes: 1,
+        pauses: 1,
+        ..NONE
+    };
+    Setting {
+        drift,
+        lookahead: 1,
+        ..setting("the store's clock is slower", &[put(None, 2)], 1, 1, budget)
+    }
 }
 
 /// The holder's own clock loses against the store's.
@@ -197,25 +392,48 @@ pub fn slow_holder() -> Setting {
     let drift = Drift { gain: -1, ..ALIKE };
     let records = [put(Some("a"), 0), Record::Cancel("a")];
     let budget = Budget { pauses: 2, ..NONE };
-    Setting { drift, ..setting("a holder's clock is slower", &records, 1, 1, budget) }
+    Setting {
+        drift,
+        ..setting("a holder's clock is slower", &records, 1, 1, budget)
+    }
 }
 
 pub fn steps() -> Setting {
-    let drift = Drift { steps: true, ..ALIKE };
+    let drift = Drift {
+        steps: true,
+        ..ALIKE
+    };
     let budget = Budget { crashes: 1, ..NONE };
-    Setting { drift, ..setting("the store's clock steps for ever", &[put(None, 0)], 1, 1, budget) }
+    Setting {
+        drift,
+        ..setting(
+            "the store's clock steps for ever",
+            &[put(None, 0)],
+            1,
+            1,
+            budget,
+        )
+    }
 }
 
 /// A queue that drops what comes back twice; while its ingress waits, its process dies or loses it twice.
 pub fn waiting() -> Setting {
-    let budget = Budget { crashes: 2, closings: 1, ..NONE };
+    let budget = Budget {
+        crashes: 2,
+        closings: 1,
+        ..NONE
+    };
     let mut setting = setting("a source that waits", &[put(None, 0)], 1, 1, budget);
     setting.sources[0].limit = Some(1);
     setting
 }
 
 pub fn waiting_with_calls_on_their_way() -> Setting {
-    Setting { name: "a source that waits, with calls on their way", wires: true, ..waiting() }
+    Setting {
+        name: "a source that waits, with calls on their way",
+        wires: true,
+        ..waiting()
+    }
 }
 
 /// Settings that every run of the tests searches wholly.
@@ -274,7 +492,11 @@ pub fn by_chance(dice: &mut Dice) -> Setting {
             }
         };
         let records = (0..count).map(|_| record(dice)).collect();
-        Source { records, batch: 1 + dice.below(3), limit: [None, Some(1)][dice.below(2)] }
+        Source {
+            records,
+            batch: 1 + dice.below(3),
+            limit: [None, Some(1)][dice.below(2)],
+        }
     };
     let sources = (0..=dice.below(2)).map(|_| source(dice)).collect();
     let mut up_to = |most: usize| dice.below(most + 1) as u8;
@@ -293,7 +515,10 @@ pub fn by_chance(dice: &mut Dice) -> Setting {
         closings: up_to(4).saturating_sub(2),
     };
     let timers = 1 + dice.below(3);
-    let drift = Drift { gain: [0, 0, -1, 1][dice.below(4)], steps: dice.below(6) == 0 };
+    let drift = Drift {
+        gain: [0, 0, -1, 1][dice.below(4)],
+        steps: dice.below(6) == 0,
+    };
     let replace = dice.below(2) == 0;
     let remembers = dice.below(3) == 0;
     let ordered = dice.below(4) == 0;
@@ -314,5 +539,8 @@ pub fn by_chance(dice: &mut Dice) -> Setting {
 }
 
 pub fn with(fault: Fault, setting: Setting) -> Setting {
-    Setting { fault: Some(fault), ..setting }
+    Setting {
+        fault: Some(fault),
+        ..setting
+    }
 }

@@ -34,7 +34,9 @@ impl World {
                 }
             }
             Action::Claim(t) => {
-                self.timers[t].actor.send(Op::Claim(self.now + setting.lookahead));
+                self.timers[t]
+                    .actor
+                    .send(Op::Claim(self.now + setting.lookahead));
             }
             Action::Sweep(t) => self.timers[t].sweep(setting),
             Action::HandOver(t, h) => self.hand_over(setting, t, h)?,
@@ -50,7 +52,10 @@ impl World {
             Action::Drain(t) => {
                 self.left.drains -= 1;
                 self.timers[t].draining = true;
-                self.timers[t].claimed_bundles.iter_mut().for_each(ClaimedBundle::stop);
+                self.timers[t]
+                    .claimed_bundles
+                    .iter_mut()
+                    .for_each(ClaimedBundle::stop);
             }
             Action::Leave(t) => self.restart(setting, self.ingress.len() + t),
             Action::Deliver(k)
@@ -150,14 +155,21 @@ impl World {
         for at in from..upto {
             let (number, record) = setting.record(s, at);
             let body = number as u32 * READS + incarnation;
-            let message = |name, due| Message { name, due, body, repeat: at < below };
+            let message = |name, due| Message {
+                name,
+                due,
+                body,
+                repeat: at < below,
+            };
             match record {
                 Record::Put { name, due } => match writes.last_mut() {
                     Some(Write::Store(messages, _)) => messages.push(message(name, due)),
                     _ => writes.push(Write::Store(vec![message(name, due)], setting.replace)),
                 },
                 Record::Cancel(name) => writes.push(Write::Cancel(name)),
-                Record::Move(name, due) => writes.push(Write::Move(name, due, message(Some(name), due))),
+                Record::Move(name, due) => {
+                    writes.push(Write::Move(name, due, message(Some(name), due)))
+                }
             }
         }
         let ingress = &mut self.ingress[s];
@@ -165,7 +177,10 @@ impl World {
         if setting.has(Fault::CommitBeforeStore) {
             ingress.committed = upto;
             let puts = (from..upto).map(|at| setting.record(s, at));
-            self.owed.extend(puts.filter(|(_, r)| matches!(r, Record::Put { .. })).map(|(number, _)| number));
+            self.owed.extend(
+                puts.filter(|(_, r)| matches!(r, Record::Put { .. }))
+                    .map(|(number, _)| number),
+            );
         }
         self.send_writes(setting, s, writes);
     }
@@ -182,16 +197,28 @@ impl World {
 
     fn restart(&mut self, setting: &Setting, a: usize) {
         let incarnation = self.actor(a).incarnation;
-        if self.late.as_ref().is_none_or(|(caller, _)| *caller != (a, incarnation)) {
+        if self
+            .late
+            .as_ref()
+            .is_none_or(|(caller, _)| *caller != (a, incarnation))
+        {
             // Nobody will ever call as this one again.
-            self.master.calls.retain(|(caller, ..)| *caller != (a, incarnation));
+            self.master
+                .calls
+                .retain(|(caller, ..)| *caller != (a, incarnation));
         }
-        let actor = Actor { incarnation: incarnation + 1, ..Actor::default() };
+        let actor = Actor {
+            incarnation: incarnation + 1,
+            ..Actor::default()
+        };
         if let Some(ingress) = self.ingress.get_mut(a) {
             ingress.give_back();
             (ingress.actor, ingress.below) = (actor, self.master.marks[a]);
         } else {
-            self.timers[a - self.ingress.len()] = Timer { actor, ..Timer::default() };
+            self.timers[a - self.ingress.len()] = Timer {
+                actor,
+                ..Timer::default()
+            };
             if setting.has(Fault::SweepAtStart) {
                 self.master.model.sweep();
             }
@@ -212,7 +239,10 @@ impl World {
             tally.plain += 1;
         }
         if tally.plain > 1 {
-            return broken("unexplained", format!("{} came twice, and neither says so", show(body)));
+            return broken(
+                "unexplained",
+                format!("{} came twice, and neither says so", show(body)),
+            );
         }
         Ok(())
     }
@@ -223,10 +253,16 @@ impl World {
         if timer.actor.incarnation != publication.incarnation {
             return false;
         }
-        let claimed = timer.claimed_bundles.iter_mut().find(|claimed| claimed.first == publication.first);
+        let claimed = timer
+            .claimed_bundles
+            .iter_mut()
+            .find(|claimed| claimed.first == publication.first);
         let Some(claimed) = claimed else { return false };
         let body = publication.message.body;
-        let slot = claimed.slots.iter_mut().find(|(l, s)| l.body == body && *s == DeliveryState::Handed);
+        let slot = claimed
+            .slots
+            .iter_mut()
+            .find(|(l, s)| l.body == body && *s == DeliveryState::Handed);
         let Some((_, state)) = slot else { return false };
         *state = verdict;
         claimed.news |= verdict == DeliveryState::Confirmed;
@@ -235,7 +271,10 @@ impl World {
 
     fn lapse(&mut self, setting: &Setting, bundle: usize) {
         let claims = self.master.model.claims();
-        let nonce = claims.filter(|(b, ..)| *b == bundle).map(|(_, nonce, _)| nonce).next();
+        let nonce = claims
+            .filter(|(b, ..)| *b == bundle)
+            .map(|(_, nonce, _)| nonce)
+            .next();
         let Some(nonce) = nonce else { return };
         if self.has_holder(bundle, nonce) {
             self.left.pauses -= 1;
@@ -245,14 +284,20 @@ impl World {
             return;
         }
         let is = |claim: &Claim| claim.bundle == bundle && claim.nonce == nonce;
-        let waiting: Vec<usize> = (0..self.actors()).filter(|&a| self.unheard(a).any(|g| is(&g))).collect();
+        let waiting: Vec<usize> = (0..self.actors())
+            .filter(|&a| self.unheard(a).any(|g| is(&g)))
+            .collect();
         for a in waiting {
             if let Some(wire) = &mut self.actor_mut(a).wire {
                 wire.lapsed = true;
             }
         }
         for timer in &mut self.timers {
-            for claimed in timer.claimed_bundles.iter_mut().filter(|claimed| is(&claimed.claim)) {
+            for claimed in timer
+                .claimed_bundles
+                .iter_mut()
+                .filter(|claimed| is(&claimed.claim))
+            {
                 claimed.lapsed = true;
                 let about = |op: &Op| matches!(op, Op::Extend(claim, ..) if is(claim));
                 if let Some(wire) = timer.actor.wire.as_mut().filter(|wire| about(&wire.op)) {
@@ -265,7 +310,9 @@ impl World {
     /// The replica takes over with what it has; whoever has not noticed goes on with the old master.
     fn fail_over(&mut self) {
         self.left.failovers -= 1;
-        let Some(replica) = self.replica.clone() else { return };
+        let Some(replica) = self.replica.clone() else {
+            return;
+        };
         let old = std::mem::replace(&mut self.master, *replica);
         // Bundle ids are their makers' own: no two masters ever have the same for two.
         self.master.model.next = old.model.next + 1000;

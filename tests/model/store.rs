@@ -166,7 +166,10 @@ pub struct Model {
 
 impl Model {
     pub fn new(remembers: bool) -> Self {
-        Self { remembers, ..Self::default() }
+        Self {
+            remembers,
+            ..Self::default()
+        }
     }
 
     /// Remembers delivered names, whoever had the claim.
@@ -178,16 +181,24 @@ impl Model {
 
     /// Finds the bundles behind these names, for a caller about to write under them.
     pub fn find(&self, names: &[Name], ordered: bool) -> FindResult {
-        let bundles =
-            names.iter().filter_map(|name| self.names.get(name)).map(|(bundle, _)| *bundle).collect();
-        FindResult { bundles, sequence: ordered.then_some(self.sequence + 1) }
+        let bundles = names
+            .iter()
+            .filter_map(|name| self.names.get(name))
+            .map(|(bundle, _)| *bundle)
+            .collect();
+        FindResult {
+            bundles,
+            sequence: ordered.then_some(self.sequence + 1),
+        }
     }
 
     /// Reports whether all is still as the caller found it; if so, its sequence number is taken.
     pub fn is_as_seen(&mut self, names: &[Name], seen: &FindResult) -> bool {
         let now = self.find(names, false).bundles;
-        let stands =
-            now.is_subset(&seen.bundles) && seen.sequence.is_none_or(|sequence| sequence > self.sequence);
+        let stands = now.is_subset(&seen.bundles)
+            && seen
+                .sequence
+                .is_none_or(|sequence| sequence > self.sequence);
         if stands {
             self.sequence = seen.sequence.unwrap_or(self.sequence);
         }
@@ -202,9 +213,24 @@ impl Model {
     }
 
     fn add(&mut self, messages: Vec<Message>, place: Place, expiries: u32) -> usize {
-        let slots = messages.into_iter().map(|message| Slot { message, gone: false, done: false }).collect();
+        let slots = messages
+            .into_iter()
+            .map(|message| Slot {
+                message,
+                gone: false,
+                done: false,
+            })
+            .collect();
         let claims = u32::from(place != Place::Due);
-        self.bundles.insert(self.next, StoredBundle { slots, place, expiries, claims });
+        self.bundles.insert(
+            self.next,
+            StoredBundle {
+                slots,
+                place,
+                expiries,
+                claims,
+            },
+        );
         self.next += 1;
         self.next - 1
     }
@@ -278,7 +304,11 @@ impl Model {
             Some((bundle, index, Place::Due)) => {
                 let expiries = self.bundles[&bundle].expiries;
                 // A holder of before may have published it: it goes on saying so.
-                let kept = if self.fault == Some(StoreFault::MoveForgets) { 0 } else { expiries };
+                let kept = if self.fault == Some(StoreFault::MoveForgets) {
+                    0
+                } else {
+                    expiries
+                };
                 (self.take_out(bundle, index), kept, WriteResult::Rescheduled)
             }
             Some(_) => return WriteResult::TooLate,
@@ -300,16 +330,27 @@ impl Model {
             }
             kept.claims += 1;
             let nonce = kept.claims * 64 + who;
-            let token =
-                if self.fault == Some(StoreFault::DeadlineToken) { self.now } else { i64::from(nonce) };
-            kept.place = Place::Claimed { token, nonce, expires };
+            let token = if self.fault == Some(StoreFault::DeadlineToken) {
+                self.now
+            } else {
+                i64::from(nonce)
+            };
+            kept.place = Place::Claimed {
+                token,
+                nonce,
+                expires,
+            };
             let messages = kept.slots.iter().map(|s| s.message).collect();
             let skip = kept.slots.iter().map(|s| s.gone || s.done).collect();
             if self.fault == Some(StoreFault::GoneCleared) {
                 kept.slots.iter_mut().for_each(|s| s.gone = false);
             }
             taken.push(Claimed {
-                claim: Claim { bundle, nonce, token },
+                claim: Claim {
+                    bundle,
+                    nonce,
+                    token,
+                },
                 messages,
                 skip,
                 expiries: kept.expiries,
@@ -320,7 +361,9 @@ impl Model {
 
     fn ours(&mut self, claim: Claim) -> bool {
         let (ours, truly) = match self.bundles.get(&claim.bundle).map(|kept| kept.place) {
-            Some(Place::Claimed { token, nonce, .. }) => (token == claim.token, nonce == claim.nonce),
+            Some(Place::Claimed { token, nonce, .. }) => {
+                (token == claim.token, nonce == claim.nonce)
+            }
             Some(Place::Due) => (false, false),
             None => return false,
         };
@@ -330,7 +373,9 @@ impl Model {
     }
 
     fn note(&mut self, bundle: usize, confirmed: &[bool]) {
-        let Some(kept) = self.bundles.get_mut(&bundle) else { return };
+        let Some(kept) = self.bundles.get_mut(&bundle) else {
+            return;
+        };
         for (slot, _) in kept.slots.iter_mut().zip(confirmed).filter(|(_, c)| **c) {
             slot.done = true;
         }
@@ -346,7 +391,10 @@ impl Model {
             self.bundles.remove(&claim.bundle);
             self.free_names(claim.bundle);
         } else {
-            let count = self.bundles.get(&claim.bundle).map_or(0, |kept| kept.slots.len());
+            let count = self
+                .bundles
+                .get(&claim.bundle)
+                .map_or(0, |kept| kept.slots.len());
             self.note(claim.bundle, &vec![true; count]);
         }
         ours
@@ -356,7 +404,12 @@ impl Model {
         let ours = self.ours(claim);
         if ours {
             let moved = (self.fault == Some(StoreFault::DeadlineToken)).then_some(self.now);
-            if let Place::Claimed { token, expires: was, .. } = &mut self.bundle(claim.bundle).place {
+            if let Place::Claimed {
+                token,
+                expires: was,
+                ..
+            } = &mut self.bundle(claim.bundle).place
+            {
                 *token = moved.unwrap_or(*token);
                 *was = expires;
             }
@@ -376,9 +429,17 @@ impl Model {
 
     /// Divides by one share a message of the bundle (`None`: it was not to be published). Answers the claim
     /// on the messages that stay in flight, if the claim was valid and there are any.
-    pub fn divide(&mut self, claim: Claim, shares: &[Option<Share>], back_at: Moment) -> SettleOutcome {
+    pub fn divide(
+        &mut self,
+        claim: Claim,
+        shares: &[Option<Share>],
+        back_at: Moment,
+    ) -> SettleOutcome {
         if !self.ours(claim) {
-            let confirmed: Vec<_> = shares.iter().map(|s| *s == Some(Share::Confirmed)).collect();
+            let confirmed: Vec<_> = shares
+                .iter()
+                .map(|s| *s == Some(Share::Confirmed))
+                .collect();
             self.note(claim.bundle, &confirmed);
             return SettleOutcome::Stale;
         }
@@ -388,12 +449,27 @@ impl Model {
         let mut alone = Vec::new();
         for (index, share) in shares.iter().enumerate() {
             let message = old.slots[index].message;
-            let now_repeat = |repeat: bool| Message { repeat: message.repeat || repeat, ..message };
+            let now_repeat = |repeat: bool| Message {
+                repeat: message.repeat || repeat,
+                ..message
+            };
             match share {
                 Some(Share::Back { repeat }) => {
-                    back.push((index, Message { due: back_at, ..now_repeat(*repeat) }));
+                    back.push((
+                        index,
+                        Message {
+                            due: back_at,
+                            ..now_repeat(*repeat)
+                        },
+                    ));
                 }
-                Some(Share::Alone) => alone.push((index, Message { due: back_at, ..message })),
+                Some(Share::Alone) => alone.push((
+                    index,
+                    Message {
+                        due: back_at,
+                        ..message
+                    },
+                )),
                 Some(Share::InFlight) => held.push((index, message)),
                 Some(Share::Dead { repeat }) => {
                     self.dead.insert(message.body, now_repeat(*repeat));
@@ -409,10 +485,22 @@ impl Model {
         }
         let mut kept = None;
         if !held.is_empty() {
-            let token = if self.fault == Some(StoreFault::DeadlineToken) { self.now } else { 1 };
+            let token = if self.fault == Some(StoreFault::DeadlineToken) {
+                self.now
+            } else {
+                1
+            };
             let nonce = 1;
-            let place = Place::Claimed { token, nonce, expires: false };
-            kept = Some(Claim { bundle: self.part(claim.bundle, &held, place, old.expiries), nonce, token });
+            let place = Place::Claimed {
+                token,
+                nonce,
+                expires: false,
+            };
+            kept = Some(Claim {
+                bundle: self.part(claim.bundle, &held, place, old.expiries),
+                nonce,
+                token,
+            });
         }
         self.bundles.remove(&claim.bundle);
         self.free_names(claim.bundle);
@@ -420,12 +508,26 @@ impl Model {
     }
 
     /// A new bundle of some messages of an old one, each with its place there.
-    fn part(&mut self, old: usize, messages: &[(usize, Message)], place: Place, expiries: u32) -> usize {
-        let new = self.add(messages.iter().map(|(_, message)| *message).collect(), place, expiries);
+    fn part(
+        &mut self,
+        old: usize,
+        messages: &[(usize, Message)],
+        place: Place,
+        expiries: u32,
+    ) -> usize {
+        let new = self.add(
+            messages.iter().map(|(_, message)| *message).collect(),
+            place,
+            expiries,
+        );
         for (to, (from, message)) in messages.iter().enumerate() {
             let Some(name) = message.name else { continue };
             // A name that another has taken stays with it.
-            if self.names.get(name).is_none_or(|place| *place == (old, *from)) {
+            if self
+                .names
+                .get(name)
+                .is_none_or(|place| *place == (old, *from))
+            {
                 self.names.insert(name, (new, to));
             }
         }
@@ -437,7 +539,9 @@ impl Model {
     }
 
     pub fn redrive(&mut self, body: u32, due: Moment) -> bool {
-        let Some(message) = self.dead.remove(&body) else { return false };
+        let Some(message) = self.dead.remove(&body) else {
+            return false;
+        };
         let bundle = self.add(vec![Message { due, ..message }], Place::Due, 0);
         if let Some(name) = message.name {
             self.names.entry(name).or_insert((bundle, 0));
@@ -486,10 +590,12 @@ impl Model {
 
     /// Claims: bundle, nonce, whether the deadline has passed.
     pub fn claims(&self) -> impl Iterator<Item = (usize, u32, bool)> {
-        self.bundles.iter().filter_map(|(&bundle, kept)| match kept.place {
-            Place::Claimed { nonce, expires, .. } => Some((bundle, nonce, expires)),
-            Place::Due => None,
-        })
+        self.bundles
+            .iter()
+            .filter_map(|(&bundle, kept)| match kept.place {
+                Place::Claimed { nonce, expires, .. } => Some((bundle, nonce, expires)),
+                Place::Due => None,
+            })
     }
 
     /// Reports whether a bundle is due by then.
@@ -505,7 +611,10 @@ impl Model {
     /// The bodies of all that is neither gone nor done, and of dead letters.
     pub fn live(&self) -> impl Iterator<Item = u32> {
         let slots = self.bundles.values().flat_map(|kept| &kept.slots);
-        slots.filter(|s| !s.gone && !s.done).map(|s| s.message.body).chain(self.dead.keys().copied())
+        slots
+            .filter(|s| !s.gone && !s.done)
+            .map(|s| s.message.body)
+            .chain(self.dead.keys().copied())
     }
 
     /// The earliest due time behind `now` of what waits.

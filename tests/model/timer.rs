@@ -20,19 +20,27 @@ impl World {
         let timer = &mut self.timers[t];
         let claimed = &mut timer.claimed_bundles[h];
         let incarnation = timer.actor.incarnation;
-        let Some(index) = claimed.next_open() else { return Ok(()) };
+        let Some(index) = claimed.next_open() else {
+            return Ok(());
+        };
         let (message, state) = &mut claimed.slots[index];
         if claimed.lapsed {
             *state = DeliveryState::NotTried;
             return Ok(());
         }
         if message.due > self.now.min(setting.own_clock(self.now)) {
-            return broken("early", format!("{} is due at {}", show(message.body), message.due));
+            return broken(
+                "early",
+                format!("{} is due at {}", show(message.body), message.due),
+            );
         }
         if self.cancelled.contains(&message.body) {
             return broken(
                 "cancelled",
-                format!("{} goes out after its cancel was answered", show(message.body)),
+                format!(
+                    "{} goes out after its cancel was answered",
+                    show(message.body)
+                ),
             );
         }
         let message = *message;
@@ -41,7 +49,13 @@ impl World {
         if setting.has(Fault::SettleBeforeConfirm) {
             *state = DeliveryState::Confirmed;
         }
-        self.socket.push(Publication { message, flagged, timer: t, incarnation, first: claimed.first });
+        self.socket.push(Publication {
+            message,
+            flagged,
+            timer: t,
+            incarnation,
+            first: claimed.first,
+        });
         Ok(())
     }
 
@@ -67,7 +81,12 @@ impl World {
 
     pub fn divide(&mut self, setting: &Setting, t: usize, h: usize) {
         let claimed = &self.timers[t].claimed_bundles[h];
-        let op = Op::Divide(claimed.claim, claimed.shares(setting), self.now, claimed.delivered());
+        let op = Op::Divide(
+            claimed.claim,
+            claimed.shares(setting),
+            self.now,
+            claimed.delivered(),
+        );
         self.timers[t].actor.send(op);
     }
 

@@ -6,8 +6,13 @@ use super::world::*;
 impl Actor {
     pub fn send(&mut self, op: Op) {
         self.number += 1;
-        self.wire =
-            Some(Wire { op, number: self.number, found: FindResult::default(), answer: None, lapsed: false });
+        self.wire = Some(Wire {
+            op,
+            number: self.number,
+            found: FindResult::default(),
+            answer: None,
+            lapsed: false,
+        });
     }
 }
 
@@ -26,7 +31,9 @@ impl World {
         let actor = self.actor(a);
         let caller = (a, actor.incarnation);
         let behind = actor.behind;
-        let Some(wire) = actor.wire.clone() else { return };
+        let Some(wire) = actor.wire.clone() else {
+            return;
+        };
         let now = self.now;
         let master = match &mut self.old {
             Some(old) if behind => old,
@@ -46,13 +53,20 @@ impl World {
     }
 
     pub fn hear(&mut self, setting: &Setting, a: usize) {
-        let Some(wire) = self.actor_mut(a).wire.take() else { return };
+        let Some(wire) = self.actor_mut(a).wire.take() else {
+            return;
+        };
         let incarnation = self.actor(a).incarnation;
-        let is_late = self.late.as_ref().is_some_and(|(caller, _)| *caller == (a, incarnation));
+        let is_late = self
+            .late
+            .as_ref()
+            .is_some_and(|(caller, _)| *caller == (a, incarnation));
         if setting.budget.failovers == 0 && !is_late {
             // With one master a call that was answered is never asked for again: forgotten, so that histories
             // that differ in nothing else meet.
-            self.master.calls.retain(|(caller, ..)| *caller != (a, incarnation));
+            self.master
+                .calls
+                .retain(|(caller, ..)| *caller != (a, incarnation));
             self.actor_mut(a).number = 0;
         }
         let lapsed = wire.lapsed;
@@ -65,8 +79,18 @@ impl World {
                 let t = a - self.ingress.len();
                 let drains = self.timers[t].draining;
                 for one in taken {
-                    let state = |skip| if skip { DeliveryState::Skip } else { DeliveryState::Open };
-                    let slots = one.messages.into_iter().zip(one.skip.into_iter().map(state)).collect();
+                    let state = |skip| {
+                        if skip {
+                            DeliveryState::Skip
+                        } else {
+                            DeliveryState::Open
+                        }
+                    };
+                    let slots = one
+                        .messages
+                        .into_iter()
+                        .zip(one.skip.into_iter().map(state))
+                        .collect();
                     let claim = one.claim;
                     let expiries = one.expiries;
                     let mut claimed = ClaimedBundle {
@@ -85,14 +109,19 @@ impl World {
                 }
             }
             (Op::Settle(claim, _), Some(Answer::Settled(_))) => {
-                self.timers[a - self.ingress.len()].claimed_bundles.retain(|claimed| claimed.claim != claim);
+                self.timers[a - self.ingress.len()]
+                    .claimed_bundles
+                    .retain(|claimed| claimed.claim != claim);
             }
             (Op::Divide(claim, shares, ..), Some(Answer::Divided(outcome))) => {
                 self.divided(a - self.ingress.len(), claim, &shares, outcome, lapsed);
             }
             (Op::Extend(claim, ..), Some(Answer::Settled(is_ours))) => {
                 let timer = &mut self.timers[a - self.ingress.len()];
-                if let Some(claimed) = timer.claimed_bundles.iter_mut().find(|claimed| claimed.claim == claim)
+                if let Some(claimed) = timer
+                    .claimed_bundles
+                    .iter_mut()
+                    .find(|claimed| claimed.claim == claim)
                 {
                     if is_ours {
                         claimed.lapsed &= lapsed;
@@ -147,12 +176,19 @@ impl World {
         lapsed: bool,
     ) {
         let claimed_bundles = &mut self.timers[t].claimed_bundles;
-        let Some(at) = claimed_bundles.iter().position(|claimed| claimed.claim == claim) else { return };
+        let Some(at) = claimed_bundles
+            .iter()
+            .position(|claimed| claimed.claim == claim)
+        else {
+            return;
+        };
         match outcome {
             SettleOutcome::Done(Some(in_flight)) => {
                 let claimed = &mut claimed_bundles[at];
                 let mut shares = shares.iter();
-                claimed.slots.retain(|_| *shares.next().expect("a share each") == Some(Share::InFlight));
+                claimed
+                    .slots
+                    .retain(|_| *shares.next().expect("a share each") == Some(Share::InFlight));
                 claimed.claim = in_flight;
                 claimed.lapsed = lapsed;
             }

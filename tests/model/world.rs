@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 
 use super::drift::Drift;
 use super::store::{
-    Claim, Claimed, FindResult, Message, Model, Moment, Name, SettleOutcome, Share, StoreFault, WriteResult,
+    Claim, Claimed, FindResult, Message, Model, Moment, Name, SettleOutcome, Share, StoreFault,
+    WriteResult,
 };
 
 /// One record of a source.
@@ -132,7 +133,9 @@ impl Write {
     /// The names that it speaks of.
     pub fn names(&self) -> Vec<Name> {
         match self {
-            Self::Store(messages, _) => messages.iter().filter_map(|message| message.name).collect(),
+            Self::Store(messages, _) => {
+                messages.iter().filter_map(|message| message.name).collect()
+            }
             Self::Cancel(name) | Self::Move(name, ..) => vec![name],
         }
     }
@@ -331,7 +334,11 @@ impl World {
             model.fault = Some(fault);
         }
         let marks = vec![0; setting.sources.len()];
-        let master = Master { model, calls: Vec::new(), marks };
+        let master = Master {
+            model,
+            calls: Vec::new(),
+            marks,
+        };
         let records = setting.sources.iter().map(|s| s.records.len()).sum();
         World {
             now: 0,
@@ -379,7 +386,11 @@ impl World {
     /// Reports whether a live actor has this claim, or a call of his made it and its answer is yet to come.
     pub fn has_holder(&self, bundle: usize, nonce: u32) -> bool {
         let is = |claim: &Claim| claim.bundle == bundle && claim.nonce == nonce;
-        let in_hands = self.timers.iter().flat_map(|t| &t.claimed_bundles).any(|claimed| is(&claimed.claim));
+        let in_hands = self
+            .timers
+            .iter()
+            .flat_map(|t| &t.claimed_bundles)
+            .any(|claimed| is(&claimed.claim));
         in_hands || (0..self.actors()).any(|a| self.unheard(a).any(|claim| is(&claim)))
     }
 
@@ -387,14 +398,18 @@ impl World {
     pub fn unheard(&self, a: usize) -> impl Iterator<Item = Claim> + '_ {
         let actor = self.actor(a);
         let number = actor.wire.as_ref().map(|wire| wire.number);
-        let old = self.old.iter().filter(|_| actor.behind).flat_map(|old| &old.calls);
+        let old = self
+            .old
+            .iter()
+            .filter(|_| actor.behind)
+            .flat_map(|old| &old.calls);
         let calls = self.master.calls.iter().chain(old);
-        calls.filter(move |(caller, n, _)| *caller == (a, actor.incarnation) && Some(*n) == number).flat_map(
-            |(_, _, answer)| match answer {
+        calls
+            .filter(move |(caller, n, _)| *caller == (a, actor.incarnation) && Some(*n) == number)
+            .flat_map(|(_, _, answer)| match answer {
                 Answer::Claimed(taken) => taken.iter().map(|t| t.claim).collect(),
                 Answer::Divided(SettleOutcome::Done(Some(claim))) => vec![*claim],
                 _ => Vec::new(),
-            },
-        )
+            })
     }
 }

@@ -2,7 +2,10 @@
 //! its kind, in a scenario in which the relay without a fault is accounted for.
 #![allow(clippy::expect_used, reason = "a test that cannot go on panics")]
 #![allow(clippy::print_stdout, reason = "shown when the test fails")]
-#![allow(clippy::disallowed_methods, reason = "tests read clocks and the environment as their users do")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests read clocks and the environment as their users do"
+)]
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -17,14 +20,19 @@ use support::{Kafka, Rabbitmq, Redis};
 
 #[tokio::test]
 async fn no_fault_passes_and_dropped_early_and_misrouted_messages_are_caught() {
-    let (redis, kafka, rabbitmq) = tokio::join!(Redis::shared(), Kafka::shared(), Rabbitmq::shared());
+    let (redis, kafka, rabbitmq) =
+        tokio::join!(Redis::shared(), Kafka::shared(), Rabbitmq::shared());
     let plain = async |mutant| {
         let scenario = Scenario::start(redis, kafka, rabbitmq, mutant).await;
         scenario.send(kafka, rabbitmq, 4000).await;
         scenario.faults().await
     };
-    let (none, drop, early, wrong_target) =
-        tokio::join!(plain(""), plain("drop"), plain("early"), plain("wrong_target"));
+    let (none, drop, early, wrong_target) = tokio::join!(
+        plain(""),
+        plain("drop"),
+        plain("early"),
+        plain("wrong_target")
+    );
     passed(&none);
     caught("drop", &drop, "lost");
     caught("early", &early, "early");
@@ -43,12 +51,16 @@ async fn an_acknowledgement_before_the_store_has_answered_is_caught() {
         // It is sent to all the while: soon after Redis hangs the relay notices, and takes nothing more.
         scenario
             .while_sending_rabbitmq(rabbitmq, 10_000, async {
-                scenario.counts("postdate_admitted_total", Scenario::COUNT + 1).await;
+                scenario
+                    .counts("postdate_admitted_total", Scenario::COUNT + 1)
+                    .await;
                 redis.stop();
                 let before = scenario.admitted().await;
                 // What it takes from now on is not stored. A faithful relay may have its fill already.
                 if !mutant.is_empty() {
-                    scenario.counts("postdate_admitted_total", before + 10).await;
+                    scenario
+                        .counts("postdate_admitted_total", before + 10)
+                        .await;
                 }
             })
             .await;
@@ -75,7 +87,9 @@ async fn a_repeat_without_a_cause_is_caught() {
         let mut scenario = Scenario::start_with(&redis, kafka, rabbitmq, mutant, timer).await;
         scenario.send(kafka, rabbitmq, 10_000).await;
         // Claimed, not yet due: published while the store hangs, and killed before it could be told.
-        scenario.counts("postdate_in_flight", 2 * Scenario::COUNT).await;
+        scenario
+            .counts("postdate_in_flight", 2 * Scenario::COUNT)
+            .await;
         redis.stop();
         scenario.arrived().await;
         scenario.relay.signal(Signal::KILL);
@@ -91,7 +105,8 @@ async fn a_repeat_without_a_cause_is_caught() {
 
 #[tokio::test]
 async fn what_settles_on_less_than_a_routed_confirm_is_caught() {
-    let (redis, kafka, rabbitmq) = tokio::join!(Redis::shared(), Kafka::shared(), Rabbitmq::shared());
+    let (redis, kafka, rabbitmq) =
+        tokio::join!(Redis::shared(), Kafka::shared(), Rabbitmq::shared());
     let unroutable = async |mutant| {
         let scenario = Scenario::start(redis, kafka, rabbitmq, mutant).await;
         scenario.unbind(rabbitmq).await;
@@ -101,8 +116,11 @@ async fn what_settles_on_less_than_a_routed_confirm_is_caught() {
         scenario.bind(rabbitmq).await;
         scenario.faults().await
     };
-    let (none, settle, ignore) =
-        tokio::join!(unroutable(""), unroutable("settle_before_confirm"), unroutable("ignore_returned"));
+    let (none, settle, ignore) = tokio::join!(
+        unroutable(""),
+        unroutable("settle_before_confirm"),
+        unroutable("ignore_returned")
+    );
     passed(&none);
     caught("settle_before_confirm", &settle, "lost");
     caught("ignore_returned", &ignore, "lost");
@@ -119,10 +137,16 @@ async fn an_unknown_confirm_that_counts_as_a_confirm_is_caught() {
         scenario.arrived().await;
         scenario.send(kafka, &rabbitmq, 6000).await;
         let due = tokio::time::Instant::now() + Duration::from_secs(6);
-        scenario.counts("postdate_admitted_total", 4 * Scenario::COUNT).await;
+        scenario
+            .counts("postdate_admitted_total", 4 * Scenario::COUNT)
+            .await;
         rabbitmq.stop();
         let delivered = scenario.run.ledger().delivered();
-        assert_eq!(delivered, 2 * Scenario::COUNT, "it must hang before anything more is due");
+        assert_eq!(
+            delivered,
+            2 * Scenario::COUNT,
+            "it must hang before anything more is due"
+        );
         // Published into the sockets of a broker that hangs, and then dies with them.
         tokio::time::sleep_until(due + Duration::from_millis(500)).await;
         rabbitmq.restart().await;

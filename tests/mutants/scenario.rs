@@ -6,7 +6,9 @@ use std::time::Duration;
 use lapin::ExchangeKind;
 use lapin::types::FieldTable;
 
-use crate::support::{Config, Kafka, QueueKind, Rabbitmq, Redis, Relay, Run, When, eventually, names};
+use crate::support::{
+    Config, Kafka, QueueKind, Rabbitmq, Redis, Relay, Run, When, eventually, names,
+};
 
 /// How long a lost message is looked for.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -28,7 +30,12 @@ impl Scenario {
     pub(crate) const COUNT: usize = 100;
 
     /// Starts the relay with this fault; without one if it has no name.
-    pub(crate) async fn start(redis: &Redis, kafka: &Kafka, rabbitmq: &Rabbitmq, mutant: &str) -> Self {
+    pub(crate) async fn start(
+        redis: &Redis,
+        kafka: &Kafka,
+        rabbitmq: &Rabbitmq,
+        mutant: &str,
+    ) -> Self {
         let timer = "[timer]\nlookahead = \"2s\"\nclaim = \"6s\"";
         Self::start_with(redis, kafka, rabbitmq, mutant, timer).await
     }
@@ -48,7 +55,9 @@ impl Scenario {
         let exchange = names::unique("exchange");
         rabbitmq.declare_queue(&queue, QueueKind::Quorum).await;
         rabbitmq.declare_queue(&to_queue, QueueKind::Quorum).await;
-        rabbitmq.declare_exchange(&exchange, ExchangeKind::Direct).await;
+        rabbitmq
+            .declare_exchange(&exchange, ExchangeKind::Direct)
+            .await;
         rabbitmq.bind(&to_queue, &exchange, "key").await;
         let run = Run::new();
         run.collect_kafka(kafka, &to_topic, 3);
@@ -59,7 +68,9 @@ impl Scenario {
             .route(
                 "to-rabbitmq",
                 &format!(r#"{{ kafka = "main", topic = "{topic}", group = "{topic}" }}"#),
-                &format!(r#"{{ rabbitmq = "main", exchange = "{exchange}", routing_key = "key" }}"#),
+                &format!(
+                    r#"{{ rabbitmq = "main", exchange = "{exchange}", routing_key = "key" }}"#
+                ),
                 "",
             )
             .route(
@@ -69,9 +80,22 @@ impl Scenario {
                 "",
             )
             .section(timer);
-        let environment: &[_] = if mutant.is_empty() { &[] } else { &[("POSTDATE_MUTANT", mutant)] };
+        let environment: &[_] = if mutant.is_empty() {
+            &[]
+        } else {
+            &[("POSTDATE_MUTANT", mutant)]
+        };
         let relay = Relay::start_with(&config, environment).await;
-        Self { run, relay, faithful: mutant.is_empty(), topic, queue, exchange, to_topic, to_queue }
+        Self {
+            run,
+            relay,
+            faithful: mutant.is_empty(),
+            topic,
+            queue,
+            exchange,
+            to_topic,
+            to_queue,
+        }
     }
 
     /// Sends to both routes, all due within half a second up to this time.
@@ -88,8 +112,14 @@ impl Scenario {
     /// Sends to the route that reads from RabbitMQ.
     pub(crate) async fn send_rabbitmq(&self, rabbitmq: &Rabbitmq, until_ms: u64) {
         let label = format!("kafka:{}", self.to_topic);
-        let message = |n| self.run.message(&label, Self::when(n, until_ms)).key(&self.queue);
-        self.run.send_rabbitmq(rabbitmq, "", None, (0..Self::COUNT).map(message).collect()).await;
+        let message = |n| {
+            self.run
+                .message(&label, Self::when(n, until_ms))
+                .key(&self.queue)
+        };
+        self.run
+            .send_rabbitmq(rabbitmq, "", None, (0..Self::COUNT).map(message).collect())
+            .await;
     }
 
     /// Sends to that route again and again until the work is done.
@@ -122,7 +152,10 @@ impl Scenario {
         let channel = connection.create_channel().await.expect("a channel");
         let queue = self.to_queue.as_str().into();
         let exchange = self.exchange.as_str().into();
-        channel.queue_unbind(queue, exchange, "key".into(), FieldTable::default()).await.expect("unbound");
+        channel
+            .queue_unbind(queue, exchange, "key".into(), FieldTable::default())
+            .await
+            .expect("unbound");
     }
 
     /// Mends it.
@@ -134,7 +167,11 @@ impl Scenario {
     pub(crate) async fn counts(&self, name: &str, expected: usize) {
         eventually(&format!("{name} is {expected}"), async || {
             let found = self.relay.metrics().await?.sum(name, &[]);
-            if found >= expected as f64 { Ok(()) } else { Err(anyhow::anyhow!("{found}")) }
+            if found >= expected as f64 {
+                Ok(())
+            } else {
+                Err(anyhow::anyhow!("{found}"))
+            }
         })
         .await;
     }
@@ -146,9 +183,11 @@ impl Scenario {
 
     /// Waits until all that was confirmed has arrived.
     pub(crate) async fn arrived(&self) {
-        eventually("all have arrived", async || match self.run.ledger().missing().len() {
-            0 => Ok(()),
-            missing => Err(format!("{missing} are missing")),
+        eventually("all have arrived", async || {
+            match self.run.ledger().missing().len() {
+                0 => Ok(()),
+                missing => Err(format!("{missing} are missing")),
+            }
         })
         .await;
     }

@@ -37,7 +37,11 @@ impl Id {
     pub fn read(text: &str) -> Option<Self> {
         let mut parts = text.splitn(3, '/');
         let run = parts.next()?.to_owned();
-        Some(Self { run, producer: parts.next()?.parse().ok()?, seq: parts.next()?.parse().ok()? })
+        Some(Self {
+            run,
+            producer: parts.next()?.parse().ok()?,
+            seq: parts.next()?.parse().ok()?,
+        })
     }
 }
 
@@ -79,8 +83,10 @@ impl Stamp {
 
 /// The checksum over a body and its `test-*` headers, whatever order those are in.
 pub fn checksum(body: &[u8], headers: &Headers) -> String {
-    let mut own: Vec<_> =
-        headers.iter().filter(|(name, _)| name.starts_with("test-") && name != CRC).collect();
+    let mut own: Vec<_> = headers
+        .iter()
+        .filter(|(name, _)| name.starts_with("test-") && name != CRC)
+        .collect();
     own.sort();
     let mut crc = crc32fast::Hasher::new();
     crc.update(body);
@@ -138,7 +144,9 @@ impl Delivery {
         let found = checksum(&self.body, &self.headers).into_bytes();
         let end = self.body.iter().position(|&byte| byte == b'\n');
         let crc = self.headers.iter().position(|(name, _)| name == CRC);
-        let (Some(end), Some(crc)) = (end, crc) else { return };
+        let (Some(end), Some(crc)) = (end, crc) else {
+            return;
+        };
         if self.headers[crc].1.as_deref() != Some(&found) {
             return;
         }
@@ -171,13 +179,18 @@ impl Ledger {
 
     /// A message is about to be produced; until [`Ledger::resolve`] nobody knows how that ends.
     pub fn attempt(&mut self, stamp: Stamp) {
-        let earlier = self.attempts.insert(stamp.id.clone(), (stamp, Outcome::Info));
+        let earlier = self
+            .attempts
+            .insert(stamp.id.clone(), (stamp, Outcome::Info));
         assert!(earlier.is_none(), "an id is used once: {earlier:?}");
     }
 
     /// How producing it ended.
     pub fn resolve(&mut self, id: &Id, outcome: Outcome) {
-        self.attempts.get_mut(id).expect("attempted before it is resolved").1 = outcome;
+        self.attempts
+            .get_mut(id)
+            .expect("attempted before it is resolved")
+            .1 = outcome;
         let found = self.seen.contains(id) || self.parked.contains(id) || self.stored.contains(id);
         if outcome == Outcome::Ok && !found {
             self.waiting.insert(id.clone());
@@ -238,9 +251,14 @@ impl Ledger {
     pub fn arrivals(&self) -> Vec<(Stamp, i64)> {
         let mut first = BTreeMap::<Id, (Stamp, i64)>::new();
         for delivery in &self.deliveries {
-            let Some(stamp) = Stamp::read(&delivery.body) else { continue };
+            let Some(stamp) = Stamp::read(&delivery.body) else {
+                continue;
+            };
             let came = delivery.received_ms;
-            first.entry(stamp.id.clone()).and_modify(|(_, at)| *at = came.min(*at)).or_insert((stamp, came));
+            first
+                .entry(stamp.id.clone())
+                .and_modify(|(_, at)| *at = came.min(*at))
+                .or_insert((stamp, came));
         }
         first.into_values().collect()
     }

@@ -42,9 +42,17 @@ pub struct Screen {
 }
 
 /// A desktop.
-pub const WIDE: Screen = Screen { width: 1440, height: 900, dark: false };
+pub const WIDE: Screen = Screen {
+    width: 1440,
+    height: 900,
+    dark: false,
+};
 /// A phone.
-pub const NARROW: Screen = Screen { width: 390, height: 844, dark: false };
+pub const NARROW: Screen = Screen {
+    width: 390,
+    height: 844,
+    dark: false,
+};
 
 /// Reports whether Chromium and its driver are there; if not, notes that this test did nothing.
 pub fn available(test: &str) -> bool {
@@ -53,7 +61,10 @@ pub fn available(test: &str) -> bool {
         !tried.is_ok_and(|output| output.status.success())
     });
     if let Some(program) = missing {
-        not_tested(test, &format!("there is no {program} here (scripts/setup --browser)"));
+        not_tested(
+            test,
+            &format!("there is no {program} here (scripts/setup --browser)"),
+        );
     }
     missing.is_none()
 }
@@ -90,11 +101,15 @@ impl Browser {
                 "--lang=en-GB",
                 "--user-data-dir=profile",
             ]);
-            command.arg(format!("--remote-debugging-port={port}")).arg("about:blank");
+            command
+                .arg(format!("--remote-debugging-port={port}"))
+                .arg("about:blank");
         });
         let debugger = format!("127.0.0.1:{port}");
         eventually("chromium is ready", async || {
-            call("GET", &format!("http://{debugger}/json/version"), None).await.map(drop)
+            call("GET", &format!("http://{debugger}/json/version"), None)
+                .await
+                .map(drop)
         })
         .await;
         let port = ports::free();
@@ -104,18 +119,33 @@ impl Browser {
         let address = format!("http://127.0.0.1:{port}");
         eventually("chromedriver is ready", async || {
             let status = call("GET", &format!("{address}/status"), None).await?;
-            if status["ready"] == true { Ok(()) } else { Err(anyhow!("{status}")) }
+            if status["ready"] == true {
+                Ok(())
+            } else {
+                Err(anyhow!("{status}"))
+            }
         })
         .await;
         let options = json!({ "debuggerAddress": debugger });
         let capabilities = json!({ "browserName": "chrome", "goog:chromeOptions": options });
         let wanted = json!({ "capabilities": { "alwaysMatch": capabilities } });
-        let begun = call("POST", &format!("{address}/session"), Some(wanted)).await.expect("a browser");
+        let begun = call("POST", &format!("{address}/session"), Some(wanted))
+            .await
+            .expect("a browser");
         let id = begun["sessionId"].as_str().expect("a session");
         let session = format!("{address}/session/{id}");
-        let browser = Self { session, _driver: driver, _chromium: chromium };
+        let browser = Self {
+            session,
+            _driver: driver,
+            _chromium: chromium,
+        };
         // Nobody looks at its window, and yet pages get and lose the focus as if somebody did.
-        browser.devtools("Emulation.setFocusEmulationEnabled", json!({ "enabled": true })).await;
+        browser
+            .devtools(
+                "Emulation.setFocusEmulationEnabled",
+                json!({ "enabled": true }),
+            )
+            .await;
         browser.show_as(screen).await;
         browser
     }
@@ -125,14 +155,19 @@ impl Browser {
         let metrics = json!({
             "width": screen.width, "height": screen.height, "deviceScaleFactor": 1, "mobile": screen.width < 600,
         });
-        self.devtools("Emulation.setDeviceMetricsOverride", metrics).await;
+        self.devtools("Emulation.setDeviceMetricsOverride", metrics)
+            .await;
         let scheme = if screen.dark { "dark" } else { "light" };
         let features = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
         self.devtools("Emulation.setEmulatedMedia", features).await;
     }
 
     async fn devtools(&self, command: &str, parameters: Value) {
-        self.post("goog/cdp/execute", json!({ "cmd": command, "params": parameters })).await;
+        self.post(
+            "goog/cdp/execute",
+            json!({ "cmd": command, "params": parameters }),
+        )
+        .await;
     }
 
     /// Opens an address, and waits until it is loaded.
@@ -142,7 +177,11 @@ impl Browser {
 
     /// Runs a script in the page, and returns what it returns.
     pub async fn run(&self, script: &str, arguments: Value) -> Value {
-        self.post("execute/sync", json!({ "script": script, "args": arguments })).await
+        self.post(
+            "execute/sync",
+            json!({ "script": script, "args": arguments }),
+        )
+        .await
     }
 
     /// The element that a CSS selector finds, once it is there.
@@ -168,20 +207,29 @@ impl Browser {
             };
             const all = document.querySelectorAll('button, a, input, select, textarea, summary, [role=tab]');
             return [...all].find((element) => element.checkVisibility() && isNamed(element)) ?? null;";
-        eventually(&format!("the page has something named `{name}`"), async || {
-            let request = json!({ "script": FIND, "args": [name] });
-            let found = call("POST", &format!("{}/execute/sync", self.session), Some(request)).await?;
-            match found[ELEMENT].as_str() {
-                Some(id) => Ok(Element(id.to_owned())),
-                None => Err(anyhow!("the page says: {}", self.text().await)),
-            }
-        })
+        eventually(
+            &format!("the page has something named `{name}`"),
+            async || {
+                let request = json!({ "script": FIND, "args": [name] });
+                let found = call(
+                    "POST",
+                    &format!("{}/execute/sync", self.session),
+                    Some(request),
+                )
+                .await?;
+                match found[ELEMENT].as_str() {
+                    Some(id) => Ok(Element(id.to_owned())),
+                    None => Err(anyhow!("the page says: {}", self.text().await)),
+                }
+            },
+        )
         .await
     }
 
     /// Clicks an element, as with a mouse.
     pub async fn click(&self, element: &Element) {
-        self.post(&format!("element/{}/click", element.0), json!({})).await;
+        self.post(&format!("element/{}/click", element.0), json!({}))
+            .await;
     }
 
     /// Clicks what a user knows by this name.
@@ -193,14 +241,22 @@ impl Browser {
     /// Replaces the text of the field of this name by typing.
     pub async fn fill(&self, name: &str, text: &str) {
         let element = self.named(name).await;
-        self.post(&format!("element/{}/clear", element.0), json!({})).await;
-        self.post(&format!("element/{}/value", element.0), json!({ "text": text })).await;
+        self.post(&format!("element/{}/clear", element.0), json!({}))
+            .await;
+        self.post(
+            &format!("element/{}/value", element.0),
+            json!({ "text": text }),
+        )
+        .await;
     }
 
     /// Types keys wherever the focus is: letters, or keys of WebDriver such as Tab (`\u{e004}`).
     pub async fn type_keys(&self, keys: &str) {
         let stroke = |key: char| {
-            [json!({ "type": "keyDown", "value": key }), json!({ "type": "keyUp", "value": key })]
+            [
+                json!({ "type": "keyDown", "value": key }),
+                json!({ "type": "keyUp", "value": key }),
+            ]
         };
         let strokes: Vec<Value> = keys.chars().flat_map(stroke).collect();
         let keyboard = json!({ "type": "key", "id": "keyboard", "actions": strokes });
@@ -217,7 +273,11 @@ impl Browser {
     pub async fn sees(&self, text: &str) {
         eventually(&format!("the page shows `{text}`"), async || {
             let shown = self.text().await;
-            if shown.contains(text) { Ok(()) } else { Err(anyhow!("it shows: {shown}")) }
+            if shown.contains(text) {
+                Ok(())
+            } else {
+                Err(anyhow!("it shows: {shown}"))
+            }
         })
         .await;
     }
@@ -226,7 +286,11 @@ impl Browser {
     pub async fn sees_no(&self, text: &str) {
         eventually(&format!("the page shows no `{text}`"), async || {
             let shown = self.text().await;
-            if shown.contains(text) { Err(anyhow!("it shows: {shown}")) } else { Ok(()) }
+            if shown.contains(text) {
+                Err(anyhow!("it shows: {shown}"))
+            } else {
+                Ok(())
+            }
         })
         .await;
     }
@@ -234,9 +298,13 @@ impl Browser {
     /// A picture of what is visible, PNG.
     pub async fn screenshot(&self) -> Vec<u8> {
         use base64::Engine;
-        let picture = call("GET", &format!("{}/screenshot", self.session), None).await.expect("a picture");
+        let picture = call("GET", &format!("{}/screenshot", self.session), None)
+            .await
+            .expect("a picture");
         let picture = picture.as_str().expect("base64");
-        base64::engine::general_purpose::STANDARD.decode(picture).expect("base64")
+        base64::engine::general_purpose::STANDARD
+            .decode(picture)
+            .expect("base64")
     }
 
     /// Violations of the rules of accessibility on this page, in words.
@@ -247,13 +315,22 @@ impl Browser {
                 `${violation.id}: ${violation.help}: ${violation.nodes.map((node) => node.html).join(' ')}`)),
                 (error) => done([String(error)]));";
         self.run(&format!("{axe}; return null"), json!([])).await;
-        let found = self.post("execute/async", json!({ "script": RUN, "args": [] })).await;
-        found.as_array().expect("a list").iter().map(ToString::to_string).collect()
+        let found = self
+            .post("execute/async", json!({ "script": RUN, "args": [] }))
+            .await;
+        found
+            .as_array()
+            .expect("a list")
+            .iter()
+            .map(ToString::to_string)
+            .collect()
     }
 
     async fn post(&self, path: &str, body: Value) -> Value {
         let url = format!("{}/{path}", self.session);
-        call("POST", &url, Some(body)).await.unwrap_or_else(|error| panic!("{path}: {error:#}"))
+        call("POST", &url, Some(body))
+            .await
+            .unwrap_or_else(|error| panic!("{path}: {error:#}"))
     }
 }
 
@@ -272,13 +349,23 @@ async fn call(method: &'static str, url: &str, body: Option<Value>) -> anyhow::R
         };
         anyhow::Ok((
             answer.status().as_u16(),
-            answer.body_mut().with_config().limit(64 << 20).read_json::<Value>()?,
+            answer
+                .body_mut()
+                .with_config()
+                .limit(64 << 20)
+                .read_json::<Value>()?,
         ))
     });
-    let (status, mut answer) = sent.await?.with_context(|| format!("{method} to the driver"))?;
+    let (status, mut answer) = sent
+        .await?
+        .with_context(|| format!("{method} to the driver"))?;
     let value = answer["value"].take();
     if status == 200 {
         return Ok(value);
     }
-    Err(anyhow!("{}: {}", value["error"], value["message"].as_str().unwrap_or_default()))
+    Err(anyhow!(
+        "{}: {}",
+        value["error"],
+        value["message"].as_str().unwrap_or_default()
+    ))
 }

@@ -39,12 +39,24 @@ impl Cluster {
         for _ in 0..3 * (1 + replicas) {
             let bus = ports::free().to_string();
             let mut options = vec!["--cluster-enabled", "yes", "--cluster-port", &bus];
-            options.extend(["--cluster-node-timeout", "1500", "--cluster-require-full-coverage", "no"]);
-            options.extend(["--cluster-allow-replica-migration", "no", "--repl-diskless-sync-delay", "0"]);
+            options.extend([
+                "--cluster-node-timeout",
+                "1500",
+                "--cluster-require-full-coverage",
+                "no",
+            ]);
+            options.extend([
+                "--cluster-allow-replica-migration",
+                "no",
+                "--repl-diskless-sync-delay",
+                "0",
+            ]);
             options.extend(more);
             nodes.push(Redis::start_with(program, &options).await);
         }
-        let addresses = nodes.iter().map(|node| format!("127.0.0.1:{}", node.port()));
+        let addresses = nodes
+            .iter()
+            .map(|node| format!("127.0.0.1:{}", node.port()));
         let mut create = Command::new("redis-cli");
         create.args(["--cluster", "create"]).args(addresses);
         create.args(["--cluster-yes", "--cluster-replicas", &replicas.to_string()]);
@@ -53,7 +65,11 @@ impl Cluster {
         }
         let made = tokio::task::spawn_blocking(move || create.output()).await;
         let made = made.expect("not cancelled").expect("redis-cli");
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stdout));
+        assert!(
+            made.status.success(),
+            "{}",
+            String::from_utf8_lossy(&made.stdout)
+        );
         let cluster = Self { nodes };
         cluster.settled(replicas).await;
         cluster
@@ -83,24 +99,46 @@ impl Cluster {
 
     /// The keys of `[redis]` that lead here: two of the nodes, whatever they are now.
     pub fn lines(&self) -> String {
-        let nodes: Vec<_> = self.addresses().iter().take(2).map(|a| format!("\"{a}\"")).collect();
-        format!("topology = \"cluster\"\nnodes = [{}]\n{LEAST_LOGIN}", nodes.join(", "))
+        let nodes: Vec<_> = self
+            .addresses()
+            .iter()
+            .take(2)
+            .map(|a| format!("\"{a}\""))
+            .collect();
+        format!(
+            "topology = \"cluster\"\nnodes = [{}]\n{LEAST_LOGIN}",
+            nodes.join(", ")
+        )
     }
 
     /// The same as the store's own configuration has it.
     pub fn topology(&self) -> Topology {
-        let nodes = self.addresses().iter().take(2).filter_map(|a| Address::parse(a)).collect();
-        Topology::Cluster { nodes, login: Login::default() }
+        let nodes = self
+            .addresses()
+            .iter()
+            .take(2)
+            .filter_map(|a| Address::parse(a))
+            .collect();
+        Topology::Cluster {
+            nodes,
+            login: Login::default(),
+        }
     }
 
     /// Where the nodes listen: `127.0.0.1:PORT`.
     pub fn addresses(&self) -> Vec<String> {
-        self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect()
+        self.nodes
+            .iter()
+            .map(|node| format!("127.0.0.1:{}", node.port()))
+            .collect()
     }
 
     /// Where a key lives; of partition 3 for example `{3}`.
     pub async fn slot(&self, key: &str) -> u16 {
-        self.nodes[0].command(&["CLUSTER", "KEYSLOT", key]).await.expect("a slot")
+        self.nodes[0]
+            .command(&["CLUSTER", "KEYSLOT", key])
+            .await
+            .expect("a slot")
     }
 
     /// A node.
@@ -136,11 +174,14 @@ impl Cluster {
 
     /// Waits until all nodes that answer say that this one serves the slot, or that nobody does.
     pub async fn agreed(&self, slot: u16, master: Option<usize>) {
-        eventually(&format!("slot {slot} is served by {master:?}"), async || {
-            let views = self.views(slot).await?;
-            anyhow::ensure!(views.iter().all(|view| *view == master), "{views:?}");
-            anyhow::Ok(())
-        })
+        eventually(
+            &format!("slot {slot} is served by {master:?}"),
+            async || {
+                let views = self.views(slot).await?;
+                anyhow::ensure!(views.iter().all(|view| *view == master), "{views:?}");
+                anyhow::Ok(())
+            },
+        )
         .await;
     }
 
@@ -150,7 +191,9 @@ impl Cluster {
         for node in &self.nodes {
             // One that is stopped does not answer.
             let asked = node.command::<String>(&["CLUSTER", "NODES"]);
-            let Ok(Ok(table)) = tokio::time::timeout(ANSWER, asked).await else { continue };
+            let Ok(Ok(table)) = tokio::time::timeout(ANSWER, asked).await else {
+                continue;
+            };
             let owner = table.lines().find(|line| {
                 line.split_whitespace().skip(8).any(|range| {
                     let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -171,11 +214,20 @@ impl Cluster {
             let table = self.table().await?;
             let port = format!(":{}@", self.nodes[master].port());
             let row = |line: &&str| line.contains(&port);
-            let id = table.lines().find(row).and_then(|line| line.split(' ').next());
+            let id = table
+                .lines()
+                .find(row)
+                .and_then(|line| line.split(' ').next());
             let id = id.ok_or_else(|| anyhow::anyhow!("unknown"))?;
-            let follows = |line: &&str| line.split(' ').nth(3) == Some(id) && !line.contains("fail");
-            let replica = table.lines().find(follows).and_then(|line| line.split(' ').nth(1));
-            replica.map(|address| self.numbered(address)).ok_or_else(|| anyhow::anyhow!("{table}"))
+            let follows =
+                |line: &&str| line.split(' ').nth(3) == Some(id) && !line.contains("fail");
+            let replica = table
+                .lines()
+                .find(follows)
+                .and_then(|line| line.split(' ').nth(1));
+            replica
+                .map(|address| self.numbered(address))
+                .ok_or_else(|| anyhow::anyhow!("{table}"))
         })
         .await
     }
@@ -195,8 +247,15 @@ impl Cluster {
 
     /// `127.0.0.1:PORT@BUS` -> the node's number.
     fn numbered(&self, address: &str) -> usize {
-        let port = address.split('@').next().and_then(|a| a.rsplit(':').next()).expect("a port");
-        self.nodes.iter().position(|n| n.port().to_string() == port).expect("a node of ours")
+        let port = address
+            .split('@')
+            .next()
+            .and_then(|a| a.rsplit(':').next())
+            .expect("a port");
+        self.nodes
+            .iter()
+            .position(|n| n.port().to_string() == port)
+            .expect("a node of ours")
     }
 
     async fn id(&self, node: usize) -> redis::RedisResult<String> {
@@ -231,10 +290,17 @@ impl Cluster {
         command.extend(how);
         let end = Instant::now() + PATIENCE;
         loop {
-            self.nodes[replica].command::<()>(&command).await.expect("CLUSTER FAILOVER");
+            self.nodes[replica]
+                .command::<()>(&command)
+                .await
+                .expect("CLUSTER FAILOVER");
             // A server gives up by itself what the other masters have not voted for in five seconds, and wants to be
             // asked anew; asked sooner, it begins from the start.
-            match within(Duration::from_secs(6), async || self.is_master(replica).await).await {
+            match within(Duration::from_secs(6), async || {
+                self.is_master(replica).await
+            })
+            .await
+            {
                 Ok(()) => return replica,
                 Err(last) => assert!(Instant::now() < end, "node {replica} is no master: {last}"),
             }
@@ -243,7 +309,10 @@ impl Cluster {
 
     /// Waits until this node is a master.
     pub async fn promoted(&self, node: usize) {
-        eventually(&format!("node {node} is a master"), async || self.is_master(node).await).await;
+        eventually(&format!("node {node} is a master"), async || {
+            self.is_master(node).await
+        })
+        .await;
     }
 
     async fn is_master(&self, node: usize) -> anyhow::Result<()> {
@@ -264,12 +333,21 @@ impl Cluster {
     }
 
     /// The slot is importing and migrating: from here on its keys are in two places.
-    pub async fn begin_migration(&self, slot: u16, from: usize, to: usize) -> redis::RedisResult<()> {
+    pub async fn begin_migration(
+        &self,
+        slot: u16,
+        from: usize,
+        to: usize,
+    ) -> redis::RedisResult<()> {
         let text = slot.to_string();
         let source = self.id(from).await?;
         let target = self.id(to).await?;
-        self.nodes[to].command::<()>(&["CLUSTER", "SETSLOT", &text, "IMPORTING", &source]).await?;
-        self.nodes[from].command::<()>(&["CLUSTER", "SETSLOT", &text, "MIGRATING", &target]).await
+        self.nodes[to]
+            .command::<()>(&["CLUSTER", "SETSLOT", &text, "IMPORTING", &source])
+            .await?;
+        self.nodes[from]
+            .command::<()>(&["CLUSTER", "SETSLOT", &text, "MIGRATING", &target])
+            .await
     }
 
     /// Moves its keys, ten at a time.
@@ -277,8 +355,9 @@ impl Cluster {
         let text = slot.to_string();
         let port = self.nodes[to].port().to_string();
         loop {
-            let keys: Vec<String> =
-                self.nodes[from].command(&["CLUSTER", "GETKEYSINSLOT", &text, "10"]).await?;
+            let keys: Vec<String> = self.nodes[from]
+                .command(&["CLUSTER", "GETKEYSINSLOT", &text, "10"])
+                .await?;
             if keys.is_empty() {
                 return Ok(());
             }
@@ -294,7 +373,9 @@ impl Cluster {
         let target = self.id(to).await?;
         // The target first: only it may raise its epoch for it.
         for node in [to, from] {
-            self.nodes[node].command::<()>(&["CLUSTER", "SETSLOT", &text, "NODE", &target]).await?;
+            self.nodes[node]
+                .command::<()>(&["CLUSTER", "SETSLOT", &text, "NODE", &target])
+                .await?;
         }
         self.agreed(slot, Some(to)).await;
         Ok(())
@@ -319,7 +400,10 @@ impl Cluster {
     /// The slot is served by this node.
     pub async fn cover(&self, slot: u16, node: usize) {
         let text = slot.to_string();
-        self.nodes[node].command::<()>(&["CLUSTER", "ADDSLOTS", &text]).await.expect("ADDSLOTS");
+        self.nodes[node]
+            .command::<()>(&["CLUSTER", "ADDSLOTS", &text])
+            .await
+            .expect("ADDSLOTS");
         self.agreed(slot, Some(node)).await;
     }
 }

@@ -59,12 +59,17 @@ impl Run {
     pub fn collect_kafka(&self, kafka: &Kafka, topic: &str, partitions: usize) {
         let mut config = kafka.client();
         // Never joins its group nor commits: it reads its partitions from their beginning.
-        config.set("group.id", "collector").set("enable.auto.commit", "false");
-        config.set("isolation.level", "read_committed").set("fetch.wait.max.ms", "10");
+        config
+            .set("group.id", "collector")
+            .set("enable.auto.commit", "false");
+        config
+            .set("isolation.level", "read_committed")
+            .set("fetch.wait.max.ms", "10");
         let consumer: BaseConsumer = config.create().expect("a consumer");
         let mut all = TopicPartitionList::new();
         for partition in 0..partitions {
-            all.add_partition_offset(topic, partition as i32, Offset::Beginning).expect("an offset");
+            all.add_partition_offset(topic, partition as i32, Offset::Beginning)
+                .expect("an offset");
         }
         consumer.assign(&all).expect("assigned");
         let ledger = self.shared_ledger();
@@ -76,7 +81,10 @@ impl Run {
             while !ends.load(Ordering::Relaxed) {
                 match consumer.poll(Duration::from_millis(100)) {
                     Some(Ok(record)) => {
-                        ledger.lock().expect("the ledger").deliver(of_record(&label, &record));
+                        ledger
+                            .lock()
+                            .expect("the ledger")
+                            .deliver(of_record(&label, &record));
                     }
                     // A broker that is away for a while; it goes on by itself.
                     Some(Err(error)) => said.say(&label, &error),
@@ -84,7 +92,10 @@ impl Run {
                 }
             }
         });
-        self.keep(Collector::Kafka { stop, thread: Some(thread) });
+        self.keep(Collector::Kafka {
+            stop,
+            thread: Some(thread),
+        });
     }
 
     /// Notes every message of a queue under the label `rabbitmq:QUEUE`. The queue exists already.
@@ -150,7 +161,9 @@ async fn note_all(
         channel.basic_qos(500, BasicQosOptions::default()).await?;
         let options = BasicConsumeOptions::default();
         let arguments = FieldTable::default();
-        channel.basic_consume(queue.into(), "".into(), options, arguments).await
+        channel
+            .basic_consume(queue.into(), "".into(), options, arguments)
+            .await
     };
     let mut consumer = timeout(QUIET, begin).await??;
     let label = format!("rabbitmq:{queue}");
@@ -158,7 +171,9 @@ async fn note_all(
         let delivery = delivery?;
         let arrived = of_delivery(&label, &delivery);
         let id = Stamp::read(&arrived.body).map(|stamp| stamp.id);
-        let first = id.as_ref().is_none_or(|id: &Id| noted.insert(id.to_string()));
+        let first = id
+            .as_ref()
+            .is_none_or(|id: &Id| noted.insert(id.to_string()));
         if first || !delivery.redelivered {
             ledger.lock().expect("the ledger").deliver(arrived);
         }
@@ -168,13 +183,20 @@ async fn note_all(
 }
 
 fn of_record(label: &str, record: &BorrowedMessage<'_>) -> Delivery {
-    let headers = record.headers().into_iter().flat_map(|headers| headers.iter());
+    let headers = record
+        .headers()
+        .into_iter()
+        .flat_map(|headers| headers.iter());
     Delivery {
         target: label.to_owned(),
         received_ms: now_ms(),
-        key: record.key().map(|key| String::from_utf8_lossy(key).into_owned()),
+        key: record
+            .key()
+            .map(|key| String::from_utf8_lossy(key).into_owned()),
         body: record.payload().unwrap_or_default().to_vec(),
-        headers: headers.map(|header| (header.key.to_owned(), header.value.map(<[u8]>::to_vec))).collect(),
+        headers: headers
+            .map(|header| (header.key.to_owned(), header.value.map(<[u8]>::to_vec)))
+            .collect(),
     }
 }
 
@@ -186,9 +208,14 @@ fn of_delivery(label: &str, delivery: &lapin::message::Delivery) -> Delivery {
         .map(|(name, value)| (name.to_string(), bytes_of(value)))
         .collect();
     // What came from Kafka has its key in a header; the routing key may be the route's.
-    let kafka_key = headers.iter().find(|(name, _)| name == "kafka.key").and_then(|(_, key)| key.as_deref());
-    let key =
-        kafka_key.map_or_else(|| delivery.routing_key.to_string(), |key| String::from_utf8_lossy(key).into());
+    let kafka_key = headers
+        .iter()
+        .find(|(name, _)| name == "kafka.key")
+        .and_then(|(_, key)| key.as_deref());
+    let key = kafka_key.map_or_else(
+        || delivery.routing_key.to_string(),
+        |key| String::from_utf8_lossy(key).into(),
+    );
     Delivery {
         target: label.to_owned(),
         received_ms: now_ms(),

@@ -14,7 +14,10 @@ const ATTEMPT: Duration = Duration::from_secs(15);
 
 /// Calls `attempt` until it succeeds and returns what it returned; panics with the last error when
 /// [`PATIENCE`] runs out. One attempt may take [`ATTEMPT`] at most.
-pub async fn eventually<T, E: Display>(what: &str, attempt: impl AsyncFnMut() -> Result<T, E>) -> T {
+pub async fn eventually<T, E: Display>(
+    what: &str,
+    attempt: impl AsyncFnMut() -> Result<T, E>,
+) -> T {
     match within(PATIENCE, attempt).await {
         Ok(value) => value,
         Err(last) => panic!("{what}: not within {PATIENCE:?}; last: {last}"),

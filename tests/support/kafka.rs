@@ -68,7 +68,10 @@ impl Kafka {
     pub fn installed() -> Result<(), String> {
         let jars = jars();
         if !jars.join(format!("kafka_2.13-{VERSION}.jar")).exists() {
-            return Err(format!("no Kafka {VERSION} in {}: run scripts/setup", jars.display()));
+            return Err(format!(
+                "no Kafka {VERSION} in {}: run scripts/setup",
+                jars.display()
+            ));
         }
         std::process::Command::new("java")
             .arg("-version")
@@ -92,7 +95,10 @@ impl Kafka {
     pub async fn start_tls(certificates: &[&Tls]) -> (Self, Vec<u16>) {
         let ports: Vec<u16> = certificates.iter().map(|_| ports::free()).collect();
         let secure = files::secure_listeners(certificates, &ports);
-        (Self::start_nodes(QUICK_TO_START, None, 1, &secure).await, ports)
+        (
+            Self::start_nodes(QUICK_TO_START, None, 1, &secure).await,
+            ports,
+        )
     }
 
     /// One that lets clients with a certificate do only what they were given the rights for, on a further port. On the
@@ -100,7 +106,10 @@ impl Kafka {
     pub async fn start_with_rights(certificate: &Tls) -> (Self, u16) {
         let port = ports::free();
         let secure = files::secure_listeners(&[certificate], &[port]).with_rights();
-        (Self::start_nodes(QUICK_TO_START, None, 1, &secure).await, port)
+        (
+            Self::start_nodes(QUICK_TO_START, None, 1, &secure).await,
+            port,
+        )
     }
 
     /// Gives rights to the client certificate of [`Tls`].
@@ -145,20 +154,32 @@ impl Kafka {
         for node in 0..nodes {
             let port = ports::free();
             let folder = folders::new("kafka");
-            let properties = secure.added_to(&properties(node, &controllers, port, behind, &folder));
+            let properties =
+                secure.added_to(&properties(node, &controllers, port, behind, &folder));
             std::fs::write(folder.join("kafka.properties"), properties).expect("a file");
             format(node, &folder).await;
             let process = run(&folder, java);
-            started.push(Node { port, folder, process });
+            started.push(Node {
+                port,
+                folder,
+                process,
+            });
         }
-        let mut kafka = Self { nodes: started, java };
+        let mut kafka = Self {
+            nodes: started,
+            java,
+        };
         kafka.ready().await;
         kafka
     }
 
     /// `127.0.0.1:PORT`, of each node.
     pub fn bootstrap(&self) -> String {
-        let addresses: Vec<_> = self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port)).collect();
+        let addresses: Vec<_> = self
+            .nodes
+            .iter()
+            .map(|node| format!("127.0.0.1:{}", node.port))
+            .collect();
         addresses.join(",")
     }
 
@@ -174,15 +195,22 @@ impl Kafka {
 
     /// The file of a partition's records on the first node, while they fit into one segment.
     pub fn segment(&self, topic: &str, partition: i32) -> PathBuf {
-        let folder = self.nodes[0].folder.join("data").join(format!("{topic}-{partition}"));
+        let folder = self.nodes[0]
+            .folder
+            .join("data")
+            .join(format!("{topic}-{partition}"));
         folder.join("00000000000000000000.log")
     }
 
     /// A client's configuration with the address in it.
     pub fn client(&self) -> ClientConfig {
         let mut config = ClientConfig::new();
-        config.set("bootstrap.servers", self.bootstrap()).set("reconnect.backoff.max.ms", "500");
-        config.set("socket.timeout.ms", "10000").set("log_level", "2");
+        config
+            .set("bootstrap.servers", self.bootstrap())
+            .set("reconnect.backoff.max.ms", "500");
+        config
+            .set("socket.timeout.ms", "10000")
+            .set("log_level", "2");
         config
     }
 
@@ -192,7 +220,12 @@ impl Kafka {
     }
 
     /// The same with settings of the topic, such as `("cleanup.policy", "compact")`.
-    pub async fn create_topic_with(&self, name: &str, partitions: usize, settings: &[(&str, &str)]) {
+    pub async fn create_topic_with(
+        &self,
+        name: &str,
+        partitions: usize,
+        settings: &[(&str, &str)],
+    ) {
         let mut topic = NewTopic::new(name, partitions as i32, self.replication());
         for (key, value) in settings {
             topic = topic.set(key, value);
@@ -201,21 +234,36 @@ impl Kafka {
     }
 
     async fn create(&self, topic: NewTopic<'_>) {
-        let created = self.admin().create_topics([&topic], &options()).await.expect("kafka answers");
+        let created = self
+            .admin()
+            .create_topics([&topic], &options())
+            .await
+            .expect("kafka answers");
         for result in created {
             result.unwrap_or_else(|(topic, code)| panic!("create topic {topic}: {code}"));
         }
         let name = topic.name;
         let partitions = topic.num_partitions as usize;
-        eventually(&format!("topic {name} has leaders"), async || self.has_leaders(name, partitions)).await;
+        eventually(&format!("topic {name} has leaders"), async || {
+            self.has_leaders(name, partitions)
+        })
+        .await;
     }
 
     /// Creates a topic with a copy of each partition on every node, of which this node leads all.
     pub async fn create_topic_led_by(&self, name: &str, partitions: usize, leader: usize) {
         let others = (0..self.nodes.len()).filter(|&node| node != leader);
-        let ids: Vec<_> = std::iter::once(leader).chain(others).map(|node| node as i32 + 1).collect();
+        let ids: Vec<_> = std::iter::once(leader)
+            .chain(others)
+            .map(|node| node as i32 + 1)
+            .collect();
         let copies = vec![&ids[..]; partitions];
-        self.create(NewTopic::new(name, partitions as i32, TopicReplication::Variable(&copies))).await;
+        self.create(NewTopic::new(
+            name,
+            partitions as i32,
+            TopicReplication::Variable(&copies),
+        ))
+        .await;
     }
 
     /// A topic that no other test uses.
@@ -227,14 +275,23 @@ impl Kafka {
 
     /// Deletes a topic and waits until the broker says that it does not know it.
     pub async fn delete_topic(&self, name: &str) {
-        for result in self.admin().delete_topics(&[name], &options()).await.expect("kafka answers") {
+        for result in self
+            .admin()
+            .delete_topics(&[name], &options())
+            .await
+            .expect("kafka answers")
+        {
             result.unwrap_or_else(|(topic, code)| panic!("delete topic {topic}: {code}"));
         }
         let unknown = Some(RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART);
         eventually(&format!("topic {name} is gone"), async || {
             let consumer: BaseConsumer = self.client().create()?;
             let metadata = consumer.fetch_metadata(Some(name), Duration::from_secs(5))?;
-            let error = metadata.topics().first().context("not in the metadata")?.error();
+            let error = metadata
+                .topics()
+                .first()
+                .context("not in the metadata")?
+                .error();
             anyhow::ensure!(error == unknown, "{error:?}");
             anyhow::Ok(())
         })
@@ -249,7 +306,8 @@ impl Kafka {
         eventually(&format!("topic {name} is empty"), async || {
             let consumer: BaseConsumer = self.client().create()?;
             for partition in 0..partitions as i32 {
-                let (_, end) = consumer.fetch_watermarks(name, partition, Duration::from_secs(5))?;
+                let (_, end) =
+                    consumer.fetch_watermarks(name, partition, Duration::from_secs(5))?;
                 anyhow::ensure!(end == 0, "partition {partition} ends at {end}");
             }
             anyhow::Ok(())
@@ -320,49 +378,79 @@ impl Kafka {
                 .iter()
                 .find(|p| p.id() == partition as i32)
                 .map(rdkafka::metadata::MetadataPartition::leader);
-            leader.filter(|&id| id > 0).map(|id| id as usize - 1).ok_or_else(|| anyhow!("nobody"))
+            leader
+                .filter(|&id| id > 0)
+                .map(|id| id as usize - 1)
+                .ok_or_else(|| anyhow!("nobody"))
         })
         .await
     }
 
     /// Waits until a group has so many members, and each of them has partitions of the topic to read.
     pub async fn shared_out(&self, group: &str, topic: &str, members: usize) {
-        eventually(&format!("{members} members of group {group} read {topic}"), async || {
-            let consumer: BaseConsumer = self.client().create()?;
-            let groups = consumer.fetch_group_list(Some(group), Duration::from_secs(4))?;
-            let group = groups.groups().first().context("unknown")?;
-            let has_some = |assignment: &[u8]| assignment.windows(topic.len()).any(|w| w == topic.as_bytes());
-            let assigned = group.members().iter().filter(|m| m.assignment().is_some_and(has_some)).count();
-            anyhow::ensure!(
-                group.state() == "Stable" && assigned == members,
-                "{}, {assigned}",
-                group.state()
-            );
-            anyhow::Ok(())
-        })
+        eventually(
+            &format!("{members} members of group {group} read {topic}"),
+            async || {
+                let consumer: BaseConsumer = self.client().create()?;
+                let groups = consumer.fetch_group_list(Some(group), Duration::from_secs(4))?;
+                let group = groups.groups().first().context("unknown")?;
+                let has_some = |assignment: &[u8]| {
+                    assignment
+                        .windows(topic.len())
+                        .any(|w| w == topic.as_bytes())
+                };
+                let assigned = group
+                    .members()
+                    .iter()
+                    .filter(|m| m.assignment().is_some_and(has_some))
+                    .count();
+                anyhow::ensure!(
+                    group.state() == "Stable" && assigned == members,
+                    "{}, {assigned}",
+                    group.state()
+                );
+                anyhow::Ok(())
+            },
+        )
         .await;
     }
 
     /// How many members a group counts now.
     pub fn members(&self, group: &str) -> usize {
         let consumer: BaseConsumer = self.client().create().expect("a consumer");
-        let groups = consumer.fetch_group_list(Some(group), Duration::from_secs(10)).expect("kafka answers");
-        groups.groups().first().map_or(0, |group| group.members().len())
+        let groups = consumer
+            .fetch_group_list(Some(group), Duration::from_secs(10))
+            .expect("kafka answers");
+        groups
+            .groups()
+            .first()
+            .map_or(0, |group| group.members().len())
     }
 
     /// How many records of a topic a group has not committed yet.
     pub fn lag(&self, topic: &str, group: &str) -> anyhow::Result<u64> {
         let limit = Duration::from_secs(5);
-        let consumer = self.client().set("group.id", group).create::<BaseConsumer>()?;
+        let consumer = self
+            .client()
+            .set("group.id", group)
+            .create::<BaseConsumer>()?;
         let metadata = consumer.fetch_metadata(Some(topic), limit)?;
         let mut all = TopicPartitionList::new();
-        for partition in metadata.topics().iter().flat_map(rdkafka::metadata::MetadataTopic::partitions) {
+        for partition in metadata
+            .topics()
+            .iter()
+            .flat_map(rdkafka::metadata::MetadataTopic::partitions)
+        {
             all.add_partition(topic, partition.id());
         }
         let mut lag = 0;
         for element in consumer.committed_offsets(all, limit)?.elements() {
             let (low, high) = consumer.fetch_watermarks(topic, element.partition(), limit)?;
-            let committed = if let Offset::Offset(offset) = element.offset() { offset } else { low };
+            let committed = if let Offset::Offset(offset) = element.offset() {
+                offset
+            } else {
+                low
+            };
             lag += (high - committed) as u64;
         }
         Ok(lag)
@@ -376,10 +464,20 @@ impl Kafka {
     fn has_leaders(&self, topic: &str, partitions: usize) -> anyhow::Result<()> {
         let consumer: BaseConsumer = self.client().create()?;
         let metadata = consumer.fetch_metadata(Some(topic), Duration::from_secs(5))?;
-        let topic = metadata.topics().first().ok_or_else(|| anyhow!("not in the metadata"))?;
-        let led = topic.partitions().iter().filter(|p| p.leader() >= 0 && p.error().is_none()).count();
+        let topic = metadata
+            .topics()
+            .first()
+            .ok_or_else(|| anyhow!("not in the metadata"))?;
+        let led = topic
+            .partitions()
+            .iter()
+            .filter(|p| p.leader() >= 0 && p.error().is_none())
+            .count();
         if topic.error().is_some() || led < partitions {
-            return Err(anyhow!("{led} of {partitions} partitions have a leader ({:?})", topic.error()));
+            return Err(anyhow!(
+                "{led} of {partitions} partitions have a leader ({:?})",
+                topic.error()
+            ));
         }
         Ok(())
     }
@@ -389,7 +487,9 @@ impl Kafka {
     }
 
     fn assert_running(&mut self) {
-        self.nodes.iter_mut().for_each(|node| node.process.assert_running());
+        self.nodes
+            .iter_mut()
+            .for_each(|node| node.process.assert_running());
     }
 
     async fn ready(&mut self) {
@@ -412,7 +512,9 @@ impl Kafka {
             self.round_trip(&topic).await
         });
         if let Err(last) = served.await {
-            panic!("kafka takes no record, or knows no group, within {START_LIMIT:?}; last: {last}");
+            panic!(
+                "kafka takes no record, or knows no group, within {START_LIMIT:?}; last: {last}"
+            );
         }
         self.delete_topic(&topic).await;
     }
@@ -420,7 +522,10 @@ impl Kafka {
     async fn round_trip(&self, topic: &str) -> anyhow::Result<()> {
         let producer: FutureProducer = self.client().set("enable.idempotence", "true").create()?;
         let record = FutureRecord::to(topic).key("ready?").payload("ready?");
-        producer.send(record, Duration::from_secs(4)).await.map_err(|(error, _)| error)?;
+        producer
+            .send(record, Duration::from_secs(4))
+            .await
+            .map_err(|(error, _)| error)?;
         let consumer: BaseConsumer = self.client().set("group.id", topic).create()?;
         let mut position = TopicPartitionList::new();
         position.add_partition_offset(topic, 0, Offset::Beginning)?;

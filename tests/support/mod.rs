@@ -7,10 +7,22 @@
 //! `Redis::shared()`, `Rabbitmq::shared()`, `Kafka::shared()` are started once per test binary; each test
 //! takes topics, queues and key prefixes of its own from [`names`]. A test that kills, stops or fills
 //! a server calls `start()` and has one to itself.
-#![allow(dead_code, unused_imports, unreachable_pub, reason = "each test binary uses its own part of this")]
-#![allow(clippy::disallowed_methods, reason = "tests read clocks and the environment as their users do")]
+#![allow(
+    dead_code,
+    unused_imports,
+    unreachable_pub,
+    reason = "each test binary uses its own part of this"
+)]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests read clocks and the environment as their users do"
+)]
 #![allow(clippy::print_stdout, reason = "shown when the test fails")]
-#![allow(clippy::expect_used, clippy::missing_panics_doc, reason = "a test that cannot go on panics")]
+#![allow(
+    clippy::expect_used,
+    clippy::missing_panics_doc,
+    reason = "a test that cannot go on panics"
+)]
 
 pub mod accounting;
 pub mod browser;

@@ -10,8 +10,13 @@ const FILE: &str = "POSTDATE_TEST_NOT_TESTED";
 pub fn not_tested(test: &str, why: &str) {
     let why = why.replace('\n', "; ");
     println!("NOT TESTED: {test}: {why}");
-    let Some(file) = std::env::var_os(FILE) else { return };
-    let mut file =
-        OpenOptions::new().append(true).create(true).open(file).expect("the list of what is not tested");
+    let Some(file) = std::env::var_os(FILE) else {
+        return;
+    };
+    let mut file = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(file)
+        .expect("the list of what is not tested");
     writeln!(file, "{test}: {why}").expect("a line of what is not tested");
 }

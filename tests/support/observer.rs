@@ -58,7 +58,10 @@ impl Looks {
                 std::thread::park_timeout(LOOK);
             }
         });
-        Self { ends, thread: Some(thread) }
+        Self {
+            ends,
+            thread: Some(thread),
+        }
     }
 
     fn end(&mut self) {
@@ -66,7 +69,10 @@ impl Looks {
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
             let ended = thread.join();
-            assert!(ended.is_ok() || std::thread::panicking(), "an observer panicked");
+            assert!(
+                ended.is_ok() || std::thread::panicking(),
+                "an observer panicked"
+            );
         }
     }
 }
@@ -91,7 +97,10 @@ impl Observer {
                 silences.extend(look(&ledger, &mut confirmed));
             }
         });
-        Self { looks: Mutex::new(looks), silences }
+        Self {
+            looks: Mutex::new(looks),
+            silences,
+        }
     }
 
     /// Silences found so far.
@@ -115,7 +124,11 @@ impl Drop for Observer {
 /// Fails the test; one that fails already is left its own reason.
 fn verdict(silences: &[String]) {
     if !std::thread::panicking() {
-        assert!(silences.is_empty(), "something waited and nothing said why:\n{}", silences.join("\n"));
+        assert!(
+            silences.is_empty(),
+            "something waited and nothing said why:\n{}",
+            silences.join("\n")
+        );
     }
 }
 
@@ -161,7 +174,9 @@ fn waiting(
         if since + LATE_MS > now || (stamp.due_ms <= now && late_since + LATE_MS > now) {
             continue;
         }
-        let waiting = all.entry((source.map(str::to_owned), stamp.target.clone())).or_default();
+        let waiting = all
+            .entry((source.map(str::to_owned), stamp.target.clone()))
+            .or_default();
         if stamp.due_ms <= now {
             waiting.late.insert(id.clone(), late_since);
         } else {
@@ -172,24 +187,43 @@ fn waiting(
 }
 
 fn judge(ways: &[(Arc<RelayWatch>, RouteEnds)], waiting: &Waiting, now: i64) -> Option<String> {
-    let kept = ways.iter().map(|(watch, route)| watch.kept(&route.name)).max().unwrap_or_default();
+    let kept = ways
+        .iter()
+        .map(|(watch, route)| watch.kept(&route.name))
+        .max()
+        .unwrap_or_default();
     let oldest = |of: &BTreeMap<Id, i64>| {
-        of.iter().min_by_key(|(_, since)| **since).map(|(id, since)| (id.to_string(), *since))
+        of.iter()
+            .min_by_key(|(_, since)| **since)
+            .map(|(id, since)| (id.to_string(), *since))
     };
     let what = if waiting.late.len() as i64 > kept.dead {
         let (id, since) = oldest(&waiting.late)?;
-        (format!("{id} and {} more are late for {} ms", waiting.late.len() - 1, now - since), since)
+        (
+            format!(
+                "{id} and {} more are late for {} ms",
+                waiting.late.len() - 1,
+                now - since
+            ),
+            since,
+        )
     } else if waiting.to_be_stored.len() as i64 > kept.stored {
         let (id, since) = oldest(&waiting.to_be_stored)?;
         let count = waiting.to_be_stored.len();
         let stored = kept.stored;
-        let lie = format!("{count} messages such as {id} are confirmed for {} ms", now - since);
+        let lie = format!(
+            "{count} messages such as {id} are confirmed for {} ms",
+            now - since
+        );
         (format!("{lie} and {stored} are in the store"), since)
     } else {
         return None;
     };
     explained(ways, what.1, now).is_none().then(|| {
-        let said: Vec<_> = ways.iter().map(|(watch, route)| watch.describe(route)).collect();
+        let said: Vec<_> = ways
+            .iter()
+            .map(|(watch, route)| watch.describe(route))
+            .collect();
         format!("{}:\n  {}", what.0, said.join("\n  "))
     })
 }
@@ -201,5 +235,6 @@ fn explained(ways: &[(Arc<RelayWatch>, RouteEnds)], since: i64, now: i64) -> Opt
     if away {
         return Some("no relay answers".to_owned());
     }
-    ways.iter().find_map(|(watch, route)| watch.reason(route, since, now))
+    ways.iter()
+        .find_map(|(watch, route)| watch.reason(route, since, now))
 }

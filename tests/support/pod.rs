@@ -64,7 +64,10 @@ pub struct Volume {
 impl Volume {
     /// With these files, by their path in the volume, mounted there.
     pub fn new(mount: &str, files: &[(String, String)]) -> Self {
-        let volume = Self { folder: folders::new("volume"), mount: mount.to_owned() };
+        let volume = Self {
+            folder: folders::new("volume"),
+            mount: mount.to_owned(),
+        };
         // Those above it, which `tempfile` made for us alone, are no obstacle: it is bind-mounted.
         volume.update(files);
         volume
@@ -79,7 +82,8 @@ impl Volume {
             fs::write(file, text).expect("written");
         }
         symlink(&generation, self.folder.join("..data_tmp")).expect("a link");
-        fs::rename(self.folder.join("..data_tmp"), self.folder.join("..data")).expect("swapped at once");
+        fs::rename(self.folder.join("..data_tmp"), self.folder.join("..data"))
+            .expect("swapped at once");
         for (path, _) in files {
             let top = Path::new(path).components().next().expect("a name");
             let link = self.folder.join(top);
@@ -92,7 +96,10 @@ impl Volume {
 
 /// Files of a volume.
 pub fn files(files: &[(&str, &str)]) -> Vec<(String, String)> {
-    files.iter().map(|&(path, text)| (path.to_owned(), text.to_owned())).collect()
+    files
+        .iter()
+        .map(|&(path, text)| (path.to_owned(), text.to_owned()))
+        .collect()
 }
 
 /// Why no such container can be had here, if so: no right to make a mount namespace, or to mount in it. A container
@@ -101,7 +108,11 @@ fn missing() -> Option<String> {
     let mut command = Command::new("unshare");
     command.arg("--mount");
     command.args((!rustix::process::geteuid().is_root()).then_some("--map-root-user"));
-    command.args(["sh", "-c", "mount -t tmpfs probe /mnt && mount -o remount,ro /mnt"]);
+    command.args([
+        "sh",
+        "-c",
+        "mount -t tmpfs probe /mnt && mount -o remount,ro /mnt",
+    ]);
     match command.output() {
         Err(why) => Some(format!("unshare: {why}")),
         Ok(tried) if tried.status.success() => None,
@@ -122,7 +133,9 @@ pub fn available(test: &str) -> bool {
 pub async fn finish(volumes: &[Volume], environment: &[(String, String)], args: &[&str]) -> Output {
     let mut command = Command::new("unshare");
     command.args(arguments(volumes, environment, args));
-    tokio::task::spawn_blocking(move || command.output().expect("unshare")).await.expect("no panic")
+    tokio::task::spawn_blocking(move || command.output().expect("unshare"))
+        .await
+        .expect("no panic")
 }
 
 /// Starts the binary in such a container.
@@ -143,14 +156,27 @@ fn arguments(volumes: &[Volume], environment: &[(String, String)], args: &[&str]
     // Who is not root is not root in there either, whatever it is called.
     all.extend((!is_root).then(|| "--map-root-user".to_owned()));
     all.extend(
-        ["sh", "-c", CONTAINER, "container", &root, &text(&relay::binary()), &image].map(str::to_owned),
+        [
+            "sh",
+            "-c",
+            CONTAINER,
+            "container",
+            &root,
+            &text(&relay::binary()),
+            &image,
+        ]
+        .map(str::to_owned),
     );
     for volume in volumes {
         all.extend([text(&volume.folder), volume.mount.clone()]);
     }
     all.push("--".to_owned());
     all.extend(privileges(&root, is_root, &image));
-    all.extend(environment.iter().map(|(name, value)| format!("{name}={value}")));
+    all.extend(
+        environment
+            .iter()
+            .map(|(name, value)| format!("{name}={value}")),
+    );
     if image.is_empty() {
         all.push("/postdate".to_owned());
     } else {
@@ -172,7 +198,15 @@ fn privileges(root: &str, is_root: bool, image: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     if image.is_empty() {
         words.extend(
-            ["chroot", root, "setpriv", "--pdeathsig", "KILL", "--bounding-set=-all"].map(str::to_owned),
+            [
+                "chroot",
+                root,
+                "setpriv",
+                "--pdeathsig",
+                "KILL",
+                "--bounding-set=-all",
+            ]
+            .map(str::to_owned),
         );
         if is_root {
             words.extend(["--reuid", USER, "--regid", USER].map(str::to_owned));

@@ -18,8 +18,13 @@ struct Blocks {
     end: u16,
 }
 
-static BLOCKS: LazyLock<Mutex<Blocks>> =
-    LazyLock::new(|| Mutex::new(Blocks { guards: Vec::new(), next: 0, end: 0 }));
+static BLOCKS: LazyLock<Mutex<Blocks>> = LazyLock::new(|| {
+    Mutex::new(Blocks {
+        guards: Vec::new(),
+        next: 0,
+        end: 0,
+    })
+});
 
 /// A port that nobody listens on and that no other test process will take.
 pub fn free() -> u16 {

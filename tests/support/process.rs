@@ -32,7 +32,9 @@ static SPAWNER: LazyLock<Mutex<mpsc::Sender<Job>>> = LazyLock::new(|| {
         .name("spawner".into())
         .spawn(move || {
             for (mut command, answer) in queue {
-                answer.send(command.spawn()).expect("whoever asked waits for the answer");
+                answer
+                    .send(command.spawn())
+                    .expect("whoever asked waits for the answer");
             }
         })
         .expect("a thread");
@@ -41,7 +43,11 @@ static SPAWNER: LazyLock<Mutex<mpsc::Sender<Job>>> = LazyLock::new(|| {
 
 fn spawn(command: Command) -> io::Result<Child> {
     let (answer, answered) = mpsc::channel();
-    SPAWNER.lock().expect("spawner").send((command, answer)).expect("the spawner lives as long as we do");
+    SPAWNER
+        .lock()
+        .expect("spawner")
+        .send((command, answer))
+        .expect("the spawner lives as long as we do");
     answered.recv().expect("the spawner answers")
 }
 
@@ -54,16 +60,35 @@ pub fn spawn_surviving(mut command: Command) -> io::Result<Child> {
 impl Process {
     /// Starts `program` with its output appended to `FOLDER/NAME.log`. It gets SIGKILL when this process
     /// ends, and a process group of its own, so that a Ctrl-C is ours to handle.
-    pub fn start(name: &str, folder: &Path, program: &str, configure: impl FnOnce(&mut Command)) -> Self {
+    pub fn start(
+        name: &str,
+        folder: &Path,
+        program: &str,
+        configure: impl FnOnce(&mut Command),
+    ) -> Self {
         let log = folder.join(format!("{name}.log"));
-        let out = File::options().create(true).append(true).open(&log).expect("a log file");
+        let out = File::options()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .expect("a log file");
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--", program]);
-        command.current_dir(folder).process_group(0).stdin(Stdio::null());
-        command.stdout(out.try_clone().expect("a second handle")).stderr(out);
+        command
+            .current_dir(folder)
+            .process_group(0)
+            .stdin(Stdio::null());
+        command
+            .stdout(out.try_clone().expect("a second handle"))
+            .stderr(out);
         configure(&mut command);
-        let child = spawn(command).unwrap_or_else(|error| panic!("cannot start {name} (setpriv): {error}"));
-        Self { name: name.to_owned(), child, log }
+        let child =
+            spawn(command).unwrap_or_else(|error| panic!("cannot start {name} (setpriv): {error}"));
+        Self {
+            name: name.to_owned(),
+            child,
+            log,
+        }
     }
 
     fn pid(&self) -> Pid {
@@ -79,7 +104,15 @@ impl Process {
     pub fn fill_disk(&self, full: bool) {
         let unlimited = getrlimit(Resource::Fsize);
         let current = if full { Some(0) } else { unlimited.current };
-        prlimit(Some(self.pid()), Resource::Fsize, Rlimit { current, ..unlimited }).expect("a child of ours");
+        prlimit(
+            Some(self.pid()),
+            Resource::Fsize,
+            Rlimit {
+                current,
+                ..unlimited
+            },
+        )
+        .expect("a child of ours");
     }
 
     /// Its exit status once it has ended.
@@ -102,7 +135,11 @@ impl Process {
     fn await_stopped(&self) {
         let end = std::time::Instant::now() + Duration::from_secs(10);
         while !is_stopped(self.id()) {
-            assert!(std::time::Instant::now() < end, "{} does not stop", self.name);
+            assert!(
+                std::time::Instant::now() < end,
+                "{} does not stop",
+                self.name
+            );
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -114,7 +151,10 @@ impl Process {
         }
         let (pid, (end, ends)) = (self.pid(), oneshot::channel());
         std::thread::spawn(move || {
-            let ended = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
+            let ended = waitid(
+                WaitId::Pid(pid),
+                WaitIdOptions::EXITED | WaitIdOptions::NOWAIT,
+            );
             // Nobody listens any more once `limit` is over.
             end.send(ended).is_ok()
         });
@@ -126,7 +166,11 @@ impl Process {
     /// SIGKILL, and gone when this returns.
     pub async fn kill9(&mut self) {
         self.signal(Signal::KILL);
-        assert!(self.wait(Duration::from_secs(30)).await.is_some(), "{} survived SIGKILL", self.name);
+        assert!(
+            self.wait(Duration::from_secs(30)).await.is_some(),
+            "{} survived SIGKILL",
+            self.name
+        );
     }
 
     /// SIGTERM, and gone when this returns; panics if it needs more than `limit`.
@@ -134,7 +178,11 @@ impl Process {
         self.signal(Signal::TERM);
         match self.wait(limit).await {
             Some(status) => status,
-            None => panic!("{} still runs {limit:?} after SIGTERM\n{}", self.name, self.log_tail()),
+            None => panic!(
+                "{} still runs {limit:?} after SIGTERM\n{}",
+                self.name,
+                self.log_tail()
+            ),
         }
     }
 
@@ -152,8 +200,10 @@ impl Process {
 
     /// All that it has written so far.
     pub fn log(&self) -> String {
-        std::fs::read(&self.log)
-            .map_or_else(|error| error.to_string(), |log| String::from_utf8_lossy(&log).into_owned())
+        std::fs::read(&self.log).map_or_else(
+            |error| error.to_string(),
+            |log| String::from_utf8_lossy(&log).into_owned(),
+        )
     }
 
     /// The last forty lines of it, for messages.
@@ -174,10 +224,13 @@ impl Drop for Process {
 
 /// Reports whether no thread of a process runs; a process that has ended has none.
 fn is_stopped(id: u32) -> bool {
-    let Ok(threads) = std::fs::read_dir(format!("/proc/{id}/task")) else { return true };
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{id}/task")) else {
+        return true;
+    };
     threads.flatten().all(|thread| {
         let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
         // The state follows the name, which may hold anything, in parentheses.
-        stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['T', 't', 'Z', 'X']))
+        stat.rsplit_once(") ")
+            .is_none_or(|(_, rest)| rest.starts_with(['T', 't', 'Z', 'X']))
     })
 }

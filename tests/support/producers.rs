@@ -24,18 +24,26 @@ const SEND_LIMIT: Duration = Duration::from_secs(180);
 impl Run {
     /// Produces to a topic, all at once, and waits for what the broker says to each.
     pub async fn send_kafka(&self, kafka: &Kafka, topic: &str, messages: Vec<Message>) {
-        self.send_kafka_by(&kafka_producer(kafka.client()), topic, messages).await;
+        self.send_kafka_by(&kafka_producer(kafka.client()), topic, messages)
+            .await;
     }
 
     /// The same with a producer that the caller keeps.
-    pub async fn send_kafka_by(&self, producer: &FutureProducer, topic: &str, messages: Vec<Message>) {
+    pub async fn send_kafka_by(
+        &self,
+        producer: &FutureProducer,
+        topic: &str,
+        messages: Vec<Message>,
+    ) {
         let source = Arc::<str>::from(topic);
         let sent = messages.iter().map(|message| async {
             self.ledger().attempt_to(&source, message.stamp.clone());
             let (body, mut headers) = message.wire();
             match message.when {
                 When::Now => {}
-                When::Delay(ms) => headers.push(("x-delay".to_owned(), Some(ms.to_string().into_bytes()))),
+                When::Delay(ms) => {
+                    headers.push(("x-delay".to_owned(), Some(ms.to_string().into_bytes())))
+                }
                 When::At(_) => {
                     headers.push((
                         "x-deliver-at".to_owned(),
@@ -43,11 +51,18 @@ impl Run {
                     ));
                 }
             }
-            let headers = headers.iter().fold(OwnedHeaders::new(), |headers, (key, value)| {
-                headers.insert(Header { key, value: value.as_deref() })
-            });
-            let mut record =
-                FutureRecord::to(topic).payload(&body).headers(headers).timestamp(message.made_ms);
+            let headers = headers
+                .iter()
+                .fold(OwnedHeaders::new(), |headers, (key, value)| {
+                    headers.insert(Header {
+                        key,
+                        value: value.as_deref(),
+                    })
+                });
+            let mut record = FutureRecord::to(topic)
+                .payload(&body)
+                .headers(headers)
+                .timestamp(message.made_ms);
             record.key = message.stamp.key.as_deref();
             let outcome = match producer.send(record, Duration::from_secs(30)).await {
                 Ok(_) => Outcome::Ok,
@@ -71,7 +86,9 @@ impl Run {
         let sent = self.send_rabbitmq_unlimited(rabbitmq, exchange, routing_key, messages);
         if tokio::time::timeout(SEND_LIMIT, sent).await.is_err() {
             rabbitmq.tell();
-            panic!("rabbitmq has not confirmed all within {SEND_LIMIT:?}: is its disk or its memory full?");
+            panic!(
+                "rabbitmq has not confirmed all within {SEND_LIMIT:?}: is its disk or its memory full?"
+            );
         }
     }
 
@@ -82,10 +99,21 @@ impl Run {
         routing_key: Option<&str>,
         messages: Vec<Message>,
     ) {
-        let connection = rabbitmq.connect().await.expect("a connection to produce with");
-        let channel = connection.create_channel().await.expect("a channel to produce with");
-        channel.confirm_select(ConfirmSelectOptions::default()).await.expect("confirms");
-        let confirms = self.publish_rabbitmq(&channel, exchange, routing_key, messages).await;
+        let connection = rabbitmq
+            .connect()
+            .await
+            .expect("a connection to produce with");
+        let channel = connection
+            .create_channel()
+            .await
+            .expect("a channel to produce with");
+        channel
+            .confirm_select(ConfirmSelectOptions::default())
+            .await
+            .expect("confirms");
+        let confirms = self
+            .publish_rabbitmq(&channel, exchange, routing_key, messages)
+            .await;
         self.confirmed_rabbitmq(confirms).await;
         // Fails if the broker is gone; what matters has been noted.
         drop(connection.close(200, "done".into()).await);
@@ -105,7 +133,9 @@ impl Run {
             let key = routing_key.or(message.stamp.key.as_deref());
             // Another exchange than the default one says nothing about the queue.
             match key.filter(|_| exchange.is_empty()) {
-                Some(queue) => self.ledger().attempt_to(&Arc::from(queue), message.stamp.clone()),
+                Some(queue) => self
+                    .ledger()
+                    .attempt_to(&Arc::from(queue), message.stamp.clone()),
                 None => self.ledger().attempt(message.stamp.clone()),
             }
             match publish(channel, exchange, routing_key, message).await {
@@ -139,7 +169,10 @@ impl Run {
 pub fn kafka_producer(mut config: ClientConfig) -> FutureProducer {
     // Half a minute by default, until it believes that a topic is missing.
     config.set("topic.metadata.propagation.max.ms", "5000");
-    config.set("acks", "all").set("enable.idempotence", "true").set("partitioner", "murmur2_random");
+    config
+        .set("acks", "all")
+        .set("enable.idempotence", "true")
+        .set("partitioner", "murmur2_random");
     config.set("linger.ms", "1").create().expect("a producer")
 }
 
@@ -162,10 +195,22 @@ async fn publish(
     if let Some((name, value)) = when {
         table.insert(name.into(), AMQPValue::LongLongInt(value));
     }
-    let properties = BasicProperties::default().with_delivery_mode(2).with_headers(table);
-    let routing_key = routing_key.or(message.stamp.key.as_deref()).expect("a routing key or a key");
+    let properties = BasicProperties::default()
+        .with_delivery_mode(2)
+        .with_headers(table);
+    let routing_key = routing_key
+        .or(message.stamp.key.as_deref())
+        .expect("a routing key or a key");
     let options = BasicPublishOptions::default();
-    channel.basic_publish(exchange.into(), routing_key.into(), options, &body, properties).await
+    channel
+        .basic_publish(
+            exchange.into(),
+            routing_key.into(),
+            options,
+            &body,
+            properties,
+        )
+        .await
 }
 
 fn text_or_bytes(value: Vec<u8>) -> AMQPValue {

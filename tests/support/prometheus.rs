@@ -38,7 +38,10 @@ pub fn available(test: &str) -> bool {
         !tried.is_ok_and(|output| output.status.success())
     });
     if let Some(program) = missing {
-        not_tested(test, &format!("there is no {program} here (scripts/setup --prometheus)"));
+        not_tested(
+            test,
+            &format!("there is no {program} here (scripts/setup --prometheus)"),
+        );
     }
     missing.is_none()
 }
@@ -48,7 +51,9 @@ pub async fn promtool(args: &[&str]) -> String {
     let mut command = Command::new("promtool");
     command.args(args).current_dir(rules());
     let output = tokio::task::spawn_blocking(move || command.output()).await;
-    let output = output.expect("promtool does not panic").expect("promtool starts");
+    let output = output
+        .expect("promtool does not panic")
+        .expect("promtool starts");
     let printed = [output.stdout, output.stderr].concat();
     let printed = String::from_utf8_lossy(&printed).into_owned();
     assert!(output.status.success(), "promtool {args:?}: {printed}");
@@ -69,14 +74,25 @@ impl Prometheus {
         );
         std::fs::write(folder.join("prometheus.yml"), config).expect("a configuration file");
         let process = Process::start("prometheus", &folder, "prometheus", |command| {
-            command.args(["--config.file=prometheus.yml", "--storage.tsdb.path=data", "--log.level=warn"]);
+            command.args([
+                "--config.file=prometheus.yml",
+                "--storage.tsdb.path=data",
+                "--log.level=warn",
+            ]);
             command.arg(format!("--web.listen-address={address}"));
         });
-        let mut prometheus = Self { url: format!("http://{address}"), process };
+        let mut prometheus = Self {
+            url: format!("http://{address}"),
+            process,
+        };
         eventually("Prometheus has scraped the relay", async || {
             prometheus.process.assert_running();
             let up = prometheus.query("up == 1").await?;
-            if up.is_empty() { Err(anyhow!("not yet")) } else { Ok(()) }
+            if up.is_empty() {
+                Err(anyhow!("not yet"))
+            } else {
+                Ok(())
+            }
         })
         .await;
         prometheus
@@ -89,10 +105,15 @@ impl Prometheus {
             .http_status_as_error(false)
             .build();
         let call = ureq::Agent::new_with_config(config).get(format!("{}/api/v1/{path}", self.url));
-        let call = parameters.iter().fold(call, |call, (name, value)| call.query(*name, *value));
-        let answer =
-            tokio::task::spawn_blocking(move || anyhow::Ok(call.call()?.body_mut().read_to_string()?));
-        let answer = answer.await?.with_context(|| format!("prometheus: {path}"))?;
+        let call = parameters
+            .iter()
+            .fold(call, |call, (name, value)| call.query(*name, *value));
+        let answer = tokio::task::spawn_blocking(move || {
+            anyhow::Ok(call.call()?.body_mut().read_to_string()?)
+        });
+        let answer = answer
+            .await?
+            .with_context(|| format!("prometheus: {path}"))?;
         let mut answer: Value = serde_json::from_str(&answer).with_context(|| answer.clone())?;
         if answer["status"] == "success" {
             Ok(answer["data"].take())

@@ -70,7 +70,9 @@ impl Proxy {
     /// Listens on a port of its own before `port`. That one may be opened later.
     pub async fn before(port: u16) -> Self {
         let own = ports::free();
-        let listener = TcpListener::bind(("127.0.0.1", own)).await.expect("a free port");
+        let listener = TcpListener::bind(("127.0.0.1", own))
+            .await
+            .expect("a free port");
         let state = Arc::new(State {
             mode: watch::Sender::new(Mode::Pass),
             stroke: broadcast::Sender::new(16),
@@ -82,7 +84,9 @@ impl Proxy {
         let shared = state.clone();
         tokio::spawn(async move {
             loop {
-                let Ok((client, _)) = listener.accept().await else { continue };
+                let Ok((client, _)) = listener.accept().await else {
+                    continue;
+                };
                 tokio::spawn(carry(client, port, shared.clone()));
             }
         });
@@ -117,7 +121,9 @@ impl Proxy {
     /// Forgets connections that were quiet for so long, as a firewall does: they stay open, and nothing comes
     /// through any more.
     pub fn forget_after(&self, quiet: Duration) {
-        self.state.forgets_ms.store(quiet.as_millis() as u64, Ordering::SeqCst);
+        self.state
+            .forgets_ms
+            .store(quiet.as_millis() as u64, Ordering::SeqCst);
     }
 
     /// How often a fault met something: a connection that was ended or refused, bytes that were held back.
@@ -194,7 +200,9 @@ async fn pump(
     let reading = async {
         let mut buffer = vec![0; 64 << 10];
         loop {
-            let Ok(n @ 1..) = from.read(&mut buffer).await else { return };
+            let Ok(n @ 1..) = from.read(&mut buffer).await else {
+                return;
+            };
             let wait = match *state.mode.borrow() {
                 Mode::Delay(by) | Mode::Slow { by, .. } => {
                     state.hits.fetch_add(1, Ordering::SeqCst);
@@ -202,7 +210,11 @@ async fn pump(
                 }
                 _ => Duration::ZERO,
             };
-            if send.send((Instant::now() + wait, buffer[..n].to_vec())).await.is_err() {
+            if send
+                .send((Instant::now() + wait, buffer[..n].to_vec()))
+                .await
+                .is_err()
+            {
                 return;
             }
         }
@@ -210,7 +222,8 @@ async fn pump(
     let writing = async {
         while let Some((at, bytes)) = queue.recv().await {
             tokio::time::sleep_until(at).await;
-            let quiet = std::mem::replace(&mut *active.lock().expect("a moment"), Instant::now()).elapsed();
+            let quiet =
+                std::mem::replace(&mut *active.lock().expect("a moment"), Instant::now()).elapsed();
             let forgets = Duration::from_millis(state.forgets_ms.load(Ordering::SeqCst));
             if !forgets.is_zero() && quiet > forgets {
                 state.hits.fetch_add(1, Ordering::SeqCst);

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use lapin::options::{
-    BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
-    QueueDeleteOptions,
+    BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions, QueueBindOptions,
+    QueueDeclareOptions, QueueDeleteOptions,
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
@@ -56,10 +56,16 @@ struct Ports {
 impl Node {
     /// Prints what it complained of last: it may say why a test failed.
     fn tell(&self) {
-        let file = self.folder.join("log").join(format!("{}@localhost.log", self.name));
+        let file = self
+            .folder
+            .join("log")
+            .join(format!("{}@localhost.log", self.name));
         let log = std::fs::read(&file).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
-        let complaints: Vec<_> = log.lines().filter(|line| !line.contains("[info]")).collect();
+        let complaints: Vec<_> = log
+            .lines()
+            .filter(|line| !line.contains("[info]"))
+            .collect();
         let tail = complaints[complaints.len().saturating_sub(40)..].join("\n");
         println!("--- what {} complained of:\n{tail}\n---", self.name);
     }
@@ -82,8 +88,13 @@ impl Rabbitmq {
 
     /// Version of the installed RabbitMQ, if there is one.
     pub fn installed() -> Result<String, String> {
-        let script = script().ok_or("no rabbitmq-server below /usr/lib/rabbitmq/lib: run scripts/setup")?;
-        let folder = script.ancestors().nth(2).and_then(Path::file_name).unwrap_or_default();
+        let script =
+            script().ok_or("no rabbitmq-server below /usr/lib/rabbitmq/lib: run scripts/setup")?;
+        let folder = script
+            .ancestors()
+            .nth(2)
+            .and_then(Path::file_name)
+            .unwrap_or_default();
         Ok(folder.to_string_lossy().replace("rabbitmq_server-", ""))
     }
 
@@ -94,12 +105,26 @@ impl Rabbitmq {
 
     /// One of the caller's own whose management API listens on this port.
     pub async fn start_managed(port: u16) -> Self {
-        Self::start_nodes(1, Extras { management: Some(port), ..Extras::default() }).await
+        Self::start_nodes(
+            1,
+            Extras {
+                management: Some(port),
+                ..Extras::default()
+            },
+        )
+        .await
     }
 
     /// One that speaks TLS on a further port, and wants a certificate of its clients there.
     pub async fn start_tls(tls: &Tls) -> Self {
-        Self::start_nodes(1, Extras { tls: Some(tls), ..Extras::default() }).await
+        Self::start_nodes(
+            1,
+            Extras {
+                tls: Some(tls),
+                ..Extras::default()
+            },
+        )
+        .await
     }
 
     /// Three nodes: a quorum queue has a copy on each.
@@ -119,12 +144,24 @@ impl Rabbitmq {
         });
         let names: Vec<_> = (0..nodes).map(|_| names::unique("rabbit")).collect();
         let tls_port = tls.map(|_| ports::free());
-        let mut rabbitmq = Self { nodes: Vec::new(), folder, epmd, tls_port };
+        let mut rabbitmq = Self {
+            nodes: Vec::new(),
+            folder,
+            epmd,
+            tls_port,
+        };
         for name in &names {
-            let ports = Ports { amqp: ports::free(), dist: ports::free(), epmd: epmd_port };
+            let ports = Ports {
+                amqp: ports::free(),
+                dist: ports::free(),
+                epmd: epmd_port,
+            };
             let folder = rabbitmq.folder.join(name);
             std::fs::create_dir(&folder).expect("a folder");
-            let mut conf = format!("listeners.tcp.1 = 127.0.0.1:{}\nloopback_users = none\n", ports.amqp);
+            let mut conf = format!(
+                "listeners.tcp.1 = 127.0.0.1:{}\nloopback_users = none\n",
+                ports.amqp
+            );
             if let (Some(tls), Some(port)) = (tls, tls_port) {
                 let (certificate, key) = tls.server();
                 let authority = tls.authority();
@@ -138,21 +175,29 @@ impl Rabbitmq {
             if nodes > 1 {
                 conf += "cluster_formation.peer_discovery_backend = classic_config\n";
                 for (n, name) in names.iter().enumerate() {
-                    let node =
-                        format!("cluster_formation.classic_config.nodes.{} = {name}@localhost\n", n + 1);
+                    let node = format!(
+                        "cluster_formation.classic_config.nodes.{} = {name}@localhost\n",
+                        n + 1
+                    );
                     conf += &node;
                 }
             }
             let mut plugins = "[].\n";
             if let Some(port) = management {
-                let lines = format!("management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {port}\n");
+                let lines =
+                    format!("management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {port}\n");
                 conf += &lines;
                 plugins = "[rabbitmq_management].\n";
             }
             std::fs::write(folder.join("rabbitmq.conf"), conf).expect("rabbitmq.conf");
             std::fs::write(folder.join("enabled_plugins"), plugins).expect("enabled_plugins");
             let process = run(ports, name, &rabbitmq.folder, &folder);
-            rabbitmq.nodes.push(Node { ports, name: name.clone(), folder, process });
+            rabbitmq.nodes.push(Node {
+                ports,
+                name: name.clone(),
+                folder,
+                process,
+            });
             // One after the other: each joins those that are there.
             rabbitmq.ready().await;
         }
@@ -166,7 +211,10 @@ impl Rabbitmq {
 
     /// `amqps://guest:guest@HOST:PORT/%2f`, of one that speaks TLS.
     pub fn tls_url(&self, host: &str) -> String {
-        format!("amqps://guest:guest@{host}:{}/%2f", self.tls_port.expect("started with TLS"))
+        format!(
+            "amqps://guest:guest@{host}:{}/%2f",
+            self.tls_port.expect("started with TLS")
+        )
     }
 
     /// Its port for TLS, of one that speaks it.
@@ -175,7 +223,10 @@ impl Rabbitmq {
     }
 
     fn url_of(&self, node: usize) -> String {
-        format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.nodes[node].ports.amqp)
+        format!(
+            "amqp://guest:guest@127.0.0.1:{}/%2f",
+            self.nodes[node].ports.amqp
+        )
     }
 
     /// Its AMQP port, for a proxy before it.
@@ -196,7 +247,9 @@ impl Rabbitmq {
     async fn connect_to(&self, node: usize) -> anyhow::Result<Connection> {
         let url = self.url_of(node);
         let connect = Connection::connect(&url, ConnectionProperties::default());
-        Ok(tokio::time::timeout(PATIENCE, connect).await.context("connect: no answer")??)
+        Ok(tokio::time::timeout(PATIENCE, connect)
+            .await
+            .context("connect: no answer")??)
     }
 
     /// SIGKILL; durable queues and persistent messages stay in its folder.
@@ -260,8 +313,15 @@ impl Rabbitmq {
 
     /// The nodes that lead quorum queues now, each with how many.
     pub async fn leaders(&self) -> Vec<usize> {
-        let queues = self.ctl(&["list_queues", "--silent", "name", "leader"]).await;
-        let leads = |name: &str| queues.lines().filter(|line| line.contains(&format!("{name}@"))).count();
+        let queues = self
+            .ctl(&["list_queues", "--silent", "name", "leader"])
+            .await;
+        let leads = |name: &str| {
+            queues
+                .lines()
+                .filter(|line| line.contains(&format!("{name}@")))
+                .count()
+        };
         self.nodes.iter().map(|node| leads(&node.name)).collect()
     }
 
@@ -274,32 +334,58 @@ impl Rabbitmq {
     /// can do: alarms, limits, a message that no client would send.
     pub async fn ctl(&self, arguments: &[&str]) -> String {
         let mut command = Command::new(Path::new(&program()).with_file_name("rabbitmqctl"));
-        command.arg("-n").arg(format!("{}@localhost", self.nodes[0].name)).args(arguments);
+        command
+            .arg("-n")
+            .arg(format!("{}@localhost", self.nodes[0].name))
+            .args(arguments);
         command
             .env("HOME", self.folder.join("home"))
             .env("ERL_EPMD_PORT", self.nodes[0].ports.epmd.to_string());
-        command.env("RABBITMQ_CONFIG_FILE", self.nodes[0].folder.join("rabbitmq.conf"));
-        command.env("RABBITMQ_ENABLED_PLUGINS_FILE", self.nodes[0].folder.join("enabled_plugins"));
+        command.env(
+            "RABBITMQ_CONFIG_FILE",
+            self.nodes[0].folder.join("rabbitmq.conf"),
+        );
+        command.env(
+            "RABBITMQ_ENABLED_PLUGINS_FILE",
+            self.nodes[0].folder.join("enabled_plugins"),
+        );
         let output = tokio::task::spawn_blocking(move || command.output()).await;
-        let output = output.expect("rabbitmqctl does not panic").expect("rabbitmqctl starts");
+        let output = output
+            .expect("rabbitmqctl does not panic")
+            .expect("rabbitmqctl starts");
         let out = String::from_utf8_lossy(&output.stdout);
         let err = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "rabbitmqctl {arguments:?}: {out}{err}");
+        assert!(
+            output.status.success(),
+            "rabbitmqctl {arguments:?}: {out}{err}"
+        );
         out.into_owned()
     }
 
     /// Declares a durable queue, without further arguments.
     pub async fn declare_queue(&self, name: &str, kind: QueueKind) {
-        self.declare_queue_with(name, kind, FieldTable::default()).await;
+        self.declare_queue_with(name, kind, FieldTable::default())
+            .await;
     }
 
     /// Declares a durable queue with arguments such as `x-dead-letter-exchange`.
     pub async fn declare_queue_with(&self, name: &str, kind: QueueKind, mut arguments: FieldTable) {
-        let queue_type = if kind == QueueKind::Classic { "classic" } else { "quorum" };
-        arguments.insert("x-queue-type".into(), AMQPValue::LongString(queue_type.into()));
+        let queue_type = if kind == QueueKind::Classic {
+            "classic"
+        } else {
+            "quorum"
+        };
+        arguments.insert(
+            "x-queue-type".into(),
+            AMQPValue::LongString(queue_type.into()),
+        );
         self.admin(async |channel| {
             channel
-                .queue_declare(name.into(), QueueDeclareOptions::durable(), arguments.clone())
+                .queue_declare(
+                    name.into(),
+                    QueueDeclareOptions::durable(),
+                    arguments.clone(),
+                )
                 .await
                 .map(drop)
         })
@@ -318,8 +404,13 @@ impl Rabbitmq {
             eventually(&format!("queue {queue} is on disk"), async || {
                 let log = std::fs::read(mnesia.join("LATEST.LOG"))?;
                 let decided = count(&log, "committed") >= count(&log, "presume_abort");
-                let named = kind == QueueKind::Classic || count(&std::fs::read(&quorum)?, queue) > 0;
-                if decided && named { Ok(()) } else { Err(anyhow!("not yet")) }
+                let named =
+                    kind == QueueKind::Classic || count(&std::fs::read(&quorum)?, queue) > 0;
+                if decided && named {
+                    Ok(())
+                } else {
+                    Err(anyhow!("not yet"))
+                }
             })
             .await;
         }
@@ -328,8 +419,13 @@ impl Rabbitmq {
     /// Declares a durable exchange.
     pub async fn declare_exchange(&self, name: &str, kind: ExchangeKind) {
         self.admin(async |channel| {
-            let options = ExchangeDeclareOptions { durable: true, ..Default::default() };
-            channel.exchange_declare(name.into(), kind.clone(), options, FieldTable::default()).await
+            let options = ExchangeDeclareOptions {
+                durable: true,
+                ..Default::default()
+            };
+            channel
+                .exchange_declare(name.into(), kind.clone(), options, FieldTable::default())
+                .await
         })
         .await;
     }
@@ -339,7 +435,15 @@ impl Rabbitmq {
         self.admin(async |channel| {
             let options = QueueBindOptions::default();
             let arguments = FieldTable::default();
-            channel.queue_bind(queue.into(), exchange.into(), routing_key.into(), options, arguments).await
+            channel
+                .queue_bind(
+                    queue.into(),
+                    exchange.into(),
+                    routing_key.into(),
+                    options,
+                    arguments,
+                )
+                .await
         })
         .await;
     }
@@ -347,16 +451,24 @@ impl Rabbitmq {
     /// Deletes a queue with what is in it.
     pub async fn delete_queue(&self, name: &str) {
         self.admin(async |channel| {
-            channel.queue_delete(name.into(), QueueDeleteOptions::default()).await.map(drop)
+            channel
+                .queue_delete(name.into(), QueueDeleteOptions::default())
+                .await
+                .map(drop)
         })
         .await;
     }
 
     /// How many messages are ready in a queue.
     pub async fn queue_len(&self, name: &str) -> u32 {
-        let options = QueueDeclareOptions { passive: true, ..Default::default() };
+        let options = QueueDeclareOptions {
+            passive: true,
+            ..Default::default()
+        };
         let channel = async |channel: &Channel| {
-            channel.queue_declare(name.into(), options, FieldTable::default()).await
+            channel
+                .queue_declare(name.into(), options, FieldTable::default())
+                .await
         };
         self.admin(channel).await.message_count()
     }
@@ -391,18 +503,35 @@ impl Rabbitmq {
 }
 
 fn count(bytes: &[u8], word: &str) -> usize {
-    bytes.windows(word.len()).filter(|window| *window == word.as_bytes()).count()
+    bytes
+        .windows(word.len())
+        .filter(|window| *window == word.as_bytes())
+        .count()
 }
 
 async fn confirmed_publish(connection: &Connection) -> anyhow::Result<()> {
     let channel = connection.create_channel().await?;
-    channel.confirm_select(ConfirmSelectOptions::default()).await?;
-    let options = QueueDeclareOptions { exclusive: true, ..Default::default() };
-    let queue = channel.queue_declare("".into(), options, FieldTable::default()).await?;
+    channel
+        .confirm_select(ConfirmSelectOptions::default())
+        .await?;
+    let options = QueueDeclareOptions {
+        exclusive: true,
+        ..Default::default()
+    };
+    let queue = channel
+        .queue_declare("".into(), options, FieldTable::default())
+        .await?;
     let options = BasicPublishOptions::default();
     let properties = BasicProperties::default();
-    let confirm =
-        channel.basic_publish("".into(), queue.name().clone(), options, b"ready?", properties).await?;
+    let confirm = channel
+        .basic_publish(
+            "".into(),
+            queue.name().clone(),
+            options,
+            b"ready?",
+            properties,
+        )
+        .await?;
     if !confirm.await?.is_ack() {
         return Err(anyhow!("not confirmed"));
     }
@@ -414,7 +543,10 @@ fn run(ports: Ports, node: &str, shared: &Path, folder: &Path) -> Process {
         command.env("HOME", shared.join("home"));
         command.env("RABBITMQ_NODENAME", format!("{node}@localhost"));
         command.env("RABBITMQ_CONFIG_FILE", folder.join("rabbitmq.conf"));
-        command.env("RABBITMQ_ENABLED_PLUGINS_FILE", folder.join("enabled_plugins"));
+        command.env(
+            "RABBITMQ_ENABLED_PLUGINS_FILE",
+            folder.join("enabled_plugins"),
+        );
         command.env("RABBITMQ_MNESIA_BASE", folder.join("mnesia"));
         command.env("RABBITMQ_LOG_BASE", folder.join("log"));
         command.env("RABBITMQ_PID_FILE", folder.join("pid"));
@@ -423,7 +555,9 @@ fn run(ports: Ports, node: &str, shared: &Path, folder: &Path) -> Process {
         command.env("ERL_EPMD_ADDRESS", "127.0.0.1");
         command.env("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", "+S 2:2 +sbwt none");
         // The script then becomes Erlang instead of watching over it: our signals reach the right process.
-        command.env("RUNNING_UNDER_SYSTEMD", "true").env_remove("NOTIFY_SOCKET");
+        command
+            .env("RUNNING_UNDER_SYSTEMD", "true")
+            .env_remove("NOTIFY_SOCKET");
     })
 }
 
@@ -433,15 +567,21 @@ fn script() -> Option<PathBuf> {
     if let Some(chosen) = std::env::var_os("POSTDATE_TEST_RABBITMQ") {
         return Some(chosen.into());
     }
-    let versions = std::fs::read_dir("/usr/lib/rabbitmq/lib").into_iter().flatten().flatten();
-    let mut scripts: Vec<_> = versions.map(|version| version.path().join("sbin/rabbitmq-server")).collect();
+    let versions = std::fs::read_dir("/usr/lib/rabbitmq/lib")
+        .into_iter()
+        .flatten()
+        .flatten();
+    let mut scripts: Vec<_> = versions
+        .map(|version| version.path().join("sbin/rabbitmq-server"))
+        .collect();
     scripts.retain(|script| script.exists());
     scripts.sort();
     scripts.pop()
 }
 
 fn program() -> String {
-    let found = script().expect("no rabbitmq-server below /usr/lib/rabbitmq/lib: run scripts/setup");
+    let found =
+        script().expect("no rabbitmq-server below /usr/lib/rabbitmq/lib: run scripts/setup");
     found.to_string_lossy().into_owned()
 }
 

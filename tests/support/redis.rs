@@ -57,7 +57,13 @@ impl Redis {
         let program = program.to_owned();
         let options: Vec<_> = options.iter().map(|&option| option.to_owned()).collect();
         let process = run(&program, port, &folder, &options);
-        let mut redis = Self { program, options, port, folder, process };
+        let mut redis = Self {
+            program,
+            options,
+            port,
+            folder,
+            process,
+        };
         redis.ready().await;
         redis
     }
@@ -67,8 +73,13 @@ impl Redis {
         use std::os::unix::fs::PermissionsExt;
         // What meets a limit on files is killed, unless it ignores that signal; what it starts then does, too.
         let program = folders::new("redis-program").join("redis-server");
-        std::fs::write(&program, "#!/bin/sh\ntrap '' XFSZ\nexec redis-server \"$@\"\n").expect("written");
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("a program");
+        std::fs::write(
+            &program,
+            "#!/bin/sh\ntrap '' XFSZ\nexec redis-server \"$@\"\n",
+        )
+        .expect("written");
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755))
+            .expect("a program");
         Self::start_with(&program.to_string_lossy(), options).await
     }
 
@@ -79,13 +90,18 @@ impl Redis {
 
     /// `redis://127.0.0.1:PORT`; `rediss://` of one that was started with the options of a [`Tls`].
     pub fn url(&self) -> String {
-        let scheme = if authority(&self.options).is_some() { "rediss" } else { "redis" };
+        let scheme = if authority(&self.options).is_some() {
+            "rediss"
+        } else {
+            "redis"
+        };
         format!("{scheme}://127.0.0.1:{}", self.port)
     }
 
     /// The same for the user who has only the rights that `docs/security.md` lists.
     pub fn least_url(&self) -> String {
-        self.url().replace("://", &format!("://{LEAST_USER}:{LEAST_USER}@"))
+        self.url()
+            .replace("://", &format!("://{LEAST_USER}:{LEAST_USER}@"))
     }
 
     /// The certificate of the authority that signed its own, if it speaks TLS.
@@ -111,8 +127,12 @@ impl Redis {
     /// A new connection to it, with 5 s for each answer.
     pub async fn connection(&self) -> redis::RedisResult<MultiplexedConnection> {
         let limit = Some(Duration::from_secs(5));
-        let config = AsyncConnectionConfig::new().set_connection_timeout(limit).set_response_timeout(limit);
-        client(self.url(), &self.options)?.get_multiplexed_async_connection_with_config(&config).await
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(limit)
+            .set_response_timeout(limit);
+        client(self.url(), &self.options)?
+            .get_multiplexed_async_connection_with_config(&config)
+            .await
     }
 
     /// SIGKILL; what was written stays in its folder.
@@ -178,7 +198,9 @@ impl Redis {
     async fn ready(&mut self) {
         eventually("redis answers PING", async || {
             self.process.assert_running();
-            redis::cmd("PING").query_async::<()>(&mut self.connection().await?).await
+            redis::cmd("PING")
+                .query_async::<()>(&mut self.connection().await?)
+                .await
         })
         .await;
     }
@@ -186,24 +208,36 @@ impl Redis {
 
 /// The authority's certificate that a server's options name, if it speaks TLS.
 fn authority(options: &[String]) -> Option<&str> {
-    let at = options.iter().position(|option| option == "--tls-ca-cert-file")?;
+    let at = options
+        .iter()
+        .position(|option| option == "--tls-ca-cert-file")?;
     options.get(at + 1).map(String::as_str)
 }
 
 /// A client of a server that was started with these options.
 pub(super) fn client(url: String, options: &[String]) -> redis::RedisResult<redis::Client> {
-    let Some(authority) = authority(options) else { return redis::Client::open(url) };
+    let Some(authority) = authority(options) else {
+        return redis::Client::open(url);
+    };
     // Fails where it has been chosen already.
     drop(rustls::crypto::ring::default_provider().install_default());
     let root_cert = Some(std::fs::read(authority).expect("the authority's certificate"));
-    redis::Client::build_with_tls(url, redis::TlsCertificates { client_tls: None, root_cert })
+    redis::Client::build_with_tls(
+        url,
+        redis::TlsCertificates {
+            client_tls: None,
+            root_cert,
+        },
+    )
 }
 
 /// A valkey-server, where there is one: in the path, or fetched by `scripts/setup --valkey`.
 pub fn valkey() -> Option<String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain([folders::cache().join("valkey")]);
-    let program = folders.map(|folder| folder.join("valkey-server")).find(|program| program.exists())?;
+    let program = folders
+        .map(|folder| folder.join("valkey-server"))
+        .find(|program| program.exists())?;
     Some(program.to_string_lossy().into_owned())
 }
 
@@ -211,7 +245,13 @@ pub fn valkey() -> Option<String> {
 /// choose their own prefixes.
 fn least_rules() -> impl Iterator<Item = String> {
     let rules = postdate::store::user_rules("postdate").into_iter();
-    let rules = rules.map(|rule| if rule.starts_with('~') { "~*".to_owned() } else { rule });
+    let rules = rules.map(|rule| {
+        if rule.starts_with('~') {
+            "~*".to_owned()
+        } else {
+            rule
+        }
+    });
     rules.chain(["+wait", "+cluster|slots"].map(str::to_owned))
 }
 
@@ -224,9 +264,20 @@ fn run(program: &str, port: u16, folder: &Path, options: &[String]) -> Process {
             Some(_) => command.args(["--port", "0", "--tls-port", &port]),
         };
         command.args(["--bind", "127.0.0.1", "--save", ""]);
-        command.args(["--appendonly", "yes", "--appendfsync", "no", "--maxmemory-policy", "noeviction"]);
+        command.args([
+            "--appendonly",
+            "yes",
+            "--appendfsync",
+            "no",
+            "--maxmemory-policy",
+            "noeviction",
+        ]);
         command.args(["--user", LEAST_USER, "on", &format!(">{LEAST_USER}")]);
-        command.args(least_rules()).arg("--dir").arg(folder).args(options);
+        command
+            .args(least_rules())
+            .arg("--dir")
+            .arg(folder)
+            .args(options);
     })
 }
 

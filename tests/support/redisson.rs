@@ -47,22 +47,36 @@ fn jars() -> PathBuf {
 /// Reports whether the library and a Java compiler are there.
 pub fn installed() -> Result<(), String> {
     let jars = jars();
-    if !jars.join(format!("redisson-{REDISSON_VERSION}.jar")).exists() {
+    if !jars
+        .join(format!("redisson-{REDISSON_VERSION}.jar"))
+        .exists()
+    {
         return Err(format!(
             "no Redisson {REDISSON_VERSION} in {}: run scripts/setup --redisson",
             jars.display()
         ));
     }
     let compiler = Command::new("javac").arg("-version").output();
-    compiler.map(drop).map_err(|error| format!("no javac in the path ({error})"))
+    compiler
+        .map(drop)
+        .map_err(|error| format!("no javac in the path ({error})"))
 }
 
 impl RedissonApplication {
     /// Starts it.
     pub fn start(redis: &str, queue: &str, work: RedissonWork<'_>) -> Self {
         let folder = folders::new("redisson");
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/java/DelayedQueueApplication.java");
-        let numbers = [work.count as u64, work.least_ms, work.range_ms, work.pause_ms].map(|n| n.to_string());
+        let source = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/tests/support/java/DelayedQueueApplication.java"
+        );
+        let numbers = [
+            work.count as u64,
+            work.least_ms,
+            work.range_ms,
+            work.pause_ms,
+        ]
+        .map(|n| n.to_string());
         let process = Process::start("redisson", &folder, "java", |command| {
             command.args([
                 "-XX:+UseSerialGC",
@@ -70,9 +84,13 @@ impl RedissonApplication {
                 "-Xmx256m",
                 "-Dstdout.encoding=UTF-8",
             ]);
-            command.args(["-Dsun.jnu.encoding=UTF-8", "-Dfile.encoding=UTF-8"]).env("LC_ALL", "C.UTF-8");
+            command
+                .args(["-Dsun.jnu.encoding=UTF-8", "-Dfile.encoding=UTF-8"])
+                .env("LC_ALL", "C.UTF-8");
             command.arg("-cp").arg(jars().join("*")).arg(source);
-            command.args([redis, queue, work.codec, work.prefix]).args(&numbers);
+            command
+                .args([redis, queue, work.codec, work.prefix])
+                .args(&numbers);
             command.arg(if work.stays { "stay" } else { "end" });
         });
         Self { process }
@@ -84,7 +102,11 @@ impl RedissonApplication {
             let log = self.process.log();
             let failed = self.process.ended().is_some_and(|status| !status.success());
             assert!(!failed, "{}", self.process.log_tail());
-            if log.contains("all offered\n") { Ok(()) } else { Err(log) }
+            if log.contains("all offered\n") {
+                Ok(())
+            } else {
+                Err(log)
+            }
         });
         if let Err(log) = offered.await {
             panic!("not all is offered within {APPLICATION_DEADLINE:?}: {log}");
@@ -95,7 +117,11 @@ impl RedissonApplication {
     pub async fn has_offered(&self, count: usize) {
         eventually("the first are offered", async || {
             let offered = self.offered().len();
-            if offered >= count { Ok(()) } else { Err(anyhow!("{offered}: {}", self.process.log_tail())) }
+            if offered >= count {
+                Ok(())
+            } else {
+                Err(anyhow!("{offered}: {}", self.process.log_tail()))
+            }
         })
         .await;
     }
@@ -105,8 +131,13 @@ impl RedissonApplication {
         let log = self.process.log();
         // The last line may be half written.
         let (whole, _) = log.rsplit_once('\n').unwrap_or_default();
-        let lines = whole.lines().filter_map(|line| line.strip_prefix("offered "));
-        lines.filter_map(|line| line.split_once(' ')).map(|(b, v)| (v.to_owned(), b.to_owned())).collect()
+        let lines = whole
+            .lines()
+            .filter_map(|line| line.strip_prefix("offered "));
+        lines
+            .filter_map(|line| line.split_once(' '))
+            .map(|(b, v)| (v.to_owned(), b.to_owned()))
+            .collect()
     }
 
     /// Ends it.

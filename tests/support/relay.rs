@@ -43,7 +43,10 @@ impl Config {
 
     /// The same under this prefix, for replicas that share it.
     pub fn under(lines: &str, prefix: &str) -> Self {
-        Self { redis: format!("{lines}\nprefix = \"{prefix}\"\n"), ..Self::default() }
+        Self {
+            redis: format!("{lines}\nprefix = \"{prefix}\"\n"),
+            ..Self::default()
+        }
     }
 
     /// A key before all sections: `shutdown_timeout = "5s"`.
@@ -72,7 +75,10 @@ impl Config {
     /// A connection to Kafka.
     #[must_use]
     pub fn kafka(self, name: &str, kafka: &Kafka) -> Self {
-        self.section(&format!("[kafka.{name}]\nbrokers = \"{}\"", kafka.bootstrap()))
+        self.section(&format!(
+            "[kafka.{name}]\nbrokers = \"{}\"",
+            kafka.bootstrap()
+        ))
     }
 
     /// A connection to RabbitMQ.
@@ -85,7 +91,9 @@ impl Config {
     /// further lines, or nothing.
     #[must_use]
     pub fn route(self, name: &str, from: &str, to: &str, more: &str) -> Self {
-        self.section(&format!("[routes.{name}]\nfrom = {from}\nto   = {to}\n{more}"))
+        self.section(&format!(
+            "[routes.{name}]\nfrom = {from}\nto   = {to}\n{more}"
+        ))
     }
 
     /// Any section: `[timer]\nclaim = "2s"`.
@@ -98,7 +106,10 @@ impl Config {
     /// The file's text, with the address that the API listens on.
     pub fn text(&self, admin: &str) -> String {
         let gap = if self.top.is_empty() { "" } else { "\n" };
-        format!("{}{gap}[redis]\n{}\n[admin]\nlisten = \"{admin}\"\n{}", self.top, self.redis, self.sections)
+        format!(
+            "{}{gap}[redis]\n{}\n[admin]\nlisten = \"{admin}\"\n{}",
+            self.top, self.redis, self.sections
+        )
     }
 }
 
@@ -145,8 +156,10 @@ impl Relay {
         let address = format!("127.0.0.1:{}", ports::free());
         let text = config.text(&address);
         std::fs::write(folder.join("postdate.toml"), &text).expect("a configuration file");
-        let mut environment: Vec<_> =
-            environment.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
+        let mut environment: Vec<_> = environment
+            .iter()
+            .map(|&(name, value)| (name.to_owned(), value.to_owned()))
+            .collect();
         // Those of one machine would all have its name; one that is restarted keeps its own.
         if !environment.iter().any(|(name, _)| name == NAME) {
             environment.push((NAME.to_owned(), names::unique("replica")));
@@ -158,7 +171,15 @@ impl Relay {
             watch.excuse();
         }
         let past = Metrics::default();
-        Self { program, folder, address, environment, process, past, watch: Some(watch) }
+        Self {
+            program,
+            folder,
+            address,
+            environment,
+            process,
+            past,
+            watch: Some(watch),
+        }
     }
 
     /// Observes nothing of it, for this reason.
@@ -170,12 +191,18 @@ impl Relay {
 
     /// Silences so far: messages that were late and no reason was reported.
     pub fn noticed(&self) -> Vec<String> {
-        self.watch.as_ref().map(|watch| watch.noticed()).unwrap_or_default()
+        self.watch
+            .as_ref()
+            .map(|watch| watch.noticed())
+            .unwrap_or_default()
     }
 
     /// Silences so far; ends the observation.
     pub fn silences(&self) -> Vec<String> {
-        self.watch.as_ref().map(|watch| watch.silences()).unwrap_or_default()
+        self.watch
+            .as_ref()
+            .map(|watch| watch.silences())
+            .unwrap_or_default()
     }
 
     /// One that was started some other way and listens at `address`. It cannot be restarted from here.
@@ -285,7 +312,9 @@ impl Relay {
         token: Option<&str>,
         body: &str,
     ) -> anyhow::Result<(u16, String)> {
-        let mut request = ureq::http::Request::builder().method(method).uri(format!("{}{path}", self.url()));
+        let mut request = ureq::http::Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.url()));
         request = request.header("content-type", "application/json");
         if let Some(token) = token {
             request = request.header("authorization", format!("Bearer {token}"));
@@ -298,7 +327,11 @@ impl Relay {
                 .allow_non_standard_methods(true)
                 .build();
             let mut response = ureq::Agent::new_with_config(config).run(request)?;
-            let body = response.body_mut().with_config().limit(MAX_ANSWER_BYTES).read_to_string()?;
+            let body = response
+                .body_mut()
+                .with_config()
+                .limit(MAX_ANSWER_BYTES)
+                .read_to_string()?;
             anyhow::Ok((response.status().as_u16(), body))
         });
         answer.await?.with_context(|| format!("{method} {path}"))
@@ -357,7 +390,11 @@ pub fn binary() -> PathBuf {
     option_env!("CARGO_BIN_EXE_postdate").map_or_else(
         || {
             let example = std::env::current_exe().expect("the path of this program");
-            example.ancestors().nth(2).expect("target/PROFILE/examples/PROGRAM").join("postdate")
+            example
+                .ancestors()
+                .nth(2)
+                .expect("target/PROFILE/examples/PROGRAM")
+                .join("postdate")
         },
         PathBuf::from,
     )
@@ -384,16 +421,27 @@ pub struct Metrics {
 impl Metrics {
     /// Reads the text format; label values without escapes, for labels come from configuration.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
-        let lines = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+        let lines = text
+            .lines()
+            .filter(|line| !line.starts_with('#') && !line.is_empty());
         let samples = lines.map(|line| sample(line).ok_or_else(|| anyhow!("not a sample: {line}")));
-        Ok(Self { samples: samples.collect::<Result<_, _>>()? })
+        Ok(Self {
+            samples: samples.collect::<Result<_, _>>()?,
+        })
     }
 
     /// The sum over all samples of this name that have these labels; 0 if there is none.
     pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
-        let has =
-            |of: &BTreeMap<String, String>| labels.iter().all(|&(k, v)| of.get(k).is_some_and(|x| x == v));
-        self.samples.iter().filter(|(n, l, _)| n == name && has(l)).map(|(_, _, value)| value).sum()
+        let has = |of: &BTreeMap<String, String>| {
+            labels
+                .iter()
+                .all(|&(k, v)| of.get(k).is_some_and(|x| x == v))
+        };
+        self.samples
+            .iter()
+            .filter(|(n, l, _)| n == name && has(l))
+            .map(|(_, _, value)| value)
+            .sum()
     }
 }
 

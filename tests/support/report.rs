@@ -53,11 +53,17 @@ pub struct Report {
 
 impl Report {
     pub(super) fn of(ledger: &Ledger) -> Self {
-        let mut report = Self { attempts: ledger.attempts.len(), ..Self::default() };
+        let mut report = Self {
+            attempts: ledger.attempts.len(),
+            ..Self::default()
+        };
         let mut arrived: BTreeMap<&Id, Vec<i64>> = BTreeMap::new();
         for delivery in &ledger.deliveries {
             if let Some((stamp, _)) = report.judge(ledger, delivery) {
-                arrived.entry(&stamp.id).or_default().push(delivery.received_ms);
+                arrived
+                    .entry(&stamp.id)
+                    .or_default()
+                    .push(delivery.received_ms);
             }
         }
         report.fates(ledger, &arrived);
@@ -66,9 +72,16 @@ impl Report {
     }
 
     /// Judges one delivery by what its producer noted; `None` if it is nobody's.
-    fn judge<'a>(&mut self, ledger: &'a Ledger, delivery: &Delivery) -> Option<&'a (Stamp, Outcome)> {
+    fn judge<'a>(
+        &mut self,
+        ledger: &'a Ledger,
+        delivery: &Delivery,
+    ) -> Option<&'a (Stamp, Outcome)> {
         let Some(read) = Stamp::read(&delivery.body) else {
-            self.corrupt.push((String::from_utf8_lossy(header(delivery, ID)).into_owned(), "body"));
+            self.corrupt.push((
+                String::from_utf8_lossy(header(delivery, ID)).into_owned(),
+                "body",
+            ));
             return None;
         };
         let Some(attempt) = ledger.attempts.get(&read.id) else {
@@ -81,7 +94,8 @@ impl Report {
         if delivery.received_ms < stamp.due_ms {
             let at = delivery.received_ms;
             let by = stamp.due_ms - delivery.received_ms;
-            self.early.push((id.clone(), delivery.target.clone(), at, by));
+            self.early
+                .push((id.clone(), delivery.target.clone(), at, by));
         }
         if delivery.target != stamp.target {
             self.misrouted.push((id.clone(), delivery.target.clone()));
@@ -116,21 +130,28 @@ impl Report {
                     self.recovered += usize::from(here);
                 }
             }
-            self.both.extend((here && (parked || stored)).then(|| id.clone()));
+            self.both
+                .extend((here && (parked || stored)).then(|| id.clone()));
         }
         let repeated = arrived.iter().filter(|(_, times)| times.len() > 1);
-        self.repeated = repeated.map(|(id, times)| ((*id).clone(), times.len())).collect();
+        self.repeated = repeated
+            .map(|(id, times)| ((*id).clone(), times.len()))
+            .collect();
     }
 
     fn lateness(&mut self, ledger: &Ledger, arrived: &BTreeMap<&Id, Vec<i64>>) {
-        let mut histogram = Histogram::<u64>::new_with_bounds(1, HIGHEST_MS, 3).expect("three digits");
+        let mut histogram =
+            Histogram::<u64>::new_with_bounds(1, HIGHEST_MS, 3).expect("three digits");
         for (id, times) in arrived {
             let first = times.iter().min().copied().unwrap_or_default();
             let late = (first - ledger.attempts[*id].0.due_ms).max(0) as u64;
             histogram.record(late).expect("it grows with its values");
         }
-        self.lateness_ms =
-            (histogram.value_at_quantile(0.5), histogram.value_at_quantile(0.99), histogram.max());
+        self.lateness_ms = (
+            histogram.value_at_quantile(0.5),
+            histogram.value_at_quantile(0.99),
+            histogram.max(),
+        );
     }
 
     /// Deliveries beyond the first of each message.
@@ -142,7 +163,11 @@ impl Report {
     /// itself, so an error of the checker shows here.
     pub fn identity(&self) -> Result<(), String> {
         let sides = [
-            ("attempts = ok + fail + info", self.attempts, self.ok + self.fail + self.info),
+            (
+                "attempts = ok + fail + info",
+                self.attempts,
+                self.ok + self.fail + self.info,
+            ),
             (
                 "ok = delivered + parked + stored + lost",
                 self.ok,
@@ -156,7 +181,9 @@ impl Report {
         ];
         match sides.iter().find(|(_, left, right)| left != right) {
             None => Ok(()),
-            Some((text, left, right)) => Err(format!("{text} does not hold: {left} is not {right}")),
+            Some((text, left, right)) => {
+                Err(format!("{text} does not hold: {left} is not {right}"))
+            }
         }
     }
 
@@ -172,15 +199,51 @@ impl Report {
         };
         fault("lost", self.lost.iter().map(Id::to_string).collect());
         let early = self.early.iter();
-        fault("early", early.map(|(id, to, at, by)| format!("{id} to {to} at {at} by {by} ms")).collect());
-        fault("misrouted", self.misrouted.iter().map(|(id, to)| format!("{id} to {to}")).collect());
-        fault("corrupt", self.corrupt.iter().map(|(id, what)| format!("{id}: {what}")).collect());
-        fault("unexpected", self.unexpected.iter().map(Id::to_string).collect());
-        fault("aborted, yet there", self.aborted.iter().map(Id::to_string).collect());
-        fault("delivered, yet kept", self.both.iter().map(Id::to_string).collect());
+        fault(
+            "early",
+            early
+                .map(|(id, to, at, by)| format!("{id} to {to} at {at} by {by} ms"))
+                .collect(),
+        );
+        fault(
+            "misrouted",
+            self.misrouted
+                .iter()
+                .map(|(id, to)| format!("{id} to {to}"))
+                .collect(),
+        );
+        fault(
+            "corrupt",
+            self.corrupt
+                .iter()
+                .map(|(id, what)| format!("{id}: {what}"))
+                .collect(),
+        );
+        fault(
+            "unexpected",
+            self.unexpected.iter().map(Id::to_string).collect(),
+        );
+        fault(
+            "aborted, yet there",
+            self.aborted.iter().map(Id::to_string).collect(),
+        );
+        fault(
+            "delivered, yet kept",
+            self.both.iter().map(Id::to_string).collect(),
+        );
         if self.duplicates() > explained {
-            let ids = self.repeated.iter().map(|(id, count)| format!("{id} x{count}")).collect();
-            fault(&format!("duplicates {}, explained {explained}; repeated", self.duplicates()), ids);
+            let ids = self
+                .repeated
+                .iter()
+                .map(|(id, count)| format!("{id} x{count}"))
+                .collect();
+            fault(
+                &format!(
+                    "duplicates {}, explained {explained}; repeated",
+                    self.duplicates()
+                ),
+                ids,
+            );
         }
         faults
     }
@@ -189,14 +252,32 @@ impl Report {
     pub fn assert_accounted(&self, explained: usize) {
         println!("{self}");
         let faults = self.faults(explained);
-        assert!(faults.is_empty(), "not accounted for:\n{}", faults.join("\n"));
+        assert!(
+            faults.is_empty(),
+            "not accounted for:\n{}",
+            faults.join("\n")
+        );
     }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { attempts, ok, fail, info, deliveries, delivered, parked, stored, recovered, .. } = self;
-        writeln!(f, "attempts {attempts} = ok {ok} + fail {fail} + info {info}")?;
+        let Self {
+            attempts,
+            ok,
+            fail,
+            info,
+            deliveries,
+            delivered,
+            parked,
+            stored,
+            recovered,
+            ..
+        } = self;
+        writeln!(
+            f,
+            "attempts {attempts} = ok {ok} + fail {fail} + info {info}"
+        )?;
         writeln!(
             f,
             "ok {ok} = delivered {delivered} + parked {parked} + stored {stored} + lost {}",
@@ -218,13 +299,18 @@ impl fmt::Display for Report {
             self.both.len()
         )?;
         let (p50, p99, max) = self.lateness_ms;
-        write!(f, "lateness of first deliveries, ms: p50 {p50}, p99 {p99}, max {max}")
+        write!(
+            f,
+            "lateness of first deliveries, ms: p50 {p50}, p99 {p99}, max {max}"
+        )
     }
 }
 
 fn header<'a>(delivery: &'a Delivery, name: &str) -> &'a [u8] {
     let found = delivery.headers.iter().find(|(n, _)| n == name);
-    found.and_then(|(_, value)| value.as_deref()).unwrap_or_default()
+    found
+        .and_then(|(_, value)| value.as_deref())
+        .unwrap_or_default()
 }
 
 /// Difference from the message as produced, if there is one.

@@ -67,8 +67,12 @@ impl Message {
     /// A header of the user's, which must arrive as it is; its name begins with `test-`.
     #[must_use]
     pub fn header(mut self, name: &str, value: Option<&[u8]>) -> Self {
-        assert!(name.starts_with("test-"), "{name} would not be under the checksum");
-        self.headers.push((name.to_owned(), value.map(<[u8]>::to_vec)));
+        assert!(
+            name.starts_with("test-"),
+            "{name} would not be under the checksum"
+        );
+        self.headers
+            .push((name.to_owned(), value.map(<[u8]>::to_vec)));
         self
     }
 
@@ -102,14 +106,19 @@ impl Message {
     pub(super) fn wire(&self) -> (Vec<u8>, Headers) {
         let mut body = self.stamp.body(self.size);
         if self.random {
-            let filler = body.iter().position(|&byte| byte == b'\n').map_or(body.len(), |end| end + 1);
+            let filler = body
+                .iter()
+                .position(|&byte| byte == b'\n')
+                .map_or(body.len(), |end| end + 1);
             fastrand::Rng::with_seed(self.stamp.id.seq).fill(&mut body[filler..]);
         }
         let mut headers = self.headers.clone();
         headers.push((ID.to_owned(), Some(self.stamp.id.to_string().into_bytes())));
         headers.push((CRC.to_owned(), Some(checksum(&body, &headers).into_bytes())));
-        let contract =
-            self.contract.iter().map(|(name, value)| (name.clone(), Some(value.clone().into_bytes())));
+        let contract = self
+            .contract
+            .iter()
+            .map(|(name, value)| (name.clone(), Some(value.clone().into_bytes())));
         headers.extend(contract);
         (body, headers)
     }
@@ -146,14 +155,31 @@ impl Run {
     /// A message for the target with this label, due from now.
     pub fn message(&self, target: &str, when: When) -> Message {
         let seq = self.next.fetch_add(1, Ordering::Relaxed);
-        let id = Id { run: self.name.clone(), producer: 0, seq };
+        let id = Id {
+            run: self.name.clone(),
+            producer: 0,
+            seq,
+        };
         let made_ms = now_ms();
         let delay = match when {
             When::Now => 0,
             When::Delay(ms) | When::At(ms) => ms as i64,
         };
-        let stamp = Stamp { id, due_ms: made_ms + delay, target: target.to_owned(), key: None };
-        Message { stamp, when, made_ms, headers: vec![], contract: vec![], size: 256, random: false }
+        let stamp = Stamp {
+            id,
+            due_ms: made_ms + delay,
+            target: target.to_owned(),
+            key: None,
+        };
+        Message {
+            stamp,
+            when,
+            made_ms,
+            headers: vec![],
+            contract: vec![],
+            size: 256,
+            random: false,
+        }
     }
 
     /// How many messages were made so far: those made later have a `seq` of this or more.
@@ -223,5 +249,8 @@ async fn empty(relay: &Relay) -> bool {
 
 /// The wall clock, Unix ms.
 pub fn now_ms() -> i64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_millis() as i64
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .expect("after 1970")
+        .as_millis() as i64
 }

@@ -40,11 +40,17 @@ impl Sentinel {
         let mut nodes = vec![Redis::start_with(program, options).await];
         let master = nodes[0].port().to_string();
         let address = format!("127.0.0.1 {master}");
-        let following = [options, &["--replicaof", &address, "--repl-diskless-sync-delay", "0"]].concat();
+        let following = [
+            options,
+            &["--replicaof", &address, "--repl-diskless-sync-delay", "0"],
+        ]
+        .concat();
         for _ in 0..2 {
             nodes.push(Redis::start_with(program, &following).await);
         }
-        let watchers = (0..3).map(|_| Watcher::start(program, &master, options)).collect();
+        let watchers = (0..3)
+            .map(|_| Watcher::start(program, &master, options))
+            .collect();
         let sentinel = Self { nodes, watchers };
         sentinel.settled(0, 2).await;
         sentinel
@@ -52,21 +58,40 @@ impl Sentinel {
 
     /// The keys of `[redis]` that lead here.
     pub fn lines(&self) -> String {
-        let nodes: Vec<_> = self.addresses().into_iter().map(|a| format!("\"{a}\"")).collect();
-        format!("topology = \"sentinel\"\nnodes = [{}]\nmaster = \"{NAME}\"\n{LEAST_LOGIN}", nodes.join(", "))
+        let nodes: Vec<_> = self
+            .addresses()
+            .into_iter()
+            .map(|a| format!("\"{a}\""))
+            .collect();
+        format!(
+            "topology = \"sentinel\"\nnodes = [{}]\nmaster = \"{NAME}\"\n{LEAST_LOGIN}",
+            nodes.join(", ")
+        )
     }
 
     /// Where the sentinels listen: `127.0.0.1:PORT`.
     pub fn addresses(&self) -> Vec<String> {
-        self.watchers.iter().map(|w| format!("127.0.0.1:{}", w.port)).collect()
+        self.watchers
+            .iter()
+            .map(|w| format!("127.0.0.1:{}", w.port))
+            .collect()
     }
 
     /// The same as the store's own configuration has it.
     pub fn topology(&self) -> Topology {
-        let nodes = self.addresses().iter().filter_map(|a| Address::parse(a)).collect();
+        let nodes = self
+            .addresses()
+            .iter()
+            .filter_map(|a| Address::parse(a))
+            .collect();
         let login = Login::default();
         let sentinel_login = Login::default();
-        Topology::Sentinel { nodes, master: NAME.to_owned(), login, sentinel_login }
+        Topology::Sentinel {
+            nodes,
+            master: NAME.to_owned(),
+            login,
+            sentinel_login,
+        }
     }
 
     /// A node: 0 is the first master.
@@ -79,23 +104,37 @@ impl Sentinel {
         let mut votes = vec![0; self.nodes.len()];
         for watcher in &self.watchers {
             // One that is stopped does not answer.
-            let asked = watcher.ask::<(String, u16)>(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME]);
+            let asked =
+                watcher.ask::<(String, u16)>(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME]);
             let told = tokio::time::timeout(Duration::from_millis(500), asked).await;
             let told = told.ok().and_then(Result::ok);
-            if let Some(at) = told.and_then(|(_, port)| self.nodes.iter().position(|n| n.port() == port)) {
+            if let Some(at) =
+                told.and_then(|(_, port)| self.nodes.iter().position(|n| n.port() == port))
+            {
                 votes[at] += 1;
             }
         }
-        votes.iter().position(|&votes| votes * 2 > self.watchers.len())
+        votes
+            .iter()
+            .position(|&votes| votes * 2 > self.watchers.len())
     }
 
     /// Waits until the sentinels have made another node than `old` the master, and answers which.
     pub async fn promoted(&self, old: usize) -> usize {
         eventually("the sentinels promote a replica", async || {
-            let master = self.master().await.filter(|&master| master != old).ok_or("not yet")?;
-            let role: redis::Value = self.nodes[master].command(&["ROLE"]).await.map_err(|_| "no answer")?;
+            let master = self
+                .master()
+                .await
+                .filter(|&master| master != old)
+                .ok_or("not yet")?;
+            let role: redis::Value = self.nodes[master]
+                .command(&["ROLE"])
+                .await
+                .map_err(|_| "no answer")?;
             match role {
-                redis::Value::Array(parts) if parts[0] == redis::Value::BulkString(b"master".to_vec()) => {
+                redis::Value::Array(parts)
+                    if parts[0] == redis::Value::BulkString(b"master".to_vec()) =>
+                {
                     Ok(master)
                 }
                 _ => Err("it is no master yet"),
@@ -127,7 +166,8 @@ impl Sentinel {
                 let known: Vec<String> = watcher.ask(&["SENTINEL", "MASTER", NAME]).await?;
                 let number = |name: &str| {
                     let at = known.iter().position(|field| field == name);
-                    at.and_then(|at| known[at + 1].parse::<usize>().ok()).unwrap_or(0)
+                    at.and_then(|at| known[at + 1].parse::<usize>().ok())
+                        .unwrap_or(0)
                 };
                 let others = number("num-other-sentinels") + 1;
                 anyhow::ensure!(number("num-slaves") >= replicas && others == 3, "{known:?}");
@@ -198,9 +238,18 @@ impl Watcher {
     fn start(program: &str, master: &str, options: &[&str]) -> Self {
         let port = ports::free();
         let folder = folders::new("sentinel");
-        let tls: Vec<_> = options.chunks(2).filter(|option| option[0].starts_with("--tls")).collect();
-        let listens = if tls.is_empty() { "port" } else { "port 0\ntls-port" };
-        let tls = tls.iter().map(|option| format!("{} {}\n", &option[0][2..], option[1]));
+        let tls: Vec<_> = options
+            .chunks(2)
+            .filter(|option| option[0].starts_with("--tls"))
+            .collect();
+        let listens = if tls.is_empty() {
+            "port"
+        } else {
+            "port 0\ntls-port"
+        };
+        let tls = tls
+            .iter()
+            .map(|option| format!("{} {}\n", &option[0][2..], option[1]));
         let tls = tls.collect::<Vec<_>>().concat();
         let text = format!(
             "{tls}{listens} {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor {NAME} 127.0.0.1 {master} 2\n\
@@ -213,13 +262,23 @@ impl Watcher {
             command.args(["sentinel.conf", "--sentinel"]);
         });
         let options = options.iter().map(|&option| option.to_owned()).collect();
-        Self { port, options, folder, process }
+        Self {
+            port,
+            options,
+            folder,
+            process,
+        }
     }
 
     async fn ask<T: redis::FromRedisValue>(&self, parts: &[&str]) -> redis::RedisResult<T> {
-        let scheme = if self.options.iter().any(|o| o.starts_with("--tls")) { "rediss" } else { "redis" };
+        let scheme = if self.options.iter().any(|o| o.starts_with("--tls")) {
+            "rediss"
+        } else {
+            "redis"
+        };
         let client = client(format!("{scheme}://127.0.0.1:{}", self.port), &self.options)?;
-        let mut connection: MultiplexedConnection = client.get_multiplexed_async_connection().await?;
+        let mut connection: MultiplexedConnection =
+            client.get_multiplexed_async_connection().await?;
         let mut command = redis::cmd(parts[0]);
         command.arg(&parts[1..]);
         command.query_async(&mut connection).await

@@ -49,24 +49,41 @@ impl Tls {
         std::fs::write(tls.folder.join("serial.txt"), "01\n").expect("written");
         let sign = "ca -batch -notext -config openssl.cnf -cert ca.crt -keyfile ca.key";
         let dates = "-startdate 20200101000000Z -enddate 20200102000000Z";
-        tls.openssl(&format!("{sign} {dates} -in server.csr -out server.crt -extensions server"));
+        tls.openssl(&format!(
+            "{sign} {dates} -in server.csr -out server.crt -extensions server"
+        ));
         tls
     }
 
     /// Signs a request by the authority.
     fn sign(&self, name: &str) {
         let sign = "x509 -req -CA ca.crt -CAkey ca.key -CAcreateserial -extfile openssl.cnf";
-        self.openssl(&format!("{sign} -in {name}.csr -out {name}.crt -extensions {name}"));
+        self.openssl(&format!(
+            "{sign} -in {name}.csr -out {name}.crt -extensions {name}"
+        ));
     }
 
     fn openssl(&self, args: &str) {
         let mut command = Command::new("openssl");
-        command.args(args.split(' ')).args(["-days", "2"]).current_dir(&self.folder);
+        command
+            .args(args.split(' '))
+            .args(["-days", "2"])
+            .current_dir(&self.folder);
         if args.starts_with("req") {
-            command.args(["-config", "openssl.cnf", "-nodes", "-pkeyopt", "ec_paramgen_curve:prime256v1"]);
+            command.args([
+                "-config",
+                "openssl.cnf",
+                "-nodes",
+                "-pkeyopt",
+                "ec_paramgen_curve:prime256v1",
+            ]);
         }
         let made = command.output().expect("openssl");
-        assert!(made.status.success(), "{args}: {}", String::from_utf8_lossy(&made.stderr));
+        assert!(
+            made.status.success(),
+            "{args}: {}",
+            String::from_utf8_lossy(&made.stderr)
+        );
     }
 
     fn path(&self, file: &str) -> String {
@@ -101,7 +118,14 @@ impl Tls {
     /// certificate of its clients.
     pub fn options(&self) -> Vec<String> {
         let authority = self.authority();
-        let words = ["--tls-ca-cert-file", &authority, "--tls-replication", "yes", "--tls-cluster", "yes"];
+        let words = [
+            "--tls-ca-cert-file",
+            &authority,
+            "--tls-replication",
+            "yes",
+            "--tls-cluster",
+            "yes",
+        ];
         let words = words.into_iter().map(str::to_owned);
         self.beside().into_iter().chain(words).collect()
     }
@@ -110,7 +134,14 @@ impl Tls {
     pub fn beside(&self) -> Vec<String> {
         let certificate = self.path("server.crt");
         let key = self.path("server.key");
-        let words = ["--tls-cert-file", &certificate, "--tls-key-file", &key, "--tls-auth-clients", "no"];
+        let words = [
+            "--tls-cert-file",
+            &certificate,
+            "--tls-key-file",
+            &key,
+            "--tls-auth-clients",
+            "no",
+        ];
         words.map(str::to_owned).to_vec()
     }
 }

@@ -26,17 +26,34 @@ async fn the_token_is_judged_before_anything_else() {
         ("POST", MESSAGES, 400),
     ];
     for (method, path, status) in bad {
-        for token in [None, Some("wrong"), Some(""), Some(&WRITE_TOKEN[1..]), Some("canary-write-Pa55x")] {
+        for token in [
+            None,
+            Some("wrong"),
+            Some(""),
+            Some(&WRITE_TOKEN[1..]),
+            Some("canary-write-Pa55x"),
+        ] {
             let answer = server.call(method, path, token, "{").await;
             problem(&answer, 401);
-            assert!(answer.header("www-authenticate").is_some_and(|h| h.starts_with("Bearer")), "{answer:?}");
+            assert!(
+                answer
+                    .header("www-authenticate")
+                    .is_some_and(|h| h.starts_with("Bearer")),
+                "{answer:?}"
+            );
         }
         if method != "GET" {
             problem(&server.call(method, path, Some(READ_TOKEN), "{").await, 403);
         }
-        problem(&server.call(method, path, Some(WRITE_TOKEN), "{").await, status);
+        problem(
+            &server.call(method, path, Some(WRITE_TOKEN), "{").await,
+            status,
+        );
     }
-    assert!(server.recorder.injected.lock().is_empty(), "something was sent");
+    assert!(
+        server.recorder.injected.lock().is_empty(),
+        "something was sent"
+    );
     server.end().await;
 }
 
@@ -54,7 +71,8 @@ async fn a_malformed_authorization_is_no_authorization() {
         format!("x-authorization: Bearer {WRITE_TOKEN}\r\n"),
     ];
     for header in malformed {
-        let request = format!("GET /api/v1/routes HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{header}\r\n");
+        let request =
+            format!("GET /api/v1/routes HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{header}\r\n");
         problem(&server.raw(request).await, 401);
     }
     let request = format!(
@@ -67,11 +85,29 @@ async fn a_malformed_authorization_is_no_authorization() {
 #[tokio::test]
 async fn several_tokens_hold_at_once_for_rotation() {
     let server = TestServer::with(config(&["old-r", "new-r"], &["old-w", "new-w"])).await;
-    for (token, read, write) in
-        [("old-r", 200, 403), ("new-r", 200, 403), ("old-w", 200, 202), ("new-w", 200, 202), ("r", 401, 401)]
-    {
-        assert_eq!(server.call("GET", "/api/v1/routes", Some(token), "").await.status, read, "{token}");
-        assert_eq!(server.call("POST", MESSAGES, Some(token), "{}").await.status, write, "{token}");
+    for (token, read, write) in [
+        ("old-r", 200, 403),
+        ("new-r", 200, 403),
+        ("old-w", 200, 202),
+        ("new-w", 200, 202),
+        ("r", 401, 401),
+    ] {
+        assert_eq!(
+            server
+                .call("GET", "/api/v1/routes", Some(token), "")
+                .await
+                .status,
+            read,
+            "{token}"
+        );
+        assert_eq!(
+            server
+                .call("POST", MESSAGES, Some(token), "{}")
+                .await
+                .status,
+            write,
+            "{token}"
+        );
     }
     server.end().await;
     // Either kind alone closes the API too.
@@ -86,7 +122,9 @@ async fn several_tokens_hold_at_once_for_rotation() {
 async fn without_tokens_it_is_open_to_this_machine_and_to_no_web_page() {
     let server = TestServer::with(config(&[], &[])).await;
     for row in agreement::table() {
-        let answer = server.call(row.method, &row.concrete(), None, &row.body()).await;
+        let answer = server
+            .call(row.method, &row.concrete(), None, &row.body())
+            .await;
         assert!(row.is_answered(answer.status), "{answer:?}");
     }
     for (host, status) in [
@@ -99,7 +137,8 @@ async fn without_tokens_it_is_open_to_this_machine_and_to_no_web_page() {
         ("127.0.0.1.example", 403),
         ("?", 403),
     ] {
-        let request = format!("GET /api/v1/routes HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+        let request =
+            format!("GET /api/v1/routes HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
         assert_eq!(server.raw(request).await.status, status, "{host}");
     }
     // A request that a page of another origin may post without asking first.
@@ -118,24 +157,42 @@ async fn off_loopback_it_does_not_start_without_a_token() {
     let listen: SocketAddr = "0.0.0.0:0".parse().expect("an address");
     let tasks = Tasks::default();
     let shutdown = Shutdown::default();
-    let open = Config { listen, ..config(&[], &[]) };
-    let error = start(&open, state().0, &tasks, shutdown.clone()).await.expect_err("refused");
+    let open = Config {
+        listen,
+        ..config(&[], &[])
+    };
+    let error = start(&open, state().0, &tasks, shutdown.clone())
+        .await
+        .expect_err("refused");
     assert!(matches!(error, ListenError::Unprotected(_)), "{error}");
     for closed in [config(&[READ_TOKEN], &[]), config(&[], &[WRITE_TOKEN])] {
         let closed = Config { listen, ..closed };
-        start(&closed, state().0, &tasks, shutdown.clone()).await.expect("started");
+        start(&closed, state().0, &tasks, shutdown.clone())
+            .await
+            .expect("started");
     }
     shutdown.begin();
-    assert_eq!(tasks.ended(std::time::Duration::from_secs(30)).await, Ok(()));
+    assert_eq!(
+        tasks.ended(std::time::Duration::from_secs(30)).await,
+        Ok(())
+    );
 }
 
 #[tokio::test]
 async fn a_taken_port_is_named() {
     let server = TestServer::start().await;
-    let taken = Config { listen: server.address, ..config(&[], &[]) };
-    let error = start(&taken, state().0, &Tasks::default(), Shutdown::default()).await.expect_err("refused");
+    let taken = Config {
+        listen: server.address,
+        ..config(&[], &[])
+    };
+    let error = start(&taken, state().0, &Tasks::default(), Shutdown::default())
+        .await
+        .expect_err("refused");
     let text = error.to_string();
-    assert!(text.contains(&server.address.to_string()) && text.contains("admin.listen"), "{text}");
+    assert!(
+        text.contains(&server.address.to_string()) && text.contains("admin.listen"),
+        "{text}"
+    );
     server.end().await;
 }
 
@@ -148,7 +205,14 @@ async fn every_error_is_a_problem() {
     problem(&answer, 405);
     assert_eq!(answer.header("allow"), Some("GET,HEAD"));
     let detail = problem(
-        &server.call("POST", "/api/v1/routes/no%0aroute/messages", Some(WRITE_TOKEN), "{}").await,
+        &server
+            .call(
+                "POST",
+                "/api/v1/routes/no%0aroute/messages",
+                Some(WRITE_TOKEN),
+                "{}",
+            )
+            .await,
         404,
     );
     assert!(detail.contains(r"`no\nroute`"), "{detail}");
@@ -165,12 +229,23 @@ async fn every_error_is_a_problem() {
         (r#"{"id":"a","id":"b"}"#, "duplicate field `id`"),
         (r#"{"body":"a"} x"#, "trailing"),
     ] {
-        let detail = problem(&server.call("POST", MESSAGES, Some(WRITE_TOKEN), body).await, 400);
+        let detail = problem(
+            &server.call("POST", MESSAGES, Some(WRITE_TOKEN), body).await,
+            400,
+        );
         assert!(detail.contains(part), "{body}: {detail}");
     }
     let large = format!(r#"{{"body":"{}"}}"#, "x".repeat(2 * 1024 * 1024));
-    problem(&server.call("POST", MESSAGES, Some(WRITE_TOKEN), &large).await, 413);
-    assert!(server.recorder.injected.lock().is_empty(), "something was sent");
+    problem(
+        &server
+            .call("POST", MESSAGES, Some(WRITE_TOKEN), &large)
+            .await,
+        413,
+    );
+    assert!(
+        server.recorder.injected.lock().is_empty(),
+        "something was sent"
+    );
     server.end().await;
 }
 
@@ -178,9 +253,18 @@ async fn every_error_is_a_problem() {
 async fn a_panic_in_a_call_is_a_500_and_the_process_goes_on() {
     let server = TestServer::start().await;
     *server.recorder.behaviour.lock() = InjectBehaviour::Panic;
-    problem(&server.call("POST", MESSAGES, Some(WRITE_TOKEN), "{}").await, 500);
+    problem(
+        &server.call("POST", MESSAGES, Some(WRITE_TOKEN), "{}").await,
+        500,
+    );
     *server.recorder.behaviour.lock() = InjectBehaviour::Confirm;
-    assert_eq!(server.call("POST", MESSAGES, Some(WRITE_TOKEN), "{}").await.status, 202);
+    assert_eq!(
+        server
+            .call("POST", MESSAGES, Some(WRITE_TOKEN), "{}")
+            .await
+            .status,
+        202
+    );
     server.end().await;
 }
 
@@ -195,26 +279,43 @@ async fn no_token_stands_in_any_answer_or_log_line() {
         InjectBehaviour::Fail(InjectError::Refused("no such topic".to_owned())),
     ] {
         *server.recorder.behaviour.lock() = behaviour;
-        for token in
-            [None, Some(READ_TOKEN), Some(WRITE_TOKEN), Some("canary-wrong-Pa55"), Some("canary-\u{e9}-Pa55")]
-        {
+        for token in [
+            None,
+            Some(READ_TOKEN),
+            Some(WRITE_TOKEN),
+            Some("canary-wrong-Pa55"),
+            Some("canary-\u{e9}-Pa55"),
+        ] {
             for row in agreement::table() {
                 for method in [row.method, "DELETE"] {
                     let answer = server.call(method, &row.concrete(), token, "{}").await;
                     said += &[answer.head, answer.body].join("\n");
                 }
             }
-            let request =
-                format!("GET /\u{1} HTTP/1.1\r\nauthorization: Bearer {}\r\n\r\n", token.unwrap_or("-"));
+            let request = format!(
+                "GET /\u{1} HTTP/1.1\r\nauthorization: Bearer {}\r\n\r\n",
+                token.unwrap_or("-")
+            );
             said += &server.raw(request).await.head;
         }
     }
     server.end().await;
-    assert!(lines.text().contains("admin listens"), "the log was not captured");
-    assert!(lines.text().contains("panicked"), "the log was not captured");
+    assert!(
+        lines.text().contains("admin listens"),
+        "the log was not captured"
+    );
+    assert!(
+        lines.text().contains("panicked"),
+        "the log was not captured"
+    );
     said += &lines.text();
     for secret in [READ_TOKEN, WRITE_TOKEN, "Pa55"] {
         let at = said.find(secret);
-        assert_eq!(at, None, "{secret} in {}", &said[at.unwrap_or(0).saturating_sub(200)..]);
+        assert_eq!(
+            at,
+            None,
+            "{secret} in {}",
+            &said[at.unwrap_or(0).saturating_sub(200)..]
+        );
     }
 }

@@ -17,7 +17,9 @@ pub(super) struct TableRow {
 }
 
 pub(super) fn table() -> Vec<TableRow> {
-    let rows = include_str!("../mod.rs").lines().filter_map(|line| line.strip_prefix("//! | `"));
+    let rows = include_str!("../mod.rs")
+        .lines()
+        .filter_map(|line| line.strip_prefix("//! | `"));
     let rows = rows.map(|row| {
         let (call, rest) = row.split_once("` | ").expect("a call, then a role");
         let (method, path) = call.split_once(' ').expect("a method and a path");
@@ -30,7 +32,11 @@ pub(super) fn table() -> Vec<TableRow> {
 impl TableRow {
     /// The path for a route that is there.
     pub(super) fn concrete(&self) -> String {
-        let id = if self.path.starts_with("/api/v1/dead") { DEAD_ID } else { "order-7" };
+        let id = if self.path.starts_with("/api/v1/dead") {
+            DEAD_ID
+        } else {
+            "order-7"
+        };
         self.path.replace("{route}", "orders").replace("{id}", id)
     }
 
@@ -63,7 +69,11 @@ impl TableRow {
             "/dead/redrive",
             "/dead/drop",
         ];
-        if asks.iter().any(|end| self.path.ends_with(end)) { status == 503 } else { status < 300 }
+        if asks.iter().any(|end| self.path.ends_with(end)) {
+            status == 503
+        } else {
+            status < 300
+        }
     }
 }
 
@@ -73,12 +83,17 @@ fn description() -> Value {
 
 /// Checks that a committed document is as it is made now. With `UPDATE_DOCS` set it is written first.
 fn is_fresh(name: &str, made: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("docs")
+        .join(name);
     if std::env::var_os("UPDATE_DOCS").is_some() {
         std::fs::write(&path, made).expect("written");
     }
     let written = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(written == made, "docs/{name} is stale: UPDATE_DOCS=1 cargo test --lib fresh");
+    assert!(
+        written == made,
+        "docs/{name} is stale: UPDATE_DOCS=1 cargo test --lib fresh"
+    );
 }
 
 #[tokio::test]
@@ -88,13 +103,24 @@ async fn the_router_has_what_the_table_says_and_nothing_else() {
     let rows = table();
     for path in listed {
         for method in ["GET", "POST", "PUT", "PATCH", "DELETE"] {
-            let row = rows.iter().find(|row| (row.method, row.path) == (method, path));
+            let row = rows
+                .iter()
+                .find(|row| (row.method, row.path) == (method, path));
             let of_path = rows.iter().find(|row| row.path == path).expect("listed");
             let concrete = of_path.concrete();
             let body = row.map_or_else(|| "{}".to_owned(), TableRow::body);
-            let answer = server.call(method, &concrete, Some(WRITE_TOKEN), &body).await;
-            assert_eq!(answer.status != 405, row.is_some(), "{method} {path}: {answer:?}");
-            assert!(row.is_none_or(|row| row.is_answered(answer.status)), "{method} {path}: {answer:?}");
+            let answer = server
+                .call(method, &concrete, Some(WRITE_TOKEN), &body)
+                .await;
+            assert_eq!(
+                answer.status != 405,
+                row.is_some(),
+                "{method} {path}: {answer:?}"
+            );
+            assert!(
+                row.is_none_or(|row| row.is_answered(answer.status)),
+                "{method} {path}: {answer:?}"
+            );
         }
     }
     server.end().await;
@@ -106,7 +132,12 @@ async fn the_roles_of_the_table_hold() {
     for row in table() {
         let mut answers = Vec::new();
         for token in [None, Some("wrong"), Some(READ_TOKEN), Some(WRITE_TOKEN)] {
-            answers.push(server.call(row.method, &row.concrete(), token, &row.body()).await.status);
+            answers.push(
+                server
+                    .call(row.method, &row.concrete(), token, &row.body())
+                    .await
+                    .status,
+            );
         }
         let done = answers[3];
         let expected = match row.role {
@@ -128,12 +159,24 @@ fn openapi_describes_the_table() {
     for (path, methods) in description["paths"].as_object().expect("paths") {
         for (method, call) in methods.as_object().expect("methods") {
             let role = call["x-role"].as_str().expect("a role");
-            assert_eq!(call["security"] == serde_json::json!([]), role == "open", "{method} {path}");
+            assert_eq!(
+                call["security"] == serde_json::json!([]),
+                role == "open",
+                "{method} {path}"
+            );
             described.insert((method.to_uppercase(), path.clone(), role.to_owned()));
         }
     }
-    let listed: BTreeSet<_> =
-        table().iter().map(|row| (row.method.to_owned(), row.path.to_owned(), row.role.to_owned())).collect();
+    let listed: BTreeSet<_> = table()
+        .iter()
+        .map(|row| {
+            (
+                row.method.to_owned(),
+                row.path.to_owned(),
+                row.role.to_owned(),
+            )
+        })
+        .collect();
     assert_eq!(described, listed);
     assert_eq!(description["info"]["version"], env!("CARGO_PKG_VERSION"));
 }
@@ -142,25 +185,45 @@ fn openapi_describes_the_table() {
 async fn answers_have_the_members_that_openapi_promises() {
     let server = TestServer::start().await;
     let schemas = &description()["components"]["schemas"];
-    let members =
-        |answer: &Value| answer.as_object().expect("an object").keys().cloned().collect::<BTreeSet<_>>();
+    let members = |answer: &Value| {
+        answer
+            .as_object()
+            .expect("an object")
+            .keys()
+            .cloned()
+            .collect::<BTreeSet<_>>()
+    };
     let promised = |name: &str| members(&schemas[name]["properties"]);
-    server.readiness.part("redis", true).down("connection refused");
+    server
+        .readiness
+        .part("redis", true)
+        .down("connection refused");
     let ready = server.call("GET", "/readyz", None, "").await.json();
     assert_eq!(members(&ready), promised("Readiness"));
-    let route = server.call("GET", "/api/v1/routes/mail", Some(READ_TOKEN), "").await.json();
+    let route = server
+        .call("GET", "/api/v1/routes/mail", Some(READ_TOKEN), "")
+        .await
+        .json();
     assert_eq!(members(&route), promised("Route"));
     let sent = server.send("orders", serde_json::json!({})).await.json();
     assert_eq!(members(&sent), promised("Sent"));
-    let problem = server.send("orders", serde_json::json!({ "delay": "abc" })).await.json();
-    assert!(members(&problem).is_subset(&promised("Problem")), "{problem}");
+    let problem = server
+        .send("orders", serde_json::json!({ "delay": "abc" }))
+        .await
+        .json();
+    assert!(
+        members(&problem).is_subset(&promised("Problem")),
+        "{problem}"
+    );
     server.end().await;
 }
 
 /// The schema that a `$ref` names, or the schema itself.
 fn resolve<'a>(description: &'a Value, schema: &'a Value) -> &'a Value {
     match schema["$ref"].as_str() {
-        Some(name) => description.pointer(name.trim_start_matches('#')).expect("described"),
+        Some(name) => description
+            .pointer(name.trim_start_matches('#'))
+            .expect("described"),
         None => schema,
     }
 }
@@ -176,12 +239,23 @@ fn link(reference: &str) -> String {
 
 /// Writes the fields of a part of a schema, or where they stand.
 fn fields_of_part(page: &mut String, part: &Value) {
-    let optional =
-        part["oneOf"].as_array().and_then(|kinds| kinds.iter().find(|kind| kind["$ref"].is_string()));
+    let optional = part["oneOf"]
+        .as_array()
+        .and_then(|kinds| kinds.iter().find(|kind| kind["$ref"].is_string()));
     let named = optional.unwrap_or(part);
-    let Some(reference) = named["$ref"].as_str() else { return fields(page, "", part) };
-    let or_none = if optional.is_some() { ", or none of them" } else { "" };
-    let why = if named["description"].is_string() { ": " } else { "." };
+    let Some(reference) = named["$ref"].as_str() else {
+        return fields(page, "", part);
+    };
+    let or_none = if optional.is_some() {
+        ", or none of them"
+    } else {
+        ""
+    };
+    let why = if named["description"].is_string() {
+        ": "
+    } else {
+        "."
+    };
     writeln!(
         page,
         "\nIt has all fields of {}{or_none}{why}{}",
@@ -194,13 +268,26 @@ fn fields_of_part(page: &mut String, part: &Value) {
 /// Writes what a schema of this name has.
 fn fields(page: &mut String, name: &str, schema: &Value) {
     if let Some(values) = schema["enum"].as_array() {
-        let values: Vec<_> = values.iter().filter_map(Value::as_str).map(|v| format!("`{v}`")).collect();
-        writeln!(page, "\n{} One of {}.", one_line(&schema["description"]), values.join(", "))
-            .expect("into a string");
+        let values: Vec<_> = values
+            .iter()
+            .filter_map(Value::as_str)
+            .map(|v| format!("`{v}`"))
+            .collect();
+        writeln!(
+            page,
+            "\n{} One of {}.",
+            one_line(&schema["description"]),
+            values.join(", ")
+        )
+        .expect("into a string");
     }
     if let Some(kinds) = schema["oneOf"].as_array() {
         let kind = |kind: &Value| {
-            Some(format!("{}: {}", link(kind["$ref"].as_str()?), one_line(&kind["description"])))
+            Some(format!(
+                "{}: {}",
+                link(kind["$ref"].as_str()?),
+                one_line(&kind["description"])
+            ))
         };
         let kinds: Vec<_> = kinds.iter().filter_map(kind).collect();
         if !kinds.is_empty() {
@@ -232,7 +319,11 @@ fn kind_of(field: &Value, item: Option<&str>) -> String {
         return link(name);
     }
     let types = match &field["type"] {
-        Value::Array(kinds) => kinds.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" or "),
+        Value::Array(kinds) => kinds
+            .iter()
+            .filter_map(Value::as_str)
+            .collect::<Vec<_>>()
+            .join(" or "),
         kind => kind.as_str().unwrap_or_default().to_owned(),
     };
     match (&field["items"], item) {
@@ -243,13 +334,21 @@ fn kind_of(field: &Value, item: Option<&str>) -> String {
 }
 
 fn parameters(page: &mut String, parameters: &Value) {
-    let Some(parameters) = parameters.as_array().filter(|all| all.iter().any(|p| p["in"] != "path")) else {
+    let Some(parameters) = parameters
+        .as_array()
+        .filter(|all| all.iter().any(|p| p["in"] != "path"))
+    else {
         return;
     };
     writeln!(page, "\n| parameter | meaning |\n|---|---|").expect("into a string");
     for parameter in parameters {
         let name = parameter["name"].as_str().expect("a name");
-        writeln!(page, "| `{name}` | {} |", one_line(&parameter["description"])).expect("into a string");
+        writeln!(
+            page,
+            "| `{name}` | {} |",
+            one_line(&parameter["description"])
+        )
+        .expect("into a string");
     }
 }
 
@@ -257,7 +356,9 @@ fn reference(description: &Value) -> String {
     let mut page = format!(
         "# The API\n\nGenerated from [openapi.json](openapi.json), which a running replica serves at \
          `/api/v1/openapi.json`;\n`UPDATE_DOCS=1 cargo test --lib fresh` writes it anew.\n\n{}\n",
-        description["info"]["description"].as_str().expect("a description")
+        description["info"]["description"]
+            .as_str()
+            .expect("a description")
     );
     let text = one_line;
     for (path, methods) in description["paths"].as_object().expect("paths") {
@@ -265,7 +366,8 @@ fn reference(description: &Value) -> String {
             let method = method.to_uppercase();
             let role = text(&call["x-role"]);
             let summary = text(&call["summary"]);
-            write!(page, "\n## `{method} {path}`\n\n{summary}. Role: {role}.").expect("into a string");
+            write!(page, "\n## `{method} {path}`\n\n{summary}. Role: {role}.")
+                .expect("into a string");
             if call["description"].is_string() {
                 write!(page, " {}", text(&call["description"])).expect("into a string");
             }
@@ -275,18 +377,27 @@ fn reference(description: &Value) -> String {
             fields(&mut page, "", resolve(description, body));
             writeln!(page, "\n| status | answer |\n|---|---|").expect("into a string");
             for (status, answer) in call["responses"].as_object().expect("responses") {
-                let schema =
-                    answer["content"].as_object().and_then(|c| c.values().next()).map(|c| &c["schema"]);
+                let schema = answer["content"]
+                    .as_object()
+                    .and_then(|c| c.values().next())
+                    .map(|c| &c["schema"]);
                 let name = schema.and_then(|s| s["$ref"].as_str());
                 let link = name.map(|n| format!(" {}", link(n))).unwrap_or_default();
-                writeln!(page, "| {status} | {}{link} |", text(&answer["description"]))
-                    .expect("into a string");
+                writeln!(
+                    page,
+                    "| {status} | {}{link} |",
+                    text(&answer["description"])
+                )
+                .expect("into a string");
             }
         }
     }
     // The schemas of requests are shown with their calls.
     let sent = ["Send", "Reschedule"];
-    for (name, schema) in description["components"]["schemas"].as_object().expect("schemas") {
+    for (name, schema) in description["components"]["schemas"]
+        .as_object()
+        .expect("schemas")
+    {
         if !sent.contains(&name.as_str()) {
             write!(page, "\n## {name}\n").expect("into a string");
             fields(&mut page, name, schema);
@@ -308,24 +419,42 @@ fn the_reference_is_fresh() {
 #[test]
 fn the_reference_tells_each_field_of_each_schema() {
     fn names(schema: &Value, told: &mut BTreeSet<String>) {
-        told.extend(schema["properties"].as_object().into_iter().flatten().map(|(name, _)| name.clone()));
+        told.extend(
+            schema["properties"]
+                .as_object()
+                .into_iter()
+                .flatten()
+                .map(|(name, _)| name.clone()),
+        );
         for part in schema["allOf"].as_array().into_iter().flatten() {
             names(part, told);
         }
     }
     let description = description();
     let page = reference(&description);
-    let sections: BTreeMap<&str, &str> =
-        page.split("\n## ").filter_map(|section| section.split_once('\n')).collect();
-    for (name, schema) in description["components"]["schemas"].as_object().expect("schemas") {
-        let Some(section) = sections.get(name.as_str()) else { continue };
+    let sections: BTreeMap<&str, &str> = page
+        .split("\n## ")
+        .filter_map(|section| section.split_once('\n'))
+        .collect();
+    for (name, schema) in description["components"]["schemas"]
+        .as_object()
+        .expect("schemas")
+    {
+        let Some(section) = sections.get(name.as_str()) else {
+            continue;
+        };
         let mut told = BTreeSet::new();
         names(schema, &mut told);
-        let missing: Vec<_> =
-            told.iter().filter(|field| !section.contains(&format!("| `{field}` |"))).collect();
+        let missing: Vec<_> = told
+            .iter()
+            .filter(|field| !section.contains(&format!("| `{field}` |")))
+            .collect();
         assert!(missing.is_empty(), "{name}: {missing:?}");
         let says = section.contains('`') || section.contains("](#") || schema["type"].is_array();
         assert!(says, "{name} says nothing: {section}");
-        assert!(!section.contains("| array |"), "{name}: an array of what? {section}");
+        assert!(
+            !section.contains("| array |"),
+            "{name}: an array of what? {section}"
+        );
     }
 }

@@ -13,7 +13,11 @@ async fn the_console_is_open_whole_and_under_strict_rules() {
         "{page:?}"
     );
     let policy = page.header("content-security-policy").expect("a policy");
-    for rule in ["default-src 'none'", "script-src 'self'", "frame-ancestors 'none'"] {
+    for rule in [
+        "default-src 'none'",
+        "script-src 'self'",
+        "frame-ancestors 'none'",
+    ] {
         assert!(policy.contains(rule), "{policy}");
     }
     assert!(!policy.contains("unsafe"), "{policy}");
@@ -26,24 +30,44 @@ async fn the_console_is_open_whole_and_under_strict_rules() {
         assert_eq!(page.header(name), Some(value), "{name}");
     }
     let tag = page.header("etag").expect("a tag").to_owned();
-    let again = server.call_with("GET", "/", &[("if-none-match", &tag)], "").await;
+    let again = server
+        .call_with("GET", "/", &[("if-none-match", &tag)], "")
+        .await;
     assert_eq!((again.status, again.body.len()), (304, 0), "{again:?}");
 
     // Every file that the page names is there, and none of another host.
     let is_file = |text: &&str| matches!(text.rsplit('.').next(), Some("js" | "css" | "svg"));
     let named: Vec<&str> = page.body.split('"').filter(is_file).collect();
     for kind in ["js", "css"] {
-        assert!(named.iter().any(|name| name.rsplit('.').next() == Some(kind)), "{kind}: {named:?}");
+        assert!(
+            named
+                .iter()
+                .any(|name| name.rsplit('.').next() == Some(kind)),
+            "{kind}: {named:?}"
+        );
     }
     for name in named {
         let file = server.call("GET", &format!("/{name}"), None, "").await;
         assert_eq!(file.status, 200, "{name}");
-        assert_eq!(file.header("content-security-policy"), Some(policy), "{name}");
+        assert_eq!(
+            file.header("content-security-policy"),
+            Some(policy),
+            "{name}"
+        );
     }
-    assert!(!page.body.contains("http://") && !page.body.contains("https://"), "{}", page.body);
+    assert!(
+        !page.body.contains("http://") && !page.body.contains("https://"),
+        "{}",
+        page.body
+    );
 
     problem(&server.call("POST", "/", None, "{}").await, 405);
-    for nothing in ["/nothing", "/../Cargo.toml", "/..%2fmod.rs", "/console/index.html"] {
+    for nothing in [
+        "/nothing",
+        "/../Cargo.toml",
+        "/..%2fmod.rs",
+        "/console/index.html",
+    ] {
         problem(&server.call("GET", nothing, None, "").await, 404);
     }
     server.end().await;
@@ -52,11 +76,22 @@ async fn the_console_is_open_whole_and_under_strict_rules() {
 #[tokio::test]
 async fn a_session_tells_the_caller_what_it_may_do() {
     let server = TestServer::start().await;
-    for (token, role, who) in [(READ_TOKEN, "read", "read token"), (WRITE_TOKEN, "write", "write token")] {
+    for (token, role, who) in [
+        (READ_TOKEN, "read", "read token"),
+        (WRITE_TOKEN, "write", "write token"),
+    ] {
         let answer = server.call("GET", "/api/v1/session", Some(token), "").await;
         let session = answer.json();
-        assert_eq!((answer.status, &session["role"], &session["tokens"]), (200, &role.into(), &true.into()));
-        assert!(session["who"].as_str().is_some_and(|name| name.starts_with(who)), "{session}");
+        assert_eq!(
+            (answer.status, &session["role"], &session["tokens"]),
+            (200, &role.into(), &true.into())
+        );
+        assert!(
+            session["who"]
+                .as_str()
+                .is_some_and(|name| name.starts_with(who)),
+            "{session}"
+        );
     }
     server.end().await;
 }
@@ -65,9 +100,16 @@ async fn a_session_tells_the_caller_what_it_may_do() {
 async fn a_page_of_another_site_may_call_nothing_whatever_token_it_has() {
     let server = TestServer::start().await;
     let token = format!("Bearer {WRITE_TOKEN}");
-    for (site, status) in [("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)] {
+    for (site, status) in [
+        ("cross-site", 403),
+        ("same-site", 403),
+        ("same-origin", 200),
+        ("none", 200),
+    ] {
         let headers = [("authorization", token.as_str()), ("sec-fetch-site", site)];
-        let answer = server.call_with("GET", "/api/v1/session", &headers, "").await;
+        let answer = server
+            .call_with("GET", "/api/v1/session", &headers, "")
+            .await;
         assert_eq!(answer.status, status, "{site}: {answer:?}");
     }
     server.end().await;

@@ -60,7 +60,11 @@ impl Attack {
             Self::Silence => Vec::new(),
             Self::EverySixSeconds => asked("/livez").into_bytes(),
             Self::NeverRead => asked("/api/v1/openapi.json").repeat(100).into_bytes(),
-            Self::TlsHello => [&b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"[..], &[0x5a; 512]].concat(),
+            Self::TlsHello => [
+                &b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"[..],
+                &[0x5a; 512],
+            ]
+            .concat(),
             Self::Http2Preface => b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec(),
             Self::Binary => (0..=u8::MAX).cycle().take(4096).collect(),
             Self::HalfAHead => [&b"GET /livez HTTP/1.1\r\nx: "[..], &vec![b'x'; 900_000]].concat(),
@@ -131,8 +135,11 @@ async fn probes_answer_beside_every_crowd() {
             let attackers = Tasks::default();
             let end = Shutdown::default();
             for n in 0..ATTACKERS {
-                let from =
-                    if one { Ipv4Addr::LOCALHOST } else { Ipv4Addr::from_bits(0x7f01_0000 + n as u32) };
+                let from = if one {
+                    Ipv4Addr::LOCALHOST
+                } else {
+                    Ipv4Addr::from_bits(0x7f01_0000 + n as u32)
+                };
                 let ended = end.clone();
                 attackers.spawn("attacker", async move {
                     tokio::select! {
@@ -149,7 +156,10 @@ async fn probes_answer_beside_every_crowd() {
                     Ok(Err(error)) => failed.push(error.to_string()),
                     Err(_) => failed.push("no answer".to_owned()),
                 }
-                assert!(failed.len() <= MAX_FAILED_PROBES, "{kind:?}, one address {one}: {failed:?}");
+                assert!(
+                    failed.len() <= MAX_FAILED_PROBES,
+                    "{kind:?}, one address {one}: {failed:?}"
+                );
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
             end.begin();
@@ -163,7 +173,10 @@ async fn probes_answer_beside_every_crowd() {
 #[test]
 fn probes_answer_while_every_worker_of_the_relay_is_blocked() {
     const WORKERS: usize = 2;
-    let relay = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build();
+    let relay = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(WORKERS)
+        .enable_all()
+        .build();
     let relay = relay.expect("a runtime");
     let tasks = Tasks::default().on(relay.handle());
     let shutdown = Shutdown::default();
@@ -183,15 +196,22 @@ fn probes_answer_while_every_worker_of_the_relay_is_blocked() {
         releases.push(release);
     }
     for _ in 0..WORKERS {
-        begun.recv_timeout(Duration::from_secs(30)).expect("a worker is blocked");
+        begun
+            .recv_timeout(Duration::from_secs(30))
+            .expect("a worker is blocked");
     }
     for path in ["/livez", "/readyz", "/metrics", "/api/v1/routes"] {
         let mut stream = std::net::TcpStream::connect(address).expect("connected");
-        stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a deadline");
-        let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+        stream
+            .set_read_timeout(Some(Duration::from_secs(10)))
+            .expect("a deadline");
+        let request =
+            format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).expect("written");
         let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap_or_else(|error| panic!("{path}: {error}"));
+        stream
+            .read_to_string(&mut answer)
+            .unwrap_or_else(|error| panic!("{path}: {error}"));
         assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");
     }
     drop(releases);
@@ -221,15 +241,27 @@ async fn an_address_with_too_many_calls_under_way_gets_probes_and_others_get_eve
         held.push(held_call(&server, Ipv4Addr::LOCALHOST).await);
     }
     for path in ["/livez", "/metrics"] {
-        assert_eq!(server.call("GET", path, None, "").await.status, 200, "{path}");
+        assert_eq!(
+            server.call("GET", path, None, "").await.status,
+            200,
+            "{path}"
+        );
     }
-    problem(&server.call("GET", "/api/v1/routes", Some(READ_TOKEN), "").await, 429);
+    problem(
+        &server
+            .call("GET", "/api/v1/routes", Some(READ_TOKEN), "")
+            .await,
+        429,
+    );
     let other = Ipv4Addr::new(127, 0, 0, 2);
     for _ in 0..MAX_OF_ONE_NETWORK {
         held.push(held_call(&server, other).await);
     }
     let metrics = server.call("GET", "/metrics", None, "").await.body;
-    assert!(metrics.contains("postdate_admin_refused_total{reason=\"address\"} 1\n"), "{metrics}");
+    assert!(
+        metrics.contains("postdate_admin_refused_total{reason=\"address\"} 1\n"),
+        "{metrics}"
+    );
     for _ in &held {
         server.recorder.release.notify_one();
         tokio::task::yield_now().await;
@@ -244,10 +276,20 @@ async fn refused_calls_are_counted_and_told_in_one_line() {
     let (lines, _guard) = capture();
     let server = TestServer::start().await;
     for _ in 0..7 {
-        problem(&server.call("GET", "/api/v1/routes", Some("wrong"), "").await, 401);
+        problem(
+            &server
+                .call("GET", "/api/v1/routes", Some("wrong"), "")
+                .await,
+            401,
+        );
     }
     for _ in 0..3 {
-        problem(&server.call("DELETE", "/api/v1/routes", Some(READ_TOKEN), "").await, 403);
+        problem(
+            &server
+                .call("DELETE", "/api/v1/routes", Some(READ_TOKEN), "")
+                .await,
+            403,
+        );
     }
     let metrics = server.call("GET", "/metrics", None, "").await.body;
     for (reason, count) in [("unauthorized", 7), ("forbidden", 3)] {
@@ -255,15 +297,24 @@ async fn refused_calls_are_counted_and_told_in_one_line() {
         assert!(metrics.contains(&sample), "{sample} in {metrics}");
     }
     let text = lines.text();
-    let told: Vec<&str> = text.lines().filter(|line| line.contains("admin refused a caller")).collect();
+    let told: Vec<&str> = text
+        .lines()
+        .filter(|line| line.contains("admin refused a caller"))
+        .collect();
     assert_eq!(told.len(), 2, "{told:?}");
-    assert!(told[0].contains("reason=\"unauthorized\" from=127.0.0.1"), "{told:?}");
+    assert!(
+        told[0].contains("reason=\"unauthorized\" from=127.0.0.1"),
+        "{told:?}"
+    );
     server.end().await;
 }
 
 #[tokio::test]
 async fn the_probes_have_an_address_of_their_own_if_one_is_configured() {
-    let probes = super::super::Config { probe_listen: Some(([127, 0, 0, 1], 0).into()), ..config(&[], &[]) };
+    let probes = super::super::Config {
+        probe_listen: Some(([127, 0, 0, 1], 0).into()),
+        ..config(&[], &[])
+    };
     let server = TestServer::with(probes).await;
     let address = server.addresses.probes.expect("configured");
     let mut silent = Vec::new();
@@ -279,7 +330,10 @@ async fn the_probes_have_an_address_of_their_own_if_one_is_configured() {
     ] {
         let answer = tokio::time::timeout(Duration::from_secs(5), probe(address, path)).await;
         let answer = answer.expect("in time").expect("answered");
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{path}: {answer}");
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status}")),
+            "{path}: {answer}"
+        );
     }
     server.end().await;
 }
@@ -288,18 +342,27 @@ async fn the_probes_have_an_address_of_their_own_if_one_is_configured() {
 async fn an_answer_is_under_way_until_its_last_byte_is_written() {
     let server = TestServer::start().await;
     let mut kept = TcpStream::connect(server.address).await.expect("connected");
-    kept.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("written");
+    kept.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+        .await
+        .expect("written");
     let mut answer = [0; 256];
     assert!(kept.read(&mut answer).await.expect("answered") > 0);
     assert_eq!(server.connections.responding(), [false]);
-    let mut unread = connect(Ipv4Addr::LOCALHOST, server.address).await.expect("connected");
-    unread.write_all(&Attack::NeverRead.bytes()).await.expect("written");
+    let mut unread = connect(Ipv4Addr::LOCALHOST, server.address)
+        .await
+        .expect("connected");
+    unread
+        .write_all(&Attack::NeverRead.bytes())
+        .await
+        .expect("written");
     let under_way = async {
         while server.connections.responding() != [false, true] {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), under_way).await.expect("the buffers fill up");
+    tokio::time::timeout(Duration::from_secs(30), under_way)
+        .await
+        .expect("the buffers fill up");
     drop((kept, unread));
     server.end().await;
 }

@@ -14,14 +14,22 @@ async fn get(server: &TestServer, path: &str) -> (u16, Value) {
 
 async fn post(server: &TestServer, action: &str, body: Value) -> (u16, Value) {
     let path = format!("/api/v1/dead/{action}");
-    let answer = server.call("POST", &path, Some(WRITE_TOKEN), &body.to_string()).await;
+    let answer = server
+        .call("POST", &path, Some(WRITE_TOKEN), &body.to_string())
+        .await;
     (answer.status, answer.json())
 }
 
 /// A cursor that the list of all dead letters could have given.
 fn cursor_of_all() -> String {
     let id = DeadId::parse(DEAD_ID).expect("an id");
-    let written = write_mark(&DeadMark { at: UnixMs(1000), id }, &DeadLetterFilter::default());
+    let written = write_mark(
+        &DeadMark {
+            at: UnixMs(1000),
+            id,
+        },
+        &DeadLetterFilter::default(),
+    );
     written.unwrap_or_else(|_| panic!("written"))
 }
 
@@ -40,14 +48,27 @@ async fn what_cannot_be_is_refused_with_a_sentence() {
     ] {
         let (status, problem) = get(&server, &format!("/api/v1/dead?{query}")).await;
         assert_eq!(status, 400, "{query}: {problem}");
-        assert!(problem["detail"].as_str().expect("a sentence").contains(says), "{query}: {problem}");
+        assert!(
+            problem["detail"]
+                .as_str()
+                .expect("a sentence")
+                .contains(says),
+            "{query}: {problem}"
+        );
     }
     let cursor = cursor_of_all();
-    let (status, problem) = get(&server, &format!("/api/v1/dead?route=orders&cursor={cursor}")).await;
+    let (status, problem) = get(
+        &server,
+        &format!("/api/v1/dead?route=orders&cursor={cursor}"),
+    )
+    .await;
     assert_eq!(status, 400, "{problem}");
     let (status, problem) = get(&server, &format!("/api/v1/dead?cursor={cursor}")).await;
     assert_eq!(status, 503, "its own list takes it: {problem}");
-    assert_eq!(get(&server, "/api/v1/dead?route=ordes").await.1["nearest"], "orders");
+    assert_eq!(
+        get(&server, "/api/v1/dead?route=ordes").await.1["nearest"],
+        "orders"
+    );
     for (path, expected) in [
         ("order-3?route=ordes".to_owned(), 404),
         ("order-3?bod=true".to_owned(), 400),
@@ -78,8 +99,18 @@ async fn an_action_must_say_which_dead_letters() {
             let (status, problem) = post(&server, action, body.clone()).await;
             assert_eq!(status, 400, "{body}: {problem}");
         }
-        assert_eq!(post(&server, action, json!({ "filter": { "route": "ordes" } })).await.0, 404);
+        assert_eq!(
+            post(&server, action, json!({ "filter": { "route": "ordes" } }))
+                .await
+                .0,
+            404
+        );
     }
-    assert_eq!(post(&server, "drop", json!({ "ids": [DEAD_ID], "target": "x" })).await.0, 400);
+    assert_eq!(
+        post(&server, "drop", json!({ "ids": [DEAD_ID], "target": "x" }))
+            .await
+            .0,
+        400
+    );
     server.end().await;
 }

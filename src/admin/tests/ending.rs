@@ -20,7 +20,9 @@ async fn an_open_request_is_answered_and_an_idle_connection_closes() {
     let server = TestServer::start().await;
     *server.recorder.behaviour.lock() = InjectBehaviour::Hold;
     let mut idle = TcpStream::connect(server.address).await.expect("connected");
-    idle.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("written");
+    idle.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+        .await
+        .expect("written");
     let mut first = [0; 12];
     idle.read_exact(&mut first).await.expect("answered");
     assert_eq!(&first, b"HTTP/1.1 200");
@@ -29,7 +31,10 @@ async fn an_open_request_is_answered_and_an_idle_connection_closes() {
         server.shutdown.begin();
         let mut rest = Vec::new();
         idle.read_to_end(&mut rest).await.expect("closed in order");
-        assert!(TcpStream::connect(server.address).await.is_err(), "it still listens");
+        assert!(
+            TcpStream::connect(server.address).await.is_err(),
+            "it still listens"
+        );
         server.recorder.release.notify_one();
     };
     let (answer, ()) = tokio::join!(server.send("orders", json!({})), end);
@@ -44,8 +49,13 @@ async fn a_waiting_send_is_answered_when_draining_begins() {
         server.recorder.arrived.notified().await;
         server.shutdown.begin();
     };
-    let (answer, ()) =
-        tokio::join!(server.send("orders", json!({ "id": "a", "delay": 60_000, "wait": true })), end);
+    let (answer, ()) = tokio::join!(
+        server.send(
+            "orders",
+            json!({ "id": "a", "delay": 60_000, "wait": true })
+        ),
+        end
+    );
     let detail = problem(&answer, 503);
     assert!(detail.contains("was sent"), "{detail}");
     assert_eq!(answer.json()["id"], "a");
@@ -89,7 +99,10 @@ async fn force_cuts_what_is_still_open() {
 async fn a_request_whose_head_does_not_come_is_cut() {
     let server = TestServer::start().await;
     let mut stream = TcpStream::connect(server.address).await.expect("connected");
-    stream.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("written");
+    stream
+        .write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+        .await
+        .expect("written");
     let mut first = [0; 12];
     stream.read_exact(&mut first).await.expect("answered");
     stream.write_all(b"GET /livez HT").await.expect("written");

@@ -17,17 +17,32 @@ use super::testing::HttpAnswer;
 fn problem(answer: &HttpAnswer, status: u16) -> String {
     assert_eq!(answer.status, status, "{answer:?}");
     guarded(answer);
-    assert_eq!(answer.header("content-type"), Some("application/problem+json"), "{answer:?}");
+    assert_eq!(
+        answer.header("content-type"),
+        Some("application/problem+json"),
+        "{answer:?}"
+    );
     let problem = answer.json();
     assert_eq!(problem["type"], "about:blank");
     assert_eq!(problem["status"], status);
-    assert!(problem["title"].as_str().is_some_and(|t| !t.is_empty()), "{answer:?}");
+    assert!(
+        problem["title"].as_str().is_some_and(|t| !t.is_empty()),
+        "{answer:?}"
+    );
     let detail = problem["detail"].as_str().unwrap_or_default().to_owned();
     assert!(detail.len() > 10, "{answer:?}");
     detail
 }
 
 fn guarded(answer: &HttpAnswer) {
-    assert_eq!(answer.header("cache-control"), Some("no-store"), "{answer:?}");
-    assert_eq!(answer.header("x-content-type-options"), Some("nosniff"), "{answer:?}");
+    assert_eq!(
+        answer.header("cache-control"),
+        Some("no-store"),
+        "{answer:?}"
+    );
+    assert_eq!(
+        answer.header("x-content-type-options"),
+        Some("nosniff"),
+        "{answer:?}"
+    );
 }

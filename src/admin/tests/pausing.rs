@@ -17,10 +17,20 @@ async fn what_cannot_be_paused_is_said() {
             let answer = server.call("POST", &path, Some(WRITE_TOKEN), body).await;
             let problem = answer.json();
             let detail = problem["detail"].as_str().expect("a sentence");
-            assert!(answer.status == status && detail.contains(part), "{path} {body}: {problem}");
+            assert!(
+                answer.status == status && detail.contains(part),
+                "{path} {body}: {problem}"
+            );
         }
     }
-    let read = server.call("POST", "/api/v1/routes/orders/pause", Some(READ_TOKEN), "{}").await;
+    let read = server
+        .call(
+            "POST",
+            "/api/v1/routes/orders/pause",
+            Some(READ_TOKEN),
+            "{}",
+        )
+        .await;
     assert_eq!(read.status, 403);
     server.end().await;
 }

@@ -19,27 +19,35 @@ async fn readiness_names_each_part_and_says_why_not() {
     kafka.down("connection refused");
     let part = |name: &str, state: &str| json!({ "name": name, "state": state });
     let (status, mut body) = ready().await;
-    let since = body["parts"][0].as_object_mut().and_then(|part| part.remove("since"));
+    let since = body["parts"][0]
+        .as_object_mut()
+        .and_then(|part| part.remove("since"));
     assert!(
         since.is_some_and(|since| since.as_str().is_some_and(|since| since.ends_with('Z'))),
         "since when"
     );
     let waiting = json!({ "name": "kafka:main", "state": "waiting", "why": "connection refused" });
-    let expected = json!({ "ready": false, "draining": false, "parts": [waiting, part("redis", "up")] });
+    let expected =
+        json!({ "ready": false, "draining": false, "parts": [waiting, part("redis", "up")] });
     assert_eq!((status, body), (503, expected));
     kafka.up();
-    let body =
-        json!({ "ready": true, "draining": false, "parts": [part("kafka:main", "up"), part("redis", "up")] });
+    let body = json!({ "ready": true, "draining": false, "parts": [part("kafka:main", "up"), part("redis", "up")] });
     assert_eq!(ready().await, (200, body));
     kafka.down("gone");
     let (status, body) = ready().await;
-    assert_eq!((status, &body["parts"][0]["state"]), (200, &json!("degraded")));
+    assert_eq!(
+        (status, &body["parts"][0]["state"]),
+        (200, &json!("degraded"))
+    );
     redis.down("gone");
     assert_eq!(ready().await.0, 503);
     redis.up();
     server.readiness.drain();
     let (status, body) = ready().await;
-    assert_eq!((status, &body["ready"], &body["draining"]), (503, &json!(false), &json!(true)));
+    assert_eq!(
+        (status, &body["ready"], &body["draining"]),
+        (503, &json!(false), &json!(true))
+    );
     let live = server.call("GET", "/livez", None, "").await;
     assert_eq!((live.status, live.json()), (200, json!({ "live": true })));
     server.end().await;
@@ -55,9 +63,18 @@ async fn metrics_are_open_metrics() {
     assert_eq!(answer.status, 200);
     guarded(&answer);
     let kind = answer.header("content-type");
-    assert_eq!(kind, Some("application/openmetrics-text; version=1.0.0; charset=utf-8"));
+    assert_eq!(
+        kind,
+        Some("application/openmetrics-text; version=1.0.0; charset=utf-8")
+    );
     assert!(answer.body.ends_with("# EOF\n"), "{}", answer.body);
-    assert!(answer.body.contains("postdate_stored_total{route=\"mail\"} 3\n"), "{}", answer.body);
+    assert!(
+        answer
+            .body
+            .contains("postdate_stored_total{route=\"mail\"} 3\n"),
+        "{}",
+        answer.body
+    );
     let head = server.call("HEAD", "/metrics", None, "").await;
     assert_eq!((head.status, head.body.as_str()), (200, ""));
     server.end().await;
@@ -66,16 +83,31 @@ async fn metrics_are_open_metrics() {
 #[tokio::test]
 async fn a_route_is_shown_in_the_words_of_the_configuration() {
     let server = TestServer::start().await;
-    let (_, mail) = server.metrics.routes().find(|(name, _)| name.as_str() == "mail").expect("configured");
+    let (_, mail) = server
+        .metrics
+        .routes()
+        .find(|(name, _)| name.as_str() == "mail")
+        .expect("configured");
     mail.pending.set(7);
     mail.in_flight.set(2);
     mail.dead.set(1);
     mail.ingress_paused("max_pending", true);
     mail.oldest_overdue.set(12.5);
-    server.readiness.side_part("source:mail").down("topic t is missing");
-    server.readiness.side_part("source:orders").down("nothing of this route's");
-    server.readiness.side_part("target:main:mail/").down("it refuses");
-    let answer = server.call("GET", "/api/v1/routes/mail", Some(READ_TOKEN), "").await;
+    server
+        .readiness
+        .side_part("source:mail")
+        .down("topic t is missing");
+    server
+        .readiness
+        .side_part("source:orders")
+        .down("nothing of this route's");
+    server
+        .readiness
+        .side_part("target:main:mail/")
+        .down("it refuses");
+    let answer = server
+        .call("GET", "/api/v1/routes/mail", Some(READ_TOKEN), "")
+        .await;
     guarded(&answer);
     let expected = json!({
         "name": "mail",
@@ -102,12 +134,26 @@ async fn a_route_is_shown_in_the_words_of_the_configuration() {
         "troubles": ["source:mail: topic t is missing", "target:main:mail/: it refuses"],
     });
     assert_eq!((answer.status, answer.json()), (200, expected.clone()));
-    let list = server.call("GET", "/api/v1/routes", Some(READ_TOKEN), "").await.json();
-    let names: Vec<_> = list["items"].as_array().expect("items").iter().map(|r| r["name"].clone()).collect();
+    let list = server
+        .call("GET", "/api/v1/routes", Some(READ_TOKEN), "")
+        .await
+        .json();
+    let names: Vec<_> = list["items"]
+        .as_array()
+        .expect("items")
+        .iter()
+        .map(|r| r["name"].clone())
+        .collect();
     assert_eq!(names, ["mail", "orders", "renamed"]);
-    assert_eq!((&list["items"][0], &list["next"]), (&expected, &json!(null)));
+    assert_eq!(
+        (&list["items"][0], &list["next"]),
+        (&expected, &json!(null))
+    );
     let orders = &list["items"][1];
-    assert_eq!(orders["from"], json!({ "kafka": "main", "topic": "orders.delayed", "group": "postdate" }));
+    assert_eq!(
+        orders["from"],
+        json!({ "kafka": "main", "topic": "orders.delayed", "group": "postdate" })
+    );
     assert_eq!(orders["to"], json!({ "kafka": "main", "topic": "orders" }));
     server.end().await;
 }

@@ -10,7 +10,10 @@ use crate::domain::{Endpoint, RoutingKey, Target};
 /// Loops of all RabbitMQ connections whose management API is configured.
 pub(super) async fn loops(config: &Config) -> Vec<CheckFinding> {
     let used = crate::app::used_connections(&config.routes);
-    let used = config.rabbitmq.values().filter(|connection| used.contains(connection.name.as_str()));
+    let used = config
+        .rabbitmq
+        .values()
+        .filter(|connection| used.contains(connection.name.as_str()));
     let asked = used.filter_map(|connection| Some((connection, connection.management.as_deref()?)));
     let found = asked.map(async |(connection, management)| {
         let name = &connection.name;
@@ -33,7 +36,14 @@ fn of_connection(config: &Config, name: &str, bindings: &Bindings) -> Vec<CheckF
     let mut found = Vec::new();
     for route in &config.routes {
         for to in route.targets() {
-            let Target::Rabbitmq { connection, exchange, routing_key } = &**to else { continue };
+            let Target::Rabbitmq {
+                connection,
+                exchange,
+                routing_key,
+            } = &**to
+            else {
+                continue;
+            };
             // The configuration itself tells what the default exchange leads to.
             if connection != name || exchange.is_empty() {
                 continue;
@@ -43,12 +53,21 @@ fn of_connection(config: &Config, name: &str, bindings: &Bindings) -> Vec<CheckF
                 RoutingKey::Preserve | RoutingKey::Key => None,
             };
             for reader in &config.routes {
-                let Endpoint::Rabbitmq { connection, queue, .. } = &reader.from else { continue };
+                let Endpoint::Rabbitmq {
+                    connection, queue, ..
+                } = &reader.from
+                else {
+                    continue;
+                };
                 let reach = bindings.reach(exchange, key, queue);
                 if connection != name || reach == Reach::Never {
                     continue;
                 }
-                let leads = if reach == Reach::Surely { "leads" } else { "may lead, for some messages," };
+                let leads = if reach == Reach::Surely {
+                    "leads"
+                } else {
+                    "may lead, for some messages,"
+                };
                 let text = format!(
                     "routes.{}: a loop: its target, exchange {exchange:?}, {leads} by bindings to queue {queue:?}, \
                      which route `{}` reads",

@@ -13,7 +13,12 @@ struct ClusterIds(BTreeMap<String, String>);
 
 impl SameBroker for ClusterIds {
     fn same_kafka(&self, one: &str, other: &str) -> bool {
-        one != other && self.0.get(one).zip(self.0.get(other)).is_some_and(|(one, other)| one == other)
+        one != other
+            && self
+                .0
+                .get(one)
+                .zip(self.0.get(other))
+                .is_some_and(|(one, other)| one == other)
     }
 
     // The configuration compares virtual hosts, and AMQP has no word that would tell more.
@@ -25,7 +30,11 @@ impl SameBroker for ClusterIds {
 /// Conflicts between routes that use one cluster by two names.
 pub(super) async fn loops(config: &Config) -> Vec<CheckFinding> {
     let used = crate::app::used_connections(&config.routes);
-    let used: Vec<_> = config.kafka.values().filter(|at| used.contains(at.name.as_str())).collect();
+    let used: Vec<_> = config
+        .kafka
+        .values()
+        .filter(|at| used.contains(at.name.as_str()))
+        .collect();
     if used.len() < 2 {
         return Vec::new();
     }

@@ -26,17 +26,30 @@ impl UsedTopics {
     fn of(name: &str, routes: &[Arc<Route>]) -> Self {
         let mut used = Self::default();
         for route in routes {
-            if let Endpoint::Kafka { connection, topic, group } = &route.from
+            if let Endpoint::Kafka {
+                connection,
+                topic,
+                group,
+            } = &route.from
                 && connection == name
             {
-                used.topics.entry(topic.clone()).or_default().insert(source(route));
-                used.groups.entry(group.clone()).or_default().insert(topic.clone());
+                used.topics
+                    .entry(topic.clone())
+                    .or_default()
+                    .insert(source(route));
+                used.groups
+                    .entry(group.clone())
+                    .or_default()
+                    .insert(topic.clone());
             }
             for to in route.targets() {
                 if let Target::Kafka { connection, topic } = &**to
                     && connection == name
                 {
-                    used.topics.entry(topic.clone()).or_default().insert(target(route));
+                    used.topics
+                        .entry(topic.clone())
+                        .or_default()
+                        .insert(target(route));
                 }
             }
         }
@@ -54,9 +67,14 @@ pub(super) async fn check(connection: &Connection, routes: &[Arc<Route>]) -> Vec
     let used = UsedTopics::of(&connection.name, routes);
     let name = &connection.name;
     if used.topics.is_empty() {
-        return vec![CheckFinding::good(format!("kafka {name}: not tried, for no route uses it"))];
+        return vec![CheckFinding::good(format!(
+            "kafka {name}: not tried, for no route uses it"
+        ))];
     }
-    let found = match connection.find_topics(used.topics.keys().cloned().collect(), CHECK_DEADLINE).await {
+    let found = match connection
+        .find_topics(used.topics.keys().cloned().collect(), CHECK_DEADLINE)
+        .await
+    {
         Ok(found) => found,
         Err(why) => {
             let all = list(&used.topics.values().flatten().cloned().collect());
@@ -64,19 +82,39 @@ pub(super) async fn check(connection: &Connection, routes: &[Arc<Route>]) -> Vec
                 Some(sentence) => format!("{sentence} ({why})"),
                 None => format!("{why}; {}", advice(name, &why)),
             };
-            return vec![CheckFinding::bad(format!("kafka {name}: cannot be used ({all}): {told}"))];
+            return vec![CheckFinding::bad(format!(
+                "kafka {name}: cannot be used ({all}): {told}"
+            ))];
         }
     };
-    let there: BTreeSet<&String> =
-        found.iter().filter(|(_, s)| matches!(s, TopicState::There { .. })).map(|(t, _)| t).collect();
+    let there: BTreeSet<&String> = found
+        .iter()
+        .filter(|(_, s)| matches!(s, TopicState::There { .. }))
+        .map(|(t, _)| t)
+        .collect();
     let reading = used.groups.iter().map(|(group, topics)| {
-        let topics: Vec<String> = topics.iter().filter(|t| there.contains(t)).cloned().collect();
+        let topics: Vec<String> = topics
+            .iter()
+            .filter(|t| there.contains(t))
+            .cloned()
+            .collect();
         reading(connection, &used, group, topics)
     });
-    let read = used.groups.values().flatten().filter(|topic| there.contains(topic)).cloned().collect();
+    let read = used
+        .groups
+        .values()
+        .flatten()
+        .filter(|topic| there.contains(topic))
+        .cloned()
+        .collect();
     let (reading, bombs) = tokio::join!(join_all(reading), large_batches(connection, routes, read));
-    let found = found.iter().map(|(topic, state)| judge(name, topic, &used.users(topic), state));
-    found.chain(reading.into_iter().flatten()).chain(bombs).collect()
+    let found = found
+        .iter()
+        .map(|(topic, state)| judge(name, topic, &used.users(topic), state));
+    found
+        .chain(reading.into_iter().flatten())
+        .chain(bombs)
+        .collect()
 }
 
 /// Warns of topics whose batches may be larger than what the consumer opens: compressed, or as they are.
@@ -121,12 +159,17 @@ fn opened_bytes(connection: &Connection, routes: &[Arc<Route>], topic: &str) -> 
         largest_record(routes.iter().filter(reads).map(|route| &**route))
     };
     let group = routes.iter().find_map(|route| match &route.from {
-        Endpoint::Kafka { connection: at, topic: read, group } if *at == connection.name && read == topic => {
-            Some(group)
-        }
+        Endpoint::Kafka {
+            connection: at,
+            topic: read,
+            group,
+        } if *at == connection.name && read == topic => Some(group),
         _ => None,
     })?;
-    connection.consumer_config(group, of_group(group)).ok().map(|config| open_bytes(&config))
+    connection
+        .consumer_config(group, of_group(group))
+        .ok()
+        .map(|config| open_bytes(&config))
 }
 
 fn advice(name: &str, why: &str) -> String {
@@ -134,7 +177,9 @@ fn advice(name: &str, why: &str) -> String {
     if lower.contains("authentication") || lower.contains("sasl") {
         format!("look at the user, the password and `sasl.mechanism` in `kafka.{name}.properties`")
     } else if lower.contains("ssl") || lower.contains("certificate") {
-        format!("look at `security.protocol` and the `ssl.` properties in `kafka.{name}.properties`")
+        format!(
+            "look at `security.protocol` and the `ssl.` properties in `kafka.{name}.properties`"
+        )
     } else {
         format!("is it running, and are `kafka.{name}.brokers` and `security.protocol` right?")
     }
@@ -152,9 +197,9 @@ fn judge(name: &str, topic: &str, users: &str, state: &TopicState) -> CheckFindi
             "kafka {name}: topic {topic} may not be seen ({users}); allow the connection's principal DESCRIBE and READ \
              on a source, DESCRIBE and WRITE on a target"
         )),
-        TopicState::Unreachable(why) => {
-            CheckFinding::bad(format!("kafka {name}: topic {topic} cannot be looked at ({users}): {why}"))
-        }
+        TopicState::Unreachable(why) => CheckFinding::bad(format!(
+            "kafka {name}: topic {topic} cannot be looked at ({users}): {why}"
+        )),
     }
 }
 
@@ -179,7 +224,9 @@ async fn reading(
         }
     };
     if obstacles.is_empty() {
-        return vec![CheckFinding::good(format!("kafka {name}: group {group} can read ({users})"))];
+        return vec![CheckFinding::good(format!(
+            "kafka {name}: group {group} can read ({users})"
+        ))];
     }
     let told = obstacles.into_iter().map(|obstacle| match obstacle {
         ReadObstacle::Group { why, denied } => {

@@ -14,13 +14,24 @@ use crate::lifecycle::Readiness;
 fn used_things(name: &str, routes: &[Arc<Route>]) -> BTreeMap<QueueOrExchange, BTreeSet<String>> {
     let mut used: BTreeMap<QueueOrExchange, BTreeSet<String>> = BTreeMap::new();
     for route in routes {
-        if let Endpoint::Rabbitmq { connection, queue, .. } = &route.from
+        if let Endpoint::Rabbitmq {
+            connection, queue, ..
+        } = &route.from
             && connection == name
         {
-            used.entry(QueueOrExchange::Queue(queue.clone())).or_default().insert(source(route));
+            used.entry(QueueOrExchange::Queue(queue.clone()))
+                .or_default()
+                .insert(source(route));
         }
         for to in route.targets() {
-            let Target::Rabbitmq { connection, exchange, routing_key } = &**to else { continue };
+            let Target::Rabbitmq {
+                connection,
+                exchange,
+                routing_key,
+            } = &**to
+            else {
+                continue;
+            };
             let thing = match (exchange.as_str(), routing_key) {
                 ("", RoutingKey::Fixed(queue)) => QueueOrExchange::Queue(queue.clone()),
                 ("", RoutingKey::Preserve | RoutingKey::Key) => continue,
@@ -37,7 +48,8 @@ fn used_things(name: &str, routes: &[Arc<Route>]) -> BTreeMap<QueueOrExchange, B
 /// Reports whether a route reads from the connection or publishes to it. A target that only messages name counts too.
 fn is_used(name: &str, routes: &[Arc<Route>]) -> bool {
     routes.iter().any(|route| {
-        let from = matches!(&route.from, Endpoint::Rabbitmq { connection, .. } if connection == name);
+        let from =
+            matches!(&route.from, Endpoint::Rabbitmq { connection, .. } if connection == name);
         from || route.to.connection() == name
     })
 }
@@ -46,15 +58,29 @@ fn is_used(name: &str, routes: &[Arc<Route>]) -> bool {
 pub(super) async fn check(connection: &Connection, routes: &[Arc<Route>]) -> Vec<CheckFinding> {
     let name = &connection.name;
     if !is_used(name, routes) {
-        return vec![CheckFinding::good(format!("rabbitmq {name}: not tried, for no route uses it"))];
+        return vec![CheckFinding::good(format!(
+            "rabbitmq {name}: not tried, for no route uses it"
+        ))];
     }
     let used = used_things(name, routes);
     let broker = Broker::new(connection.clone(), &Readiness::default());
-    match broker.look_for(used.keys().cloned().collect(), CHECK_DEADLINE).await {
-        Ok(found) if found.is_empty() => vec![CheckFinding::good(format!("rabbitmq {name}: is there"))],
+    match broker
+        .look_for(used.keys().cloned().collect(), CHECK_DEADLINE)
+        .await
+    {
+        Ok(found) if found.is_empty() => {
+            vec![CheckFinding::good(format!("rabbitmq {name}: is there"))]
+        }
         Ok(found) => found
             .iter()
-            .map(|(thing, there)| judge(name, thing, &used.get(thing).map(list).unwrap_or_default(), there))
+            .map(|(thing, there)| {
+                judge(
+                    name,
+                    thing,
+                    &used.get(thing).map(list).unwrap_or_default(),
+                    there,
+                )
+            })
             .collect(),
         Err(fault) => {
             let url = connection.url.redacted_url();
@@ -63,22 +89,31 @@ pub(super) async fn check(connection: &Connection, routes: &[Arc<Route>]) -> Vec
             let advice = match fault.kind {
                 // The fault says what to do.
                 FaultKind::Tls => String::new(),
-                FaultKind::NotAllowed => format!("; look at user, password and virtual host in {key}"),
+                FaultKind::NotAllowed => {
+                    format!("; look at user, password and virtual host in {key}")
+                }
                 _ => format!("; is it running there, and is that the address meant by {key}"),
             };
-            vec![CheckFinding::bad(format!("rabbitmq {name}: {url} cannot be used ({all}): {fault}{advice}"))]
+            vec![CheckFinding::bad(format!(
+                "rabbitmq {name}: {url} cannot be used ({all}): {fault}{advice}"
+            ))]
         }
     }
 }
 
-fn judge(name: &str, thing: &QueueOrExchange, users: &str, there: &Result<(), AmqpFault>) -> CheckFinding {
+fn judge(
+    name: &str,
+    thing: &QueueOrExchange,
+    users: &str,
+    there: &Result<(), AmqpFault>,
+) -> CheckFinding {
     match there {
         Ok(()) => CheckFinding::good(format!("rabbitmq {name}: {thing} is there ({users})")),
         Err(fault) if fault.kind == FaultKind::NotFound => CheckFinding::bad(format!(
             "rabbitmq {name}: {thing} is missing ({users}); declare it, Postdate does not"
         )),
-        Err(fault) => {
-            CheckFinding::bad(format!("rabbitmq {name}: {thing} cannot be looked at ({users}): {fault}"))
-        }
+        Err(fault) => CheckFinding::bad(format!(
+            "rabbitmq {name}: {thing} cannot be looked at ({users}): {fault}"
+        )),
     }
 }

@@ -45,8 +45,16 @@ pub(super) enum LatenessChange {
 impl RouteLateness {
     /// Takes the lateness of the oldest message, in seconds. Answers the change that it makes, if any.
     pub(super) fn update(&mut self, late_s: f64) -> Option<LatenessChange> {
-        let late = if self.late { late_s >= IN_TIME_BELOW_S } else { late_s >= LATE_FROM_S };
-        let change = if late { LatenessChange::Late } else { LatenessChange::InTime };
+        let late = if self.late {
+            late_s >= IN_TIME_BELOW_S
+        } else {
+            late_s >= LATE_FROM_S
+        };
+        let change = if late {
+            LatenessChange::Late
+        } else {
+            LatenessChange::InTime
+        };
         (std::mem::replace(&mut self.late, late) != late).then_some(change)
     }
 
@@ -62,7 +70,11 @@ impl RouteLateness {
             return false;
         }
         let oldest_s = now_s - late_s;
-        let begin = CatchUp { oldest_s, waits, moved_s: now_s - CATCH_UP_WINDOW_S };
+        let begin = CatchUp {
+            oldest_s,
+            waits,
+            moved_s: now_s - CATCH_UP_WINDOW_S,
+        };
         let catch_up = self.catch_up.get_or_insert(begin);
         // While the oldest message stands still, its time varies by no more than the two clocks differ.
         if oldest_s > catch_up.oldest_s + CLOCK_TOLERANCE_S || waits < catch_up.waits {
@@ -97,7 +109,9 @@ pub(super) fn causes(
     if paused {
         causes.push("publishing is paused".to_owned());
     }
-    let targets = route.targets().map(|target| format!("target:{}", route::describe(target)));
+    let targets = route
+        .targets()
+        .map(|target| format!("target:{}", route::describe(target)));
     let store = ["redis", "store", "store:room"].map(str::to_owned);
     for part in store.into_iter().chain(targets) {
         causes.extend(trouble.get(&part).map(|why| format!("{part}: {why}")));
@@ -106,10 +120,14 @@ pub(super) fn causes(
         causes.push("the route's rate is limited".to_owned());
     }
     causes.extend(
-        waits.filter(|waits| *waits > 0).map(|waits| format!("it catches up: {waits} messages wait")),
+        waits
+            .filter(|waits| *waits > 0)
+            .map(|waits| format!("it catches up: {waits} messages wait")),
     );
     if oldest == Some(OverduePlace::DeadReplica) {
-        causes.push("a replica is dead, and what it had claimed comes back when its claims end".to_owned());
+        causes.push(
+            "a replica is dead, and what it had claimed comes back when its claims end".to_owned(),
+        );
     }
     if causes.is_empty() {
         let place = oldest.map_or("is delivered by now", OverduePlace::words);
@@ -148,7 +166,11 @@ mod tests {
             (113.9, 16.4, 60, true),
             (114.0, 16.5, 60, false),
         ] {
-            assert_eq!(lateness.catches_up(now_s, late_s, waits), expected, "at {now_s}");
+            assert_eq!(
+                lateness.catches_up(now_s, late_s, waits),
+                expected,
+                "at {now_s}"
+            );
         }
         lateness.update(0.0);
         assert!(!lateness.catches_up(115.0, 0.0, 0));
@@ -158,14 +180,49 @@ mod tests {
     fn whatever_is_in_trouble_on_its_way_is_named_and_nothing_else() {
         let route = testing::route();
         let target = format!("target:{}", route::describe(&route.to));
-        let trouble = |parts: &[&str]| parts.iter().map(|p| ((*p).to_owned(), "away".to_owned())).collect();
-        let none = causes(&route, false, None, None, &trouble(&["target:main:another", "kafka:main"]));
+        let trouble = |parts: &[&str]| {
+            parts
+                .iter()
+                .map(|p| ((*p).to_owned(), "away".to_owned()))
+                .collect()
+        };
+        let none = causes(
+            &route,
+            false,
+            None,
+            None,
+            &trouble(&["target:main:another", "kafka:main"]),
+        );
         assert_eq!(none, "no trouble is known; the oldest is delivered by now");
-        let claimed = causes(&route, false, None, Some(OverduePlace::Claimed(1)), &BTreeMap::new());
-        assert_eq!(claimed, "no trouble is known; the oldest is claimed by this replica and not settled");
-        let dead = causes(&route, false, None, Some(OverduePlace::DeadReplica), &BTreeMap::new());
-        assert_eq!(dead, "a replica is dead, and what it had claimed comes back when its claims end");
-        let all = causes(&route, true, Some(7), Some(OverduePlace::Waiting), &trouble(&["redis", &target]));
+        let claimed = causes(
+            &route,
+            false,
+            None,
+            Some(OverduePlace::Claimed(1)),
+            &BTreeMap::new(),
+        );
+        assert_eq!(
+            claimed,
+            "no trouble is known; the oldest is claimed by this replica and not settled"
+        );
+        let dead = causes(
+            &route,
+            false,
+            None,
+            Some(OverduePlace::DeadReplica),
+            &BTreeMap::new(),
+        );
+        assert_eq!(
+            dead,
+            "a replica is dead, and what it had claimed comes back when its claims end"
+        );
+        let all = causes(
+            &route,
+            true,
+            Some(7),
+            Some(OverduePlace::Waiting),
+            &trouble(&["redis", &target]),
+        );
         let expected = format!("publishing is paused; redis: away; {target}: away");
         assert_eq!(all, format!("{expected}; it catches up: 7 messages wait"));
     }

@@ -49,7 +49,11 @@ pub(super) struct LatenessPoll {
 
 impl LatenessPoll {
     pub(super) fn new(slot: Arc<OnceLock<Store>>, metrics: Arc<Metrics>) -> Self {
-        Self { slot, metrics, log: PollLog::new("lateness") }
+        Self {
+            slot,
+            metrics,
+            log: PollLog::new("lateness"),
+        }
     }
 }
 
@@ -59,11 +63,20 @@ impl PeriodicTask for LatenessPoll {
     async fn round(&mut self) {
         let Some(store) = self.slot.get() else { return };
         let answer = tokio::time::timeout(LATE_DEADLINE, store.oldest_overdue()).await;
-        let answer = answer.unwrap_or_else(|_| Err(StoreError::Unavailable("no answer in time".to_owned())));
-        let Some(late) = self.log.answered(answer) else { return };
+        let answer =
+            answer.unwrap_or_else(|_| Err(StoreError::Unavailable("no answer in time".to_owned())));
+        let Some(late) = self.log.answered(answer) else {
+            return;
+        };
         for (name, metrics) in self.metrics.routes() {
-            metrics.overdue.report(OverduePlace::Waiting, late.waiting.get(name.as_str()).copied());
-            metrics.overdue.report(OverduePlace::PutBack, late.put_back.get(name.as_str()).copied());
+            metrics.overdue.report(
+                OverduePlace::Waiting,
+                late.waiting.get(name.as_str()).copied(),
+            );
+            metrics.overdue.report(
+                OverduePlace::PutBack,
+                late.put_back.get(name.as_str()).copied(),
+            );
         }
     }
 }

@@ -13,7 +13,8 @@ impl Standstill {
     /// Takes the oldest unresolved record of each partition, as it is now. Answers a sentence about the standstill, if
     /// there is one.
     pub(super) fn update(&mut self, oldest: &BTreeMap<i32, u64>, now_us: i64) -> Option<String> {
-        self.0.retain(|partition, (record, _)| oldest.get(partition) == Some(record));
+        self.0
+            .retain(|partition, (record, _)| oldest.get(partition) == Some(record));
         for (&partition, &record) in oldest {
             self.0.entry(partition).or_insert((record, now_us));
         }
@@ -35,7 +36,8 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_stays_the_oldest_for_three_seconds_stands_still_whatever_the_other_partitions_do() {
+    fn a_record_that_stays_the_oldest_for_three_seconds_stands_still_whatever_the_other_partitions_do()
+     {
         let mut standstill = Standstill::default();
         for (now_s, oldest, expected) in [
             (0, &[(0, 7), (1, 1)][..], None),
@@ -50,7 +52,11 @@ mod tests {
             let said = update(&mut standstill, oldest, now_s * 1_000_000);
             let words = expected.map(|s| format!("a record that was read {s} s ago"));
             assert_eq!(said.is_some(), words.is_some(), "at {now_s} s: {said:?}");
-            assert!(said.unwrap_or_default().starts_with(&words.unwrap_or_default()), "at {now_s} s");
+            assert!(
+                said.unwrap_or_default()
+                    .starts_with(&words.unwrap_or_default()),
+                "at {now_s} s"
+            );
         }
     }
 }

@@ -6,7 +6,10 @@ use crate::telemetry::kafka_clients::{KafkaBrokerReport, KafkaClientReport, Roun
 
 /// The figures in librdkafka's statistics that a metric shows.
 pub fn client_report(statistics: &Statistics) -> KafkaClientReport {
-    let partitions = statistics.topics.values().flat_map(|topic| topic.partitions.values());
+    let partitions = statistics
+        .topics
+        .values()
+        .flat_map(|topic| topic.partitions.values());
     let mut report = KafkaClientReport {
         queued_messages: statistics.msg_cnt,
         queued_bytes: statistics.msg_size,
@@ -17,8 +20,13 @@ pub fn client_report(statistics: &Statistics) -> KafkaClientReport {
         report.queued_bytes += partition.fetchq_size;
     }
     // A negative id is no broker of the cluster: a bootstrap address, or another name of one that has an id.
-    let brokers = statistics.brokers.values().filter(|broker| broker.nodeid >= 0);
-    report.brokers = brokers.map(|broker| (broker.nodeid, broker_report(broker))).collect();
+    let brokers = statistics
+        .brokers
+        .values()
+        .filter(|broker| broker.nodeid >= 0);
+    report.brokers = brokers
+        .map(|broker| (broker.nodeid, broker_report(broker)))
+        .collect();
     report
 }
 
@@ -32,7 +40,10 @@ fn broker_report(broker: &Broker) -> KafkaBrokerReport {
 
 fn round_trip(window: &Window) -> Option<RoundTrip> {
     let seconds = |us: i64| us as f64 / 1e6;
-    (window.cnt > 0).then(|| RoundTrip { median: seconds(window.p50), p99: seconds(window.p99) })
+    (window.cnt > 0).then(|| RoundTrip {
+        median: seconds(window.p50),
+        p99: seconds(window.p99),
+    })
 }
 
 fn count(count: i64) -> u64 {
@@ -48,14 +59,32 @@ mod tests {
     use super::*;
 
     fn broker(nodeid: i32, answers: i64) -> Broker {
-        let rtt = Window { cnt: answers, p50: 1500, p99: 250_000, ..Window::default() };
-        Broker { nodeid, outbuf_cnt: -1, waitresp_cnt: 2, rtt: Some(rtt), ..Broker::default() }
+        let rtt = Window {
+            cnt: answers,
+            p50: 1500,
+            p99: 250_000,
+            ..Window::default()
+        };
+        Broker {
+            nodeid,
+            outbuf_cnt: -1,
+            waitresp_cnt: 2,
+            rtt: Some(rtt),
+            ..Broker::default()
+        }
     }
 
     #[test]
     fn queues_add_up_and_only_brokers_with_an_id_are_told() {
-        let partition = |fetched| Partition { fetchq_cnt: fetched, fetchq_size: 100, ..Partition::default() };
-        let topic = Topic { partitions: [(0, partition(3)), (1, partition(4))].into(), ..Topic::default() };
+        let partition = |fetched| Partition {
+            fetchq_cnt: fetched,
+            fetchq_size: 100,
+            ..Partition::default()
+        };
+        let topic = Topic {
+            partitions: [(0, partition(3)), (1, partition(4))].into(),
+            ..Topic::default()
+        };
         let statistics = Statistics {
             msg_cnt: 5,
             msg_size: 50,
@@ -68,12 +97,22 @@ mod tests {
             .into(),
             ..Statistics::default()
         };
-        let told = |round_trip| KafkaBrokerReport { unsent_requests: 0, unanswered_requests: 2, round_trip };
+        let told = |round_trip| KafkaBrokerReport {
+            unsent_requests: 0,
+            unanswered_requests: 2,
+            round_trip,
+        };
         let expected = KafkaClientReport {
             queued_messages: 12,
             queued_bytes: 250,
             brokers: BTreeMap::from([
-                (1, told(Some(RoundTrip { median: 0.0015, p99: 0.25 }))),
+                (
+                    1,
+                    told(Some(RoundTrip {
+                        median: 0.0015,
+                        p99: 0.25,
+                    })),
+                ),
                 (2, told(None)),
             ]),
         };

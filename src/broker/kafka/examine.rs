@@ -66,7 +66,11 @@ impl Connection {
         let asked = tokio::task::spawn_blocking(move || {
             let mut found = Vec::new();
             for topic in topics {
-                let wait = if found.is_empty() { at_most } else { ANSWER_TIMEOUT };
+                let wait = if found.is_empty() {
+                    at_most
+                } else {
+                    ANSWER_TIMEOUT
+                };
                 match look_up(client.client(), &topic, wait) {
                     TopicState::Unreachable(error) if found.is_empty() => {
                         return Err(trouble(&client).unwrap_or(error));
@@ -81,9 +85,17 @@ impl Connection {
 
     /// The obstacles that keep a group from reading these topics (which are there), as far as they show without
     /// joining: asks for the group's positions, and tries a first fetch of each topic.
-    pub async fn obstacles(&self, group: &str, topics: Vec<String>) -> Result<Vec<ReadObstacle>, String> {
-        let mut config = self.consumer_config(group, 0).map_err(|error| error.to_string())?;
-        config.set("enable.partition.eof", "true").set("fetch.wait.max.ms", "10");
+    pub async fn obstacles(
+        &self,
+        group: &str,
+        topics: Vec<String>,
+    ) -> Result<Vec<ReadObstacle>, String> {
+        let mut config = self
+            .consumer_config(group, 0)
+            .map_err(|error| error.to_string())?;
+        config
+            .set("enable.partition.eof", "true")
+            .set("fetch.wait.max.ms", "10");
         let client = self.probe(&config)?;
         let tried = tokio::task::spawn_blocking(move || {
             let mut obstacles = Vec::new();
@@ -114,13 +126,23 @@ impl Connection {
             .config(&[])
             .ok()
             .and_then(|config| config.create::<AdminClient<DefaultClientContext>>().ok());
-        let Some(client) = client else { return BTreeMap::new() };
-        let asked: Vec<_> = topics.iter().map(|topic| ResourceSpecifier::Topic(topic)).collect();
+        let Some(client) = client else {
+            return BTreeMap::new();
+        };
+        let asked: Vec<_> = topics
+            .iter()
+            .map(|topic| ResourceSpecifier::Topic(topic))
+            .collect();
         let options = AdminOptions::new().request_timeout(Some(ANSWER_TIMEOUT));
-        let answers = client.describe_configs(&asked, &options).await.unwrap_or_default();
+        let answers = client
+            .describe_configs(&asked, &options)
+            .await
+            .unwrap_or_default();
         let settings = answers.into_iter().flatten().filter_map(|answer| {
             let value = |name: &str| answer.get(name)?.value.clone();
-            let OwnedResourceSpecifier::Topic(topic) = &answer.specifier else { return None };
+            let OwnedResourceSpecifier::Topic(topic) = &answer.specifier else {
+                return None;
+            };
             let settings = BatchSettings {
                 compression: value("compression.type")?,
                 max_bytes: value("max.message.bytes")?.parse().ok()?,
@@ -131,7 +153,9 @@ impl Connection {
     }
 
     fn probe(&self, config: &ClientConfig) -> Result<BaseConsumer<ProbeContext>, String> {
-        config.create_with_context(ProbeContext::default()).map_err(|error| self.refused(error).to_string())
+        config
+            .create_with_context(ProbeContext::default())
+            .map_err(|error| self.refused(error).to_string())
     }
 }
 
@@ -144,7 +168,9 @@ fn positions(client: &BaseConsumer<ProbeContext>, topics: &[String]) -> Result<(
     let mut waited = Duration::ZERO;
     loop {
         // A forbidden group is asked for until time is over. The reason comes as an event.
-        let Err(error) = client.committed_offsets(asked.clone(), ANSWER_TIMEOUT) else { return Ok(()) };
+        let Err(error) = client.committed_offsets(asked.clone(), ANSWER_TIMEOUT) else {
+            return Ok(());
+        };
         let passing = matches!(
             error.rdkafka_error_code(),
             Some(
@@ -155,7 +181,8 @@ fn positions(client: &BaseConsumer<ProbeContext>, topics: &[String]) -> Result<(
         );
         if !passing || waited >= COORDINATOR_TIMEOUT {
             let why = trouble(client).unwrap_or_else(|| describe(&error));
-            let denied = error.rdkafka_error_code() == Some(RDKafkaErrorCode::GroupAuthorizationFailed)
+            let denied = error.rdkafka_error_code()
+                == Some(RDKafkaErrorCode::GroupAuthorizationFailed)
                 || why.to_ascii_lowercase().contains("authorization failed");
             return Err((why, denied));
         }
@@ -167,13 +194,16 @@ fn positions(client: &BaseConsumer<ProbeContext>, topics: &[String]) -> Result<(
 /// Waits for a record of the topic's first partition, or for the news that there is none.
 fn fetch(client: &BaseConsumer<ProbeContext>, topic: &str) -> Result<(), String> {
     let mut first = TopicPartitionList::new();
-    first.add_partition_offset(topic, 0, Offset::End).map_err(|error| describe(&error))?;
+    first
+        .add_partition_offset(topic, 0, Offset::End)
+        .map_err(|error| describe(&error))?;
     client.assign(&first).map_err(|error| describe(&error))?;
     for _ in 0..FETCH_POLLS {
         match client.poll(ANSWER_TIMEOUT / FETCH_POLLS) {
             Some(Ok(_) | Err(KafkaError::PartitionEOF(_))) => return Ok(()),
             Some(Err(error))
-                if error.rdkafka_error_code() == Some(RDKafkaErrorCode::TopicAuthorizationFailed) =>
+                if error.rdkafka_error_code()
+                    == Some(RDKafkaErrorCode::TopicAuthorizationFailed) =>
             {
                 return Err(describe(&error));
             }
@@ -186,9 +216,13 @@ fn fetch(client: &BaseConsumer<ProbeContext>, topic: &str) -> Result<(), String>
 
 /// The broker's own words, without the client's name for them.
 fn describe(error: &KafkaError) -> String {
-    let Some(code) = error.rdkafka_error_code() else { return error.to_string() };
+    let Some(code) = error.rdkafka_error_code() else {
+        return error.to_string();
+    };
     let text = code.to_string();
-    text.split_once(" (").map_or(text.as_str(), |(_, words)| words.trim_end_matches(')')).to_owned()
+    text.split_once(" (")
+        .map_or(text.as_str(), |(_, words)| words.trim_end_matches(')'))
+        .to_owned()
 }
 
 /// The last error about a client as a whole.

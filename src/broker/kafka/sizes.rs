@@ -28,10 +28,19 @@ const MAX_OPEN_BYTES: u64 = 1_000_000_000;
 
 /// Sets the sizes of a consumer whose routes take records of at most `largest_record` bytes. The operator's own
 /// properties win, and the others are fitted to them.
-pub(super) fn set(config: &mut ClientConfig, properties: &BTreeMap<String, Secret>, largest_record: u64) {
-    let own = |name: &str| properties.get(name).map(|value| value.expose().trim().parse::<u64>().ok());
+pub(super) fn set(
+    config: &mut ClientConfig,
+    properties: &BTreeMap<String, Secret>,
+    largest_record: u64,
+) {
+    let own = |name: &str| {
+        properties
+            .get(name)
+            .map(|value| value.expose().trim().parse::<u64>().ok())
+    };
     let answer = own("fetch.max.bytes").flatten();
-    let answer = answer.unwrap_or_else(|| ANSWER_BYTES.max(own("message.max.bytes").flatten().unwrap_or(0)));
+    let answer =
+        answer.unwrap_or_else(|| ANSWER_BYTES.max(own("message.max.bytes").flatten().unwrap_or(0)));
     let open = largest_record
         .saturating_add(SPARE_BYTES)
         .saturating_mul(BUFFER_GROWTH)
@@ -39,7 +48,10 @@ pub(super) fn set(config: &mut ClientConfig, properties: &BTreeMap<String, Secre
         .max(answer.saturating_add(FRAMING_BYTES))
         .min(MAX_OPEN_BYTES);
     let sizes = [
-        (&["fetch.message.max.bytes", "max.partition.fetch.bytes"][..], PARTITION_BYTES),
+        (
+            &["fetch.message.max.bytes", "max.partition.fetch.bytes"][..],
+            PARTITION_BYTES,
+        ),
         (&["fetch.max.bytes"][..], answer),
         (&["receive.message.max.bytes"][..], open),
     ];
@@ -65,27 +77,73 @@ mod tests {
     #[test]
     fn the_largest_record_fits_whatever_the_operator_sets() {
         for (own, largest, expected) in [
-            (&[][..], 1 << 20, [PARTITION_BYTES, ANSWER_BYTES, MIN_OPEN_BYTES]),
-            (&[], 60_000_000, [PARTITION_BYTES, ANSWER_BYTES, 3 * (60_000_000 + SPARE_BYTES)]),
-            (&[], u64::MAX, [PARTITION_BYTES, ANSWER_BYTES, MAX_OPEN_BYTES]),
-            (&[("fetch.max.bytes", "50000000")], 0, [PARTITION_BYTES, 50_000_000, 50_000_512]),
-            (&[("message.max.bytes", "30000000")], 0, [PARTITION_BYTES, 30_000_000, 30_000_512]),
-            (&[("max.partition.fetch.bytes", "7")], 0, [0, ANSWER_BYTES, MIN_OPEN_BYTES]),
-            (&[("receive.message.max.bytes", "90000000")], 60_000_000, [PARTITION_BYTES, ANSWER_BYTES, 0]),
+            (
+                &[][..],
+                1 << 20,
+                [PARTITION_BYTES, ANSWER_BYTES, MIN_OPEN_BYTES],
+            ),
+            (
+                &[],
+                60_000_000,
+                [
+                    PARTITION_BYTES,
+                    ANSWER_BYTES,
+                    3 * (60_000_000 + SPARE_BYTES),
+                ],
+            ),
+            (
+                &[],
+                u64::MAX,
+                [PARTITION_BYTES, ANSWER_BYTES, MAX_OPEN_BYTES],
+            ),
+            (
+                &[("fetch.max.bytes", "50000000")],
+                0,
+                [PARTITION_BYTES, 50_000_000, 50_000_512],
+            ),
+            (
+                &[("message.max.bytes", "30000000")],
+                0,
+                [PARTITION_BYTES, 30_000_000, 30_000_512],
+            ),
+            (
+                &[("max.partition.fetch.bytes", "7")],
+                0,
+                [0, ANSWER_BYTES, MIN_OPEN_BYTES],
+            ),
+            (
+                &[("receive.message.max.bytes", "90000000")],
+                60_000_000,
+                [PARTITION_BYTES, ANSWER_BYTES, 0],
+            ),
         ] {
             let mut config = ClientConfig::new();
-            let properties = own.iter().map(|(k, v)| ((*k).to_owned(), Secret::new(*v))).collect();
+            let properties = own
+                .iter()
+                .map(|(k, v)| ((*k).to_owned(), Secret::new(*v)))
+                .collect();
             for (name, value) in own {
                 config.set(*name, *value);
             }
             set(&mut config, &properties, largest);
             config.create_native_config().expect("librdkafka takes it");
-            let names = ["fetch.message.max.bytes", "fetch.max.bytes", "receive.message.max.bytes"];
-            let found =
-                names.map(|name| config.get(name).map_or(0, |value| value.parse().expect("a number")));
-            for (name, (found, expected)) in names.into_iter().zip(found.into_iter().zip(expected)) {
+            let names = [
+                "fetch.message.max.bytes",
+                "fetch.max.bytes",
+                "receive.message.max.bytes",
+            ];
+            let found = names.map(|name| {
+                config
+                    .get(name)
+                    .map_or(0, |value| value.parse().expect("a number"))
+            });
+            for (name, (found, expected)) in names.into_iter().zip(found.into_iter().zip(expected))
+            {
                 let is_own = own.iter().any(|(own, _)| *own == name);
-                assert!(found == expected || is_own, "{own:?} {largest}: {name} = {found}");
+                assert!(
+                    found == expected || is_own,
+                    "{own:?} {largest}: {name} = {found}"
+                );
             }
         }
     }

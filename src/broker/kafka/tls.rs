@@ -11,8 +11,11 @@ use crate::tls::{ClientFiles, Expected, KeyHints, TlsTrouble, examine};
 /// Most bootstrap servers that are examined, one after the other.
 const MAX_EXAMINED: usize = 3;
 /// Properties that give a broker's client a certificate.
-const CERTIFICATE_PROPERTIES: [&str; 3] =
-    ["ssl.certificate.location", "ssl.certificate.pem", "ssl.keystore.location"];
+const CERTIFICATE_PROPERTIES: [&str; 3] = [
+    "ssl.certificate.location",
+    "ssl.certificate.pem",
+    "ssl.keystore.location",
+];
 /// Port of a bootstrap server that names none.
 const DEFAULT_PORT: u16 = 9092;
 
@@ -29,7 +32,10 @@ pub fn switches_verification_off(property: &str, value: &str) -> bool {
 impl Connection {
     /// Reports whether brokers must prove by their certificates that they are those meant, wherever TLS is spoken.
     pub fn verifies_brokers(&self) -> bool {
-        !self.properties.iter().any(|(name, value)| switches_verification_off(name, value.expose()))
+        !self
+            .properties
+            .iter()
+            .any(|(name, value)| switches_verification_off(name, value.expose()))
     }
 
     /// The reason why no broker can be reached, with the sentence of its cause before it if TLS is the cause. Connects
@@ -56,8 +62,9 @@ impl Connection {
             let (host, port) = host_and_port(broker.trim());
             let trouble = examine(host, port, expected).await;
             // The certificate of librdkafka's own configuration is not shown here.
-            let own = trouble
-                .filter(|trouble| *trouble != TlsTrouble::CertificateWanted || !self.has_certificate());
+            let own = trouble.filter(|trouble| {
+                *trouble != TlsTrouble::CertificateWanted || !self.has_certificate()
+            });
             if let Some(trouble) = own {
                 return Some(format!("{broker}: {}", trouble.sentence(&self.tls_hints())));
             }
@@ -71,11 +78,15 @@ impl Connection {
 
     fn speaks_tls(&self) -> bool {
         let protocol = self.property("security.protocol").unwrap_or_default();
-        ["ssl", "sasl_ssl"].iter().any(|tls| protocol.eq_ignore_ascii_case(tls))
+        ["ssl", "sasl_ssl"]
+            .iter()
+            .any(|tls| protocol.eq_ignore_ascii_case(tls))
     }
 
     fn has_certificate(&self) -> bool {
-        CERTIFICATE_PROPERTIES.iter().any(|name| self.property(name).is_some())
+        CERTIFICATE_PROPERTIES
+            .iter()
+            .any(|name| self.property(name).is_some())
     }
 
     /// Files of the authorities that librdkafka trusts; `None` if they are not in one file.
@@ -86,13 +97,17 @@ impl Connection {
         match self.property("ssl.ca.location") {
             None | Some("" | "probe") => Some(ClientFiles::default()),
             Some(location) if Path::new(location).is_dir() => None,
-            Some(location) => Some(ClientFiles { ca: Some(location.into()), identity: None }),
+            Some(location) => Some(ClientFiles {
+                ca: Some(location.into()),
+                identity: None,
+            }),
         }
     }
 
     fn tls_hints(&self) -> KeyHints {
         let properties = format!("kafka.{}.properties", self.name);
-        let protocol = |meant: &str| format!("set `security.protocol` in `{properties}` to {meant}");
+        let protocol =
+            |meant: &str| format!("set `security.protocol` in `{properties}` to {meant}");
         KeyHints {
             ca: format!("{properties}.ssl.ca.location"),
             certificate: format!("{properties}.ssl.certificate.location"),
@@ -131,19 +146,34 @@ mod tests {
     #[test]
     fn verification_is_off_in_every_spelling() {
         for value in ["false", "False", "f", "0", " false "] {
-            assert!(switches_verification_off("enable.ssl.certificate.verification", value), "{value}");
+            assert!(
+                switches_verification_off("enable.ssl.certificate.verification", value),
+                "{value}"
+            );
         }
-        assert!(switches_verification_off("ssl.endpoint.identification.algorithm", "NONE"));
+        assert!(switches_verification_off(
+            "ssl.endpoint.identification.algorithm",
+            "NONE"
+        ));
         for (property, value) in [
             ("enable.ssl.certificate.verification", "true"),
             ("ssl.endpoint.identification.algorithm", "https"),
             ("enable.idempotence", "false"),
         ] {
-            assert!(!switches_verification_off(property, value), "{property} {value}");
+            assert!(
+                !switches_verification_off(property, value),
+                "{property} {value}"
+            );
         }
-        let properties = [("ssl.endpoint.identification.algorithm".to_owned(), Secret::new("none"))];
-        let connection =
-            Connection { name: "main".into(), brokers: "a:1".into(), properties: properties.into() };
+        let properties = [(
+            "ssl.endpoint.identification.algorithm".to_owned(),
+            Secret::new("none"),
+        )];
+        let connection = Connection {
+            name: "main".into(),
+            brokers: "a:1".into(),
+            properties: properties.into(),
+        };
         assert!(!connection.verifies_brokers());
     }
 }

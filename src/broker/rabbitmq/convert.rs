@@ -36,12 +36,17 @@ pub fn from_amqp(amqp: &BasicProperties) -> (Vec<Header>, Properties) {
         app_id: text(amqp.app_id()),
         cluster_id: text(amqp.cluster_id()),
     };
-    (amqp.headers().as_ref().map(headers).unwrap_or_default(), properties)
+    (
+        amqp.headers().as_ref().map(headers).unwrap_or_default(),
+        properties,
+    )
 }
 
 /// The reason why a message's headers, or another of its texts, cannot be read. `None` if they can.
 pub fn unreadable_reason(headers: &[Header]) -> Option<Text> {
-    let reason = headers.iter().find(|header| header.name.as_str() == UNREADABLE_HEADER)?;
+    let reason = headers
+        .iter()
+        .find(|header| header.name.as_str() == UNREADABLE_HEADER)?;
     match &reason.value {
         HeaderValue::LongString(text) => Some(String::from_utf8_lossy(text).as_ref().into()),
         _ => None,
@@ -49,7 +54,10 @@ pub fn unreadable_reason(headers: &[Header]) -> Option<Text> {
 }
 
 fn headers(table: &FieldTable) -> Vec<Header> {
-    table.into_iter().map(|(name, value)| Header::new(name.as_str(), value_from(value))).collect()
+    table
+        .into_iter()
+        .map(|(name, value)| Header::new(name.as_str(), value_from(value)))
+        .collect()
 }
 
 fn value_from(value: &AMQPValue) -> HeaderValue {
@@ -64,11 +72,18 @@ fn value_from(value: &AMQPValue) -> HeaderValue {
         AMQPValue::LongLongInt(v) => HeaderValue::I64(*v),
         AMQPValue::Float(v) => HeaderValue::F32(*v),
         AMQPValue::Double(v) => HeaderValue::F64(*v),
-        AMQPValue::DecimalValue(v) => HeaderValue::Decimal { scale: v.scale, value: v.value },
+        AMQPValue::DecimalValue(v) => HeaderValue::Decimal {
+            scale: v.scale,
+            value: v.value,
+        },
         // This is never read from the wire: the library has no type letter for it.
-        AMQPValue::ShortString(v) => HeaderValue::LongString(Bytes::copy_from_slice(v.as_str().as_bytes())),
+        AMQPValue::ShortString(v) => {
+            HeaderValue::LongString(Bytes::copy_from_slice(v.as_str().as_bytes()))
+        }
         AMQPValue::LongString(v) => HeaderValue::LongString(Bytes::copy_from_slice(v.as_bytes())),
-        AMQPValue::FieldArray(v) => HeaderValue::Array(v.as_slice().iter().map(value_from).collect()),
+        AMQPValue::FieldArray(v) => {
+            HeaderValue::Array(v.as_slice().iter().map(value_from).collect())
+        }
         AMQPValue::Timestamp(v) => HeaderValue::Timestamp(*v),
         AMQPValue::FieldTable(v) => HeaderValue::Table(headers(v)),
         AMQPValue::ByteArray(v) => HeaderValue::Bytes(Bytes::copy_from_slice(v.as_slice())),
@@ -115,13 +130,19 @@ pub fn to_amqp(headers: &[Header], properties: &Properties) -> Result<BasicPrope
 
 /// Converts a text to a short string, if it fits.
 fn short(what: &'static str, text: &str) -> Result<ShortString, TooLong> {
-    ShortString::try_new(text).map_err(|_| TooLong { what, len: text.len() })
+    ShortString::try_new(text).map_err(|_| TooLong {
+        what,
+        len: text.len(),
+    })
 }
 
 fn table(headers: &[Header]) -> Result<FieldTable, TooLong> {
     let mut table = FieldTable::default();
     for header in headers {
-        table.insert(short("a header's name", header.name.as_str())?, value_to(&header.value)?);
+        table.insert(
+            short("a header's name", header.name.as_str())?,
+            value_to(&header.value)?,
+        );
     }
     Ok(table)
 }
@@ -141,9 +162,10 @@ fn value_to(value: &HeaderValue) -> Result<AMQPValue, TooLong> {
         HeaderValue::I64(v) => AMQPValue::LongLongInt(*v),
         HeaderValue::F32(v) => AMQPValue::Float(*v),
         HeaderValue::F64(v) => AMQPValue::Double(*v),
-        HeaderValue::Decimal { scale, value } => {
-            AMQPValue::DecimalValue(DecimalValue { scale: *scale, value: *value })
-        }
+        HeaderValue::Decimal { scale, value } => AMQPValue::DecimalValue(DecimalValue {
+            scale: *scale,
+            value: *value,
+        }),
         HeaderValue::Timestamp(v) => AMQPValue::Timestamp(*v),
         HeaderValue::Table(fields) => AMQPValue::FieldTable(table(fields)?),
         HeaderValue::Array(items) => {
@@ -176,7 +198,10 @@ pub fn wire_len(headers: &[Header], properties: &Properties) -> usize {
 }
 
 fn fields_len(headers: &[Header]) -> usize {
-    headers.iter().map(|h| 1 + h.name.len() + value_len(&h.value)).sum()
+    headers
+        .iter()
+        .map(|h| 1 + h.name.len() + value_len(&h.value))
+        .sum()
 }
 
 fn value_len(value: &HeaderValue) -> usize {
@@ -195,8 +220,17 @@ mod tests {
     fn every_type() -> Vec<Header> {
         let bytes = Bytes::from_static(&[0, 255, 7]);
         let inner = vec![
-            Header::new("a", HeaderValue::Decimal { scale: 3, value: 1_500 }),
-            Header::new("z", HeaderValue::Array(vec![HeaderValue::Null, HeaderValue::Table(vec![])])),
+            Header::new(
+                "a",
+                HeaderValue::Decimal {
+                    scale: 3,
+                    value: 1_500,
+                },
+            ),
+            Header::new(
+                "z",
+                HeaderValue::Array(vec![HeaderValue::Null, HeaderValue::Table(vec![])]),
+            ),
         ];
         [
             HeaderValue::Null,
@@ -242,8 +276,14 @@ mod tests {
     #[test]
     fn names_that_amqp_has_no_room_for_are_refused_however_deep() {
         let long = Header::new("n".repeat(256), HeaderValue::Null);
-        let deep = Header::new("t", HeaderValue::Array(vec![HeaderValue::Table(vec![long])]));
+        let deep = Header::new(
+            "t",
+            HeaderValue::Array(vec![HeaderValue::Table(vec![long])]),
+        );
         let error = to_amqp(&[deep], &Properties::default()).expect_err("too long");
-        assert_eq!(error.to_string(), "a header's name is 256 bytes, AMQP takes 255");
+        assert_eq!(
+            error.to_string(),
+            "a header's name is 256 bytes, AMQP takes 255"
+        );
     }
 }

@@ -67,11 +67,15 @@ pub struct BindingDefinition {
 }
 
 /// Reads arguments. RabbitMQ writes none as an empty list.
-fn arguments<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Map<String, Value>, D::Error> {
+fn arguments<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Map<String, Value>, D::Error> {
     match Value::deserialize(deserializer)? {
         Value::Object(arguments) => Ok(arguments),
         Value::Array(empty) if empty.is_empty() => Ok(Map::new()),
-        other => Err(serde::de::Error::custom(format!("arguments are an object, not {other}"))),
+        other => Err(serde::de::Error::custom(format!(
+            "arguments are an object, not {other}"
+        ))),
     }
 }
 
@@ -119,11 +123,19 @@ mod tests {
             { "name": "b", "vhost": "other", "type": "fanout", "arguments": {} },
             { "name": "c", "type": "x-delayed-message", "arguments": { "x-delayed-type": "topic" } } ] }"#;
         let read = Definitions::parse(text, "/").expect("definitions");
-        let names: Vec<&str> = read.exchanges.iter().map(|exchange| exchange.name.as_str()).collect();
+        let names: Vec<&str> = read
+            .exchanges
+            .iter()
+            .map(|exchange| exchange.name.as_str())
+            .collect();
         assert_eq!(names, ["a", "c"]);
         assert_eq!(read.exchanges[1].arguments["x-delayed-type"], "topic");
         let wrong = r#"{"exchanges":[{"name":"a","type":"topic","arguments":"x"}]}"#;
-        for (text, said) in [(wrong, "arguments are an object"), ("[", "EOF"), ("7", "invalid type")] {
+        for (text, said) in [
+            (wrong, "arguments are an object"),
+            ("[", "EOF"),
+            ("7", "invalid type"),
+        ] {
             let error = Definitions::parse(text, "/").expect_err(text);
             assert!(error.contains(said), "{error}");
         }

@@ -49,8 +49,15 @@ impl Broker {
             connection.close(200, "checked".into()).await?;
             Ok(found)
         };
-        let late = || AmqpFault::new(FaultKind::Lost, format!("no answer within {} s", at_most.as_secs()));
-        tokio::time::timeout(at_most, looking).await.unwrap_or_else(|_| Err(late()))
+        let late = || {
+            AmqpFault::new(
+                FaultKind::Lost,
+                format!("no answer within {} s", at_most.as_secs()),
+            )
+        };
+        tokio::time::timeout(at_most, looking)
+            .await
+            .unwrap_or_else(|_| Err(late()))
     }
 }
 

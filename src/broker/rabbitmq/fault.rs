@@ -34,7 +34,10 @@ pub enum FaultKind {
 impl AmqpFault {
     /// A fault that Postdate found itself.
     pub fn new(kind: FaultKind, text: impl Into<String>) -> Self {
-        Self { kind, text: text.into() }
+        Self {
+            kind,
+            text: text.into(),
+        }
     }
 
     /// Reports whether one of our messages may have caused the fault, rather than the network or the broker's
@@ -92,7 +95,10 @@ mod tests {
     fn reply_codes_mean_what_they_mean_to_us() {
         let size = "PRECONDITION_FAILED - message size 2 is larger than configured max size 1";
         assert_eq!(kind(406, size), FaultKind::TooBig);
-        assert_eq!(kind(406, "PRECONDITION_FAILED - invalid expiration"), FaultKind::Refused);
+        assert_eq!(
+            kind(406, "PRECONDITION_FAILED - invalid expiration"),
+            FaultKind::Refused
+        );
         assert_eq!(kind(404, "NOT_FOUND - no exchange"), FaultKind::NotFound);
         assert_eq!(kind(403, "ACCESS_REFUSED"), FaultKind::NotAllowed);
         assert_eq!(kind(320, "CONNECTION_FORCED"), FaultKind::Lost);

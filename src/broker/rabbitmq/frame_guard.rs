@@ -44,12 +44,20 @@ pub(super) struct FrameGuard<S> {
 
 impl<S> FrameGuard<S> {
     pub(super) fn new(stream: S) -> Self {
-        Self { stream, read_buffer: vec![0; READ_SIZE].into(), frames: GuardedFrames::default() }
+        Self {
+            stream,
+            read_buffer: vec![0; READ_SIZE].into(),
+            frames: GuardedFrames::default(),
+        }
     }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for FrameGuard<S> {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         loop {
             let taken = this.frames.take(buffer);
@@ -66,7 +74,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for FrameGuard<S> {
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for FrameGuard<S> {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
     }
 
@@ -180,7 +192,9 @@ impl GuardedFrames {
     fn begin_frame(&mut self) {
         let kind = self.partial[0];
         let length = &self.partial[CHANNEL_END..];
-        let payload_len = length.iter().fold(0, |len, byte| (len << 8) | usize::from(*byte));
+        let payload_len = length
+            .iter()
+            .fold(0, |len, byte| (len << 8) | usize::from(*byte));
         self.state = match kind {
             METHOD_FRAME | HEADER_FRAME if payload_len <= MAX_EXAMINED => {
                 FrameState::Examining(PREFIX_LEN + payload_len + 1)
@@ -249,7 +263,11 @@ fn make_deliver_decodable(payload: &mut [u8]) -> Option<String> {
         header_frame::replace_invalid_utf8(exchange).then_some("its exchange is not UTF-8"),
         header_frame::replace_invalid_utf8(routing_key).then_some("its routing key is not UTF-8"),
     ];
-    faults.into_iter().flatten().map(str::to_owned).reduce(|all, fault| format!("{all}, {fault}"))
+    faults
+        .into_iter()
+        .flatten()
+        .map(str::to_owned)
+        .reduce(|all, fault| format!("{all}, {fault}"))
 }
 
 /// Splits a text off that stands behind one byte of length. `None` if it is longer than the bytes.
@@ -293,12 +311,27 @@ mod tests {
 
     fn frame(kind: u8, channel: u16, payload: &[u8]) -> Vec<u8> {
         let len = (payload.len() as u32).to_be_bytes();
-        [&[kind][..], &channel.to_be_bytes(), &len, payload, &[FRAME_END]].concat()
+        [
+            &[kind][..],
+            &channel.to_be_bytes(),
+            &len,
+            payload,
+            &[FRAME_END],
+        ]
+        .concat()
     }
 
     fn deliver(routing_key: &[u8]) -> Vec<u8> {
         let tag = [0, 0, 0, 0, 0, 0, 0, 7, 0];
-        [&DELIVER_METHOD[..], b"\x03tag", &tag, b"\x01x", &[routing_key.len() as u8], routing_key].concat()
+        [
+            &DELIVER_METHOD[..],
+            b"\x03tag",
+            &tag,
+            b"\x01x",
+            &[routing_key.len() as u8],
+            routing_key,
+        ]
+        .concat()
     }
 
     /// The payload of a content header with a message id.
@@ -327,7 +360,8 @@ mod tests {
         ]
         .concat();
         let frames = decoded(&guarded(&bytes, 5, 3));
-        let AMQPFrame::Method(1, AMQPClass::Basic(basic::AMQPMethod::Deliver(first))) = &frames[0] else {
+        let AMQPFrame::Method(1, AMQPClass::Basic(basic::AMQPMethod::Deliver(first))) = &frames[0]
+        else {
             panic!("{:?}", frames[0]);
         };
         assert_eq!(first.routing_key.as_str(), "k?");
@@ -349,7 +383,9 @@ mod tests {
         let bytes = [frame(HEADER_FRAME, 1, &payload), body.clone()].concat();
         let out = guarded(&bytes, READ_SIZE, READ_SIZE);
         let frames = decoded(&out);
-        let AMQPFrame::Header(1, header) = &frames[0] else { panic!("{:?}", frames[0]) };
+        let AMQPFrame::Header(1, header) = &frames[0] else {
+            panic!("{:?}", frames[0])
+        };
         assert_eq!(header.body_size, 4);
         assert!(header.properties.headers().is_some());
         assert!(out.ends_with(&body));

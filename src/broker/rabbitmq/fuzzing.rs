@@ -28,16 +28,27 @@ pub fn decode_frame(bytes: &[u8]) -> Option<(AMQPFrame, &[u8])> {
 /// # Panics
 /// If the library cannot write them, or the guard or the library cannot read them.
 pub fn over_the_wire(properties: &BasicProperties) -> Option<(usize, BasicProperties)> {
-    let header = AMQPContentHeader { class_id: BASIC_CLASS, body_size: 0, properties: properties.clone() };
+    let header = AMQPContentHeader {
+        class_id: BASIC_CLASS,
+        body_size: 0,
+        properties: properties.clone(),
+    };
     let frame = AMQPFrame::Header(1, header);
     let written = match gen_frame::<Vec<u8>>(&frame)(WriteContext::from(Vec::new())) {
         Ok(context) => context.into_inner().0,
         Err(error) => panic!("the client cannot write {properties:?}: {error:?}"),
     };
-    if written.windows(UNREADABLE_HEADER.len()).any(|part| part == UNREADABLE_HEADER.as_bytes()) {
+    if written
+        .windows(UNREADABLE_HEADER.len())
+        .any(|part| part == UNREADABLE_HEADER.as_bytes())
+    {
         return None;
     }
-    assert_eq!(guarded(&written, written.len(), written.len()), written, "the guard replaced {properties:?}");
+    assert_eq!(
+        guarded(&written, written.len(), written.len()),
+        written,
+        "the guard replaced {properties:?}"
+    );
     match decode_frame(&written) {
         Some((AMQPFrame::Header(1, read), [])) => Some((written.len(), read.properties)),
         other => panic!("{properties:?} came back as {other:?}"),

@@ -27,12 +27,22 @@ pub(super) async fn connect(
     files: &ClientFiles,
 ) -> lapin::Result<lapin::Connection> {
     let tokio = Tokio::current();
-    let runtime = Runtime::new(RuntimeParts::new(tokio.clone(), GuardedReactor(tokio.clone())));
+    let runtime = Runtime::new(RuntimeParts::new(
+        tokio.clone(),
+        GuardedReactor(tokio.clone()),
+    ));
     let tokio = Runtime::new(tokio);
-    let connector = if files.is_empty() { None } else { Some(tls_connector(files)?) };
+    let connector = if files.is_empty() {
+        None
+    } else {
+        Some(tls_connector(files)?)
+    };
     let open = async move |uri: AMQPUri, _| {
         let stream = match &connector {
-            None => uri.connect_with_config_async(TLSConfig::default(), &tokio).await?,
+            None => {
+                uri.connect_with_config_async(TLSConfig::default(), &tokio)
+                    .await?
+            }
             Some(connector) => {
                 let host = uri.authority.host.clone();
                 let addresses = tokio.to_socket_addrs((host, uri.authority.port));
@@ -47,7 +57,9 @@ pub(super) async fn connect(
 
 /// TLS by the files as they are now.
 fn tls_connector(files: &ClientFiles) -> io::Result<RustlsConnector> {
-    Ok(RustlsConnector::from(files.client_config().map_err(io::Error::other)?))
+    Ok(RustlsConnector::from(
+        files.client_config().map_err(io::Error::other)?,
+    ))
 }
 
 /// Tokio's reactor, with streams behind a [`FrameGuard`].

@@ -62,7 +62,10 @@ pub(super) fn replace_invalid_utf8(text: &mut [u8]) -> bool {
 /// Makes the payload of a content header frame decodable. `fault` is what was wrong with the message before this
 /// frame. Returns `None` if the payload can be taken as it is.
 pub(super) fn make_decodable(payload: &[u8], fault: Option<String>) -> Option<Vec<u8>> {
-    let mut parts = HeaderFrameParts { faults: fault.into_iter().collect(), ..HeaderFrameParts::default() };
+    let mut parts = HeaderFrameParts {
+        faults: fault.into_iter().collect(),
+        ..HeaderFrameParts::default()
+    };
     if parts.read(payload).is_err() {
         parts = HeaderFrameParts {
             faults: vec!["its properties end too early".to_owned()],
@@ -74,7 +77,11 @@ pub(super) fn make_decodable(payload: &[u8], fault: Option<String>) -> Option<Ve
 
 /// The payload for a content header frame that is too large to look at. Only its first bytes are needed.
 pub(super) fn without_properties(start: &[u8], fault: String) -> Vec<u8> {
-    HeaderFrameParts { faults: vec![fault], ..HeaderFrameParts::default() }.replacement(start)
+    HeaderFrameParts {
+        faults: vec![fault],
+        ..HeaderFrameParts::default()
+    }
+    .replacement(start)
 }
 
 /// Properties of a content header frame, as they are on the wire, but for the header table.
@@ -99,7 +106,11 @@ impl HeaderFrameParts {
             if flags & flag == 0 {
                 continue;
             }
-            let place = if flag > HEADERS_FLAG { &mut self.before } else { &mut self.after };
+            let place = if flag > HEADERS_FLAG {
+                &mut self.before
+            } else {
+                &mut self.after
+            };
             match kind {
                 PropertyKind::Text => {
                     let len = rest.byte()?;
@@ -122,7 +133,8 @@ impl HeaderFrameParts {
             self.flags |= flag;
         }
         if !rest.0.is_empty() {
-            self.faults.push(format!("{} bytes follow its properties", rest.0.len()));
+            self.faults
+                .push(format!("{} bytes follow its properties", rest.0.len()));
         }
         Ok(())
     }
@@ -157,7 +169,10 @@ struct OpenContainer<'a> {
 /// Judges the bytes of a header table as the client library would decode them.
 fn judge_table(table: &[u8]) -> Result<(), String> {
     let wrong_length = |OutOfBounds| "the lengths within its headers are wrong".to_owned();
-    let mut open = vec![OpenContainer { rest: Input(table), has_names: true }];
+    let mut open = vec![OpenContainer {
+        rest: Input(table),
+        has_names: true,
+    }];
     while let Some(container) = open.last_mut() {
         let rest = &mut container.rest;
         if rest.0.is_empty() {
@@ -165,7 +180,10 @@ fn judge_table(table: &[u8]) -> Result<(), String> {
             continue;
         }
         if container.has_names {
-            let name = rest.byte().and_then(|len| rest.take(len.into())).map_err(wrong_length)?;
+            let name = rest
+                .byte()
+                .and_then(|len| rest.take(len.into()))
+                .map_err(wrong_length)?;
             if std::str::from_utf8(name).is_err() {
                 return Err("a header's name is not UTF-8".to_owned());
             }
@@ -189,7 +207,10 @@ fn judge_table(table: &[u8]) -> Result<(), String> {
             if open.len() > MAX_HEADER_DEPTH {
                 return Err(format!("its headers nest deeper than {MAX_HEADER_DEPTH}"));
             }
-            open.push(OpenContainer { rest: Input(content), has_names: kind == b'F' });
+            open.push(OpenContainer {
+                rest: Input(content),
+                has_names: kind == b'F',
+            });
         }
     }
     Ok(())

@@ -17,7 +17,10 @@ pub(super) struct RoleHealth {
 impl RoleHealth {
     pub(super) fn new(connection: &str, readiness: &Readiness) -> Self {
         let part = readiness.part(format!("rabbitmq:{connection}"), false);
-        Self { part, roles: Mutex::default() }
+        Self {
+            part,
+            roles: Mutex::default(),
+        }
     }
 
     /// Counts a role that is not up, for this reason. Changes nothing if the role is up.
@@ -33,7 +36,9 @@ impl RoleHealth {
         let mut roles = self.roles.lock();
         let ill = trouble.is_some();
         let before = roles.insert(role, trouble);
-        let worst = roles.iter().find_map(|(role, t)| t.as_ref().map(|t| format!("{role}: {t}")));
+        let worst = roles
+            .iter()
+            .find_map(|(role, t)| t.as_ref().map(|t| format!("{role}: {t}")));
         match worst {
             Some(why) => self.part.down(why),
             None => self.part.up(),
@@ -53,7 +58,10 @@ mod tests {
         health.announce("consume", "waits");
         health.announce("consume", "not reached");
         health.report("publish", None);
-        assert!(format!("{:?}", readiness.parts()).contains("consume: not reached"), "it waits no longer");
+        assert!(
+            format!("{:?}", readiness.parts()).contains("consume: not reached"),
+            "it waits no longer"
+        );
         health.report("consume", Some("refused".into()));
         assert!(!readiness.is_ready(), "one role was never up");
         assert!(health.report("consume", None), "news");

@@ -9,12 +9,16 @@ use super::{AmqpFault, FaultKind};
 
 /// A name as AMQP writes it.
 pub fn short_name(name: &str) -> Result<ShortString, AmqpFault> {
-    ShortString::try_new(name).map_err(|error| AmqpFault::new(FaultKind::Refused, error.to_string()))
+    ShortString::try_new(name)
+        .map_err(|error| AmqpFault::new(FaultKind::Refused, error.to_string()))
 }
 
 /// Looks for a queue. The broker closes the channel if the queue is missing.
 pub async fn look_for_queue(channel: &Channel, queue: &str) -> Result<(), AmqpFault> {
-    let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+    let options = QueueDeclareOptions {
+        passive: true,
+        ..QueueDeclareOptions::default()
+    };
     let look = channel.queue_declare(short_name(queue)?, options, FieldTable::default());
     within("queue.declare", look).await.map(drop)
 }
@@ -25,8 +29,15 @@ pub async fn look_for_exchange(channel: &Channel, exchange: &str) -> Result<(), 
     if exchange.is_empty() {
         return Ok(());
     }
-    let options = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
+    let options = ExchangeDeclareOptions {
+        passive: true,
+        ..ExchangeDeclareOptions::default()
+    };
     let name = short_name(exchange)?;
     let arguments = FieldTable::default();
-    within("exchange.declare", channel.exchange_declare(name, ExchangeKind::Direct, options, arguments)).await
+    within(
+        "exchange.declare",
+        channel.exchange_declare(name, ExchangeKind::Direct, options, arguments),
+    )
+    .await
 }

@@ -53,7 +53,9 @@ struct ExchangeArguments {
 impl From<serde_json::Value> for ExchangeArguments {
     // RabbitMQ writes no arguments as an empty list.
     fn from(value: serde_json::Value) -> Self {
-        Self { alternate: value["alternate-exchange"].as_str().map(str::to_owned) }
+        Self {
+            alternate: value["alternate-exchange"].as_str().map(str::to_owned),
+        }
     }
 }
 
@@ -75,7 +77,11 @@ enum DestinationType {
 impl Bindings {
     /// Reads them from the management API of a connection, as the connection's own user. The error is a sentence for
     /// a person.
-    pub async fn read(connection: &Connection, management: &str, deadline: Duration) -> Result<Self, String> {
+    pub async fn read(
+        connection: &Connection,
+        management: &str,
+        deadline: Duration,
+    ) -> Result<Self, String> {
         let broker: AMQPUri = connection.url.expose().parse()?;
         let user = broker.authority.userinfo;
         let password = Secret::new(user.password);
@@ -83,8 +89,13 @@ impl Bindings {
         let reading = tokio::task::spawn_blocking(move || {
             let exchanges: Vec<Exchange> = client.list("exchanges", &broker.vhost)?;
             let bindings = client.list("bindings", &broker.vhost)?;
-            let exchanges = exchanges.into_iter().map(|exchange| (exchange.name.clone(), exchange));
-            Ok(Self { exchanges: exchanges.collect(), bindings })
+            let exchanges = exchanges
+                .into_iter()
+                .map(|exchange| (exchange.name.clone(), exchange));
+            Ok(Self {
+                exchanges: exchanges.collect(),
+                bindings,
+            })
         });
         reading.await.map_err(|error| error.to_string())?
     }
@@ -107,7 +118,11 @@ impl Bindings {
         let known = self.exchanges.get(exchange);
         let kind = known.map_or("", |exchange| exchange.kind.as_str());
         let mut farthest = Reach::Never;
-        for binding in self.bindings.iter().filter(|binding| binding.source == exchange) {
+        for binding in self
+            .bindings
+            .iter()
+            .filter(|binding| binding.source == exchange)
+        {
             let bound = match binding.destination_type {
                 DestinationType::Queue if binding.destination == queue => Reach::Surely,
                 DestinationType::Queue => Reach::Never,
@@ -115,7 +130,8 @@ impl Bindings {
             };
             farthest = farthest.max(bound.min(routed(kind, &binding.routing_key, key)));
         }
-        if let Some(alternate) = known.and_then(|exchange| exchange.arguments.alternate.as_deref()) {
+        if let Some(alternate) = known.and_then(|exchange| exchange.arguments.alternate.as_deref())
+        {
             farthest = farthest.max(self.reach_by(alternate, key, queue, seen).min(Reach::Maybe));
         }
         farthest
@@ -143,7 +159,9 @@ fn topic_matches(pattern: &[&str], key: &[&str]) -> bool {
         ([], []) => true,
         (["#", rest @ ..], _) => {
             topic_matches(rest, key)
-                || key.split_first().is_some_and(|(_, behind)| topic_matches(pattern, behind))
+                || key
+                    .split_first()
+                    .is_some_and(|(_, behind)| topic_matches(pattern, behind))
         }
         ([word, rest @ ..], [first, behind @ ..]) => {
             (*word == "*" || word == first) && topic_matches(rest, behind)
@@ -175,9 +193,17 @@ impl ManagementClient {
     }
 
     /// A list of a virtual host: `exchanges`, `queues` or `bindings`.
-    pub(super) fn list<T: DeserializeOwned>(&self, what: &str, vhost: &str) -> Result<Vec<T>, String> {
+    pub(super) fn list<T: DeserializeOwned>(
+        &self,
+        what: &str,
+        vhost: &str,
+    ) -> Result<Vec<T>, String> {
         let url = format!("{}/api/{what}/{}", self.base, percent_encoded(vhost));
-        let answered = self.agent.get(&url).header("authorization", &self.authorization).call();
+        let answered = self
+            .agent
+            .get(&url)
+            .header("authorization", &self.authorization)
+            .call();
         let mut answer = answered.map_err(|error| format!("{url} cannot be read: {error}"))?;
         match answer.status().as_u16() {
             200 => {}
@@ -188,7 +214,11 @@ impl ManagementClient {
             }
             status => return Err(format!("{url} answers {status}")),
         }
-        let text = answer.body_mut().with_config().limit(MAX_ANSWER_BYTES).read_to_string();
+        let text = answer
+            .body_mut()
+            .with_config()
+            .limit(MAX_ANSWER_BYTES)
+            .read_to_string();
         let text = text.map_err(|error| format!("{url} cannot be read: {error}"))?;
         serde_json::from_str(&text)
             .map_err(|error| format!("{url} does not answer as RabbitMQ does: {error}"))
@@ -201,18 +231,22 @@ mod tests {
 
     fn bindings(exchanges: &str, bindings: &[(&str, &str, &str, &str)]) -> Bindings {
         let exchanges: Vec<Exchange> = serde_json::from_str(exchanges).expect("exchanges");
-        let binding = |&(source, kind, destination, routing_key): &(&str, &str, &str, &str)| Binding {
-            source: source.to_owned(),
-            destination: destination.to_owned(),
-            destination_type: if kind == "queue" {
-                DestinationType::Queue
-            } else {
-                DestinationType::Exchange
-            },
-            routing_key: routing_key.to_owned(),
-        };
+        let binding =
+            |&(source, kind, destination, routing_key): &(&str, &str, &str, &str)| Binding {
+                source: source.to_owned(),
+                destination: destination.to_owned(),
+                destination_type: if kind == "queue" {
+                    DestinationType::Queue
+                } else {
+                    DestinationType::Exchange
+                },
+                routing_key: routing_key.to_owned(),
+            };
         Bindings {
-            exchanges: exchanges.into_iter().map(|exchange| (exchange.name.clone(), exchange)).collect(),
+            exchanges: exchanges
+                .into_iter()
+                .map(|exchange| (exchange.name.clone(), exchange))
+                .collect(),
             bindings: bindings.iter().map(binding).collect(),
         }
     }
@@ -246,14 +280,21 @@ mod tests {
             ("a", Some("key"), Reach::Maybe),
             ("missing", Some("key"), Reach::Never),
         ] {
-            assert_eq!(all.reach(exchange, key, "in"), expected, "{exchange} {key:?}");
+            assert_eq!(
+                all.reach(exchange, key, "in"),
+                expected,
+                "{exchange} {key:?}"
+            );
         }
     }
 
     #[test]
     fn topics_match_word_by_word() {
         let matches = |pattern: &str, key: &str| {
-            topic_matches(&pattern.split('.').collect::<Vec<_>>(), &key.split('.').collect::<Vec<_>>())
+            topic_matches(
+                &pattern.split('.').collect::<Vec<_>>(),
+                &key.split('.').collect::<Vec<_>>(),
+            )
         };
         for (pattern, key, expected) in [
             ("a.b", "a.b", true),

@@ -116,7 +116,14 @@ impl Broker {
         let shutdown = shutdown.clone();
         tasks.spawn(
             task,
-            RoleSupervisor { broker: self.clone(), role, is_exclusive: true, live, shutdown }.run(),
+            RoleSupervisor {
+                broker: self.clone(),
+                role,
+                is_exclusive: true,
+                live,
+                shutdown,
+            }
+            .run(),
         );
         ConnectionHandle { live: receiver }
     }
@@ -127,8 +134,17 @@ impl Broker {
     }
 
     fn uri(&self) -> Result<AMQPUri, AmqpFault> {
-        let not_a_url = |_| AmqpFault::new(FaultKind::Refused, "the url is not an amqp:// or amqps:// URL");
-        self.connection.url.expose().parse::<AMQPUri>().map_err(not_a_url)
+        let not_a_url = |_| {
+            AmqpFault::new(
+                FaultKind::Refused,
+                "the url is not an amqp:// or amqps:// URL",
+            )
+        };
+        self.connection
+            .url
+            .expose()
+            .parse::<AMQPUri>()
+            .map_err(not_a_url)
     }
 
     pub(super) async fn connect(&self, role: &str) -> Result<lapin::Connection, AmqpFault> {
@@ -172,21 +188,31 @@ impl Broker {
 
 /// The fault of a call without an answer within the deadline.
 fn no_answer(what: &str) -> AmqpFault {
-    AmqpFault::new(FaultKind::Lost, format!("{what}: no answer within {} s", ANSWER_DEADLINE.as_secs()))
+    AmqpFault::new(
+        FaultKind::Lost,
+        format!("{what}: no answer within {} s", ANSWER_DEADLINE.as_secs()),
+    )
 }
 
 impl SharedConnection {
     /// A handle for one more user.
     pub fn handle(&self) -> ConnectionHandle {
-        ConnectionHandle { live: self.live.subscribe() }
+        ConnectionHandle {
+            live: self.live.subscribe(),
+        }
     }
 }
 
 impl ConnectionHandle {
     /// Waits for a connection that is up. `None` if there will be none any more. Cancel-safe.
     pub async fn live(&mut self) -> Option<LiveConnection> {
-        let open = |live: &Option<LiveConnection>| live.as_ref().is_some_and(LiveConnection::is_open);
-        self.live.wait_for(open).await.ok().and_then(|live| live.clone())
+        let open =
+            |live: &Option<LiveConnection>| live.as_ref().is_some_and(LiveConnection::is_open);
+        self.live
+            .wait_for(open)
+            .await
+            .ok()
+            .and_then(|live| live.clone())
     }
 }
 
@@ -213,7 +239,10 @@ impl LiveConnection {
 }
 
 /// Waits for an answer of the broker, under the deadline.
-pub async fn within<T>(what: &str, call: impl Future<Output = lapin::Result<T>>) -> Result<T, AmqpFault> {
+pub async fn within<T>(
+    what: &str,
+    call: impl Future<Output = lapin::Result<T>>,
+) -> Result<T, AmqpFault> {
     match timeout(ANSWER_DEADLINE, call).await {
         Ok(answer) => Ok(answer?),
         Err(_) => Err(no_answer(what)),
@@ -283,7 +312,10 @@ impl RoleSupervisor {
         }
         // The status has what came before the listener was there.
         let (block, blocked) = watch::channel(connection.status().blocked());
-        let live = LiveConnection { connection: Arc::new(connection), blocked };
+        let live = LiveConnection {
+            connection: Arc::new(connection),
+            blocked,
+        };
         self.live.send_replace(Some(live.clone()));
         self.up();
         let fault = loop {

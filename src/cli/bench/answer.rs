@@ -13,8 +13,18 @@ const NOTABLE_DELAY_US: i64 = 100_000;
 
 /// Counts and lateness so far, beside a bar.
 pub(super) fn note(progress: &BenchProgress) -> String {
-    let BenchProgress { sent, received, p50_us, p99_us, .. } = *progress;
-    format!("sent {sent}, received {received}, late p50 {} p99 {}", span(p50_us), span(p99_us))
+    let BenchProgress {
+        sent,
+        received,
+        p50_us,
+        p99_us,
+        ..
+    } = *progress;
+    format!(
+        "sent {sent}, received {received}, late p50 {} p99 {}",
+        span(p50_us),
+        span(p99_us)
+    )
 }
 
 /// The result as a table.
@@ -26,20 +36,40 @@ pub(super) fn table(request: &BenchRequest, summary: &BenchSummary) -> SafeText 
             "asked: {} a second for {} s, due {} later, bodies of {} bytes",
             request.rate,
             request.duration.as_secs_f64(),
-            if least == most { ms(most) } else { format!("{} to {}", ms(least), ms(most)) },
+            if least == most {
+                ms(most)
+            } else {
+                format!("{} to {}", ms(least), ms(most))
+            },
             request.size
         )
         .into(),
-        format!("this machine's clock minus redis's: {:.1} ms", summary.skew_us as f64 / 1e3).into(),
+        format!(
+            "this machine's clock minus redis's: {:.1} ms",
+            summary.skew_us as f64 / 1e3
+        )
+        .into(),
         SafeText::default(),
     ];
     let sent_per_second = summary.sent as f64 * 1e3 / summary.sent_ms.max(1) as f64;
     let rate = |per_second: f64| format!("{per_second:.1}");
     // Messages arrive over a longer time than they are sent in: a rate of arrivals would look like a loss.
-    let received = if summary.received == summary.sent { "all of them" } else { "" };
+    let received = if summary.received == summary.sent {
+        "all of them"
+    } else {
+        ""
+    };
     let mut rows = vec![
-        vec!["sent".to_owned(), summary.sent.to_string(), rate(sent_per_second)],
-        vec!["received".to_owned(), summary.received.to_string(), received.to_owned()],
+        vec![
+            "sent".to_owned(),
+            summary.sent.to_string(),
+            rate(sent_per_second),
+        ],
+        vec![
+            "received".to_owned(),
+            summary.received.to_string(),
+            received.to_owned(),
+        ],
     ];
     let more = [
         ("again", summary.again),
@@ -64,7 +94,10 @@ pub(super) fn table(request: &BenchRequest, summary: &BenchSummary) -> SafeText 
             ("p99.9", late.p999),
             ("max", late.max),
         ];
-        let rows: Vec<_> = at.iter().map(|(what, us)| vec![(*what).to_owned(), span(*us)]).collect();
+        let rows: Vec<_> = at
+            .iter()
+            .map(|(what, us)| vec![(*what).to_owned(), span(*us)])
+            .collect();
         lines.extend([SafeText::default(), table::table(&["LATENESS", ""], &rows)]);
         lines.extend([SafeText::default(), histogram(&summary.rows)]);
     }
@@ -91,7 +124,10 @@ fn histogram(rows: &[(Option<u64>, u64)]) -> SafeText {
         .map(|(limit, n)| {
             let signs = (n * BAR_WIDTH).div_ceil(most.unwrap_or(1).max(1));
             vec![
-                limit.map_or_else(|| format!(">= {}", span(beyond)), |us| format!("< {}", span(us))),
+                limit.map_or_else(
+                    || format!(">= {}", span(beyond)),
+                    |us| format!("< {}", span(us)),
+                ),
                 n.to_string(),
                 format!("{:6.2} %", *n as f64 * 100.0 / all.max(1) as f64),
                 "#".repeat(signs as usize),
@@ -105,11 +141,20 @@ fn histogram(rows: &[(Option<u64>, u64)]) -> SafeText {
 pub(super) fn troubles(summary: &BenchSummary) -> Vec<String> {
     let mut troubles = Vec::new();
     if summary.stopped {
-        troubles.push(format!("ended by a signal after {} ms of sending", summary.sent_ms));
+        troubles.push(format!(
+            "ended by a signal after {} ms of sending",
+            summary.sent_ms
+        ));
     }
     if summary.failed > 0 {
-        let why = summary.why.as_deref().unwrap_or("its broker did not answer in time");
-        troubles.push(format!("{} message(s) were not taken by the ingress: {why}", summary.failed));
+        let why = summary
+            .why
+            .as_deref()
+            .unwrap_or("its broker did not answer in time");
+        troubles.push(format!(
+            "{} message(s) were not taken by the ingress: {why}",
+            summary.failed
+        ));
     }
     if summary.cancelled > 0 && !summary.stopped {
         troubles.push(format!(
@@ -203,7 +248,12 @@ mod tests {
     #[test]
     fn spans_are_short() {
         let texts = [0, 99, 100, 1_234, 12_340, 1_000_000, 61_500_000].map(span);
-        assert_eq!(texts, ["0 ms", "0.1 ms", "0.1 ms", "1.23 ms", "12.3 ms", "1 s", "61.5 s"]);
+        assert_eq!(
+            texts,
+            [
+                "0 ms", "0.1 ms", "0.1 ms", "1.23 ms", "12.3 ms", "1 s", "61.5 s"
+            ]
+        );
     }
 
     #[test]
@@ -211,7 +261,10 @@ mod tests {
         let text = histogram(&[(Some(500), 1), (Some(1_000), 999), (None, 0)]);
         let lines: Vec<&str> = text.as_str().lines().collect();
         assert_eq!(lines[1], "< 0.5 ms         1    0.10 %  #");
-        assert_eq!(lines[2], format!("< 1 ms         999   99.90 %  {}", "#".repeat(40)));
+        assert_eq!(
+            lines[2],
+            format!("< 1 ms         999   99.90 %  {}", "#".repeat(40))
+        );
         assert_eq!(lines[3], ">= 1 ms          0    0.00 %");
     }
 }

@@ -55,15 +55,28 @@ mod tests {
             "body_base64": "/w==",
         });
         let shown = letter_text(&dead, 1_000_000);
-        assert!(!shown.as_str().contains('\u{1b}'), "no control character reaches the terminal");
+        assert!(
+            !shown.as_str().contains('\u{1b}'),
+            "no control character reaches the terminal"
+        );
         let lines: Vec<&str> = shown.as_str().lines().collect();
         assert_eq!(
             lines[..3],
-            ["dead id   orders.unroutable.1c.k3x9.4b", "id        order-7", "route     orders"]
+            [
+                "dead id   orders.unroutable.1c.k3x9.4b",
+                "id        order-7",
+                "route     orders"
+            ]
         );
-        assert!(lines[3].starts_with("dead at   19") && lines[3].ends_with("(now)"), "{lines:#?}");
+        assert!(
+            lines[3].starts_with("dead at   19") && lines[3].ends_with("(now)"),
+            "{lines:#?}"
+        );
         assert_eq!(lines[4], "reason    unroutable");
-        assert!(lines[5].starts_with("error     no queue took "), "{lines:#?}");
+        assert!(
+            lines[5].starts_with("error     no queue took "),
+            "{lines:#?}"
+        );
         let rest = [
             "attempt   8",
             "target    the route's own",
@@ -78,8 +91,7 @@ mod tests {
         );
         assert_eq!(lines[13..], ["body      /w== (base64)"]);
         // Nothing but this is known of one whose content cannot be read.
-        let bare =
-            json!({ "dead_id": "x", "route": "r", "dead_at_ms": 5, "reason": "corrupt", "error": "no blob" });
+        let bare = json!({ "dead_id": "x", "route": "r", "dead_at_ms": 5, "reason": "corrupt", "error": "no blob" });
         assert_eq!(letter_text(&bare, 5).as_str().lines().count(), 5);
     }
 }

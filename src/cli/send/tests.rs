@@ -27,7 +27,11 @@ async fn run(
 }
 
 fn message_to(route: &str) -> TestMessage {
-    TestMessage { route: route.to_owned(), id: Some("a".to_owned()), ..TestMessage::default() }
+    TestMessage {
+        route: route.to_owned(),
+        id: Some("a".to_owned()),
+        ..TestMessage::default()
+    }
 }
 
 fn refused(result: Result<(), ClientError>, exit: u8, part: &str) {
@@ -52,12 +56,18 @@ async fn it_sends_what_it_was_given_and_prints_the_id() {
     result.expect("sent");
     assert_eq!(out, "a\n");
     let (_, message) = server.recorder.injected.lock().pop().expect("sent");
-    assert_eq!((message.key.as_deref(), message.body.as_deref()), (Some(&b"k"[..]), Some(&[0xff, 0][..])));
+    assert_eq!(
+        (message.key.as_deref(), message.body.as_deref()),
+        (Some(&b"k"[..]), Some(&[0xff, 0][..]))
+    );
     for (name, value) in [("h", "v"), ("x-delay", "1500"), ("x-delay-id", "a")] {
         assert_eq!(text(&message.headers, name).as_deref(), Some(value));
     }
-    let at =
-        TestMessage { at: Some("1800000000000".to_owned()), body: b"text".to_vec(), ..message_to("orders") };
+    let at = TestMessage {
+        at: Some("1800000000000".to_owned()),
+        body: b"text".to_vec(),
+        ..message_to("orders")
+    };
     let (out, result) = run(url, Some(WRITE_TOKEN), at, true).await;
     result.expect("sent");
     assert_eq!(out, "{\"id\":\"a\",\"route\":\"orders\"}\n");
@@ -77,16 +87,25 @@ async fn waiting_prints_the_lateness_or_fails_with_the_reason() {
         lateness_ms: 1.75,
         attempt: 1,
     };
-    let dead = MessageEnd::Dead { reason: "unroutable".to_owned() };
-    for (outcome, json) in
-        [(published.clone(), false), (published, true), (dead.clone(), false), (dead.clone(), true)]
-    {
+    let dead = MessageEnd::Dead {
+        reason: "unroutable".to_owned(),
+    };
+    for (outcome, json) in [
+        (published.clone(), false),
+        (published, true),
+        (dead.clone(), false),
+        (dead.clone(), true),
+    ] {
         let report = async {
             server.recorder.arrived.notified().await;
             server.watch.report(&orders, "a", || outcome.clone());
         };
-        let given = TestMessage { wait: true, ..message_to("orders") };
-        let ((out, result), ()) = tokio::join!(run(url.clone(), Some(WRITE_TOKEN), given, json), report);
+        let given = TestMessage {
+            wait: true,
+            ..message_to("orders")
+        };
+        let ((out, result), ()) =
+            tokio::join!(run(url.clone(), Some(WRITE_TOKEN), given, json), report);
         if outcome == dead {
             refused(result, 1, "the message a was not published: unroutable");
         } else {
@@ -98,7 +117,10 @@ async fn waiting_prints_the_lateness_or_fails_with_the_reason() {
         } else if outcome == dead {
             assert_eq!(out, "a\n");
         } else {
-            assert_eq!(out, "a\npublished at 2027-01-15T08:00:00.002Z, 1.8 ms late, attempt 1\n");
+            assert_eq!(
+                out,
+                "a\npublished at 2027-01-15T08:00:00.002Z, 1.8 ms late, attempt 1\n"
+            );
         }
     }
     server.end().await;
@@ -108,39 +130,76 @@ async fn waiting_prints_the_lateness_or_fails_with_the_reason() {
 async fn what_the_api_refuses_is_said_in_a_sentence() {
     let server = TestServer::start().await;
     let url = format!("http://{}", server.address);
-    refused(run(url.clone(), None, message_to("orders"), false).await.1, 1, "POSTDATE_TOKEN_FILE (401)");
     refused(
-        run(url.clone(), Some("wrong-Pa55"), message_to("orders"), false).await.1,
+        run(url.clone(), None, message_to("orders"), false).await.1,
         1,
         "POSTDATE_TOKEN_FILE (401)",
     );
-    refused(run(url.clone(), Some(READ_TOKEN), message_to("orders"), false).await.1, 1, "write token (403)");
     refused(
-        run(url.clone(), Some(WRITE_TOKEN), message_to("nope"), false).await.1,
+        run(url.clone(), Some("wrong-Pa55"), message_to("orders"), false)
+            .await
+            .1,
+        1,
+        "POSTDATE_TOKEN_FILE (401)",
+    );
+    refused(
+        run(url.clone(), Some(READ_TOKEN), message_to("orders"), false)
+            .await
+            .1,
+        1,
+        "write token (403)",
+    );
+    refused(
+        run(url.clone(), Some(WRITE_TOKEN), message_to("nope"), false)
+            .await
+            .1,
         1,
         "there is no route `nope` (404)",
     );
-    let bad = TestMessage { delay: Some("abc".to_owned()), ..message_to("orders") };
+    let bad = TestMessage {
+        delay: Some("abc".to_owned()),
+        ..message_to("orders")
+    };
     let (out, result) = run(url.clone(), Some(WRITE_TOKEN), bad, true).await;
     refused(result, 1, "not a delay (400)");
     assert!(out.contains("\"reason\":\"bad_delay\""), "{out}");
     *server.recorder.behaviour.lock() =
         InjectBehaviour::Fail(InjectError::Refused("no such topic".to_owned()));
     refused(
-        run(url.clone(), Some(WRITE_TOKEN), message_to("orders"), false).await.1,
+        run(url.clone(), Some(WRITE_TOKEN), message_to("orders"), false)
+            .await
+            .1,
         1,
         "no such topic (502)",
     );
-    let twice = [("h", "1"), ("h", "2")].map(|(n, v)| (n.to_owned(), v.to_owned())).to_vec();
-    let twice = TestMessage { headers: twice, ..message_to("orders") };
-    refused(run(url.clone(), Some(WRITE_TOKEN), twice, false).await.1, 64, "once");
-    refused(run(url, Some(WRITE_TOKEN), message_to("No Route"), false).await.1, 64, "`No Route`");
+    let twice = [("h", "1"), ("h", "2")]
+        .map(|(n, v)| (n.to_owned(), v.to_owned()))
+        .to_vec();
+    let twice = TestMessage {
+        headers: twice,
+        ..message_to("orders")
+    };
+    refused(
+        run(url.clone(), Some(WRITE_TOKEN), twice, false).await.1,
+        64,
+        "once",
+    );
+    refused(
+        run(url, Some(WRITE_TOKEN), message_to("No Route"), false)
+            .await
+            .1,
+        64,
+        "`No Route`",
+    );
     server.end().await;
 }
 
 #[tokio::test]
 async fn a_wrong_address_is_named_without_its_password() {
-    let free = TcpListener::bind("127.0.0.1:0").expect("bound").local_addr().expect("an address");
+    let free = TcpListener::bind("127.0.0.1:0")
+        .expect("bound")
+        .local_addr()
+        .expect("an address");
     let url = format!("http://{free}");
     refused(
         run(url, None, message_to("orders"), false).await.1,
@@ -157,9 +216,26 @@ async fn a_wrong_address_is_named_without_its_password() {
         "http://a b",
         "http://u:Pa55@x",
     ] {
-        refused(run(wrong.to_owned(), None, message_to("orders"), false).await.1, 64, "POSTDATE_URL");
+        refused(
+            run(wrong.to_owned(), None, message_to("orders"), false)
+                .await
+                .1,
+            64,
+            "POSTDATE_URL",
+        );
     }
-    refused(run("http://x".to_owned(), Some("Pa55\n"), message_to("orders"), false).await.1, 64, "line end");
+    refused(
+        run(
+            "http://x".to_owned(),
+            Some("Pa55\n"),
+            message_to("orders"),
+            false,
+        )
+        .await
+        .1,
+        64,
+        "line end",
+    );
 }
 
 /// Answers one request with these bytes.
@@ -188,6 +264,9 @@ async fn another_server_is_told_from_the_api_and_no_redirect_is_followed() {
         let (_, result) = run(url, Some("Pa55"), message_to("orders"), false).await;
         refused(result, 1, "does not answer as postdate's API does");
         let request = thread.join().expect("no panic").to_ascii_lowercase();
-        assert!(request.contains("authorization: bearer pa55\r\n"), "{request}");
+        assert!(
+            request.contains("authorization: bearer pa55\r\n"),
+            "{request}"
+        );
     }
 }

@@ -41,10 +41,16 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &TopState, now_ms: i64) {
         Constraint::Length(1),
     ])
     .areas(frame.area());
-    frame.render_widget(Line::styled(format!("postdate top  {}", state.url), HEADER_STYLE), title);
+    frame.render_widget(
+        Line::styled(format!("postdate top  {}", state.url), HEADER_STYLE),
+        title,
+    );
     if let Some(notice) = notice {
         let style = FAILURE_STYLE.add_modifier(Modifier::BOLD);
-        frame.render_widget(Line::styled(cut(&notice, notice_area.width), style), notice_area);
+        frame.render_widget(
+            Line::styled(cut(&notice, notice_area.width), style),
+            notice_area,
+        );
     }
     let hint = match (&state.snapshot, &state.opened) {
         (Some(snapshot), Some(opened)) => {
@@ -64,7 +70,10 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &TopState, now_ms: i64) {
 
 /// Says since when the shown answers are stale, and why.
 fn notice(state: &TopState, now_ms: i64) -> Option<String> {
-    let why = state.failure.as_deref().unwrap_or("the API does not answer");
+    let why = state
+        .failure
+        .as_deref()
+        .unwrap_or("the API does not answer");
     match (&state.snapshot, state.stale_since(now_ms)) {
         (None, _) if state.failure.is_none() => Some("waiting for the API".to_owned()),
         (None, _) => Some(why.to_owned()),
@@ -73,7 +82,13 @@ fn notice(state: &TopState, now_ms: i64) -> Option<String> {
     }
 }
 
-fn draw_overview(frame: &mut Frame<'_>, area: Rect, state: &TopState, snapshot: &Snapshot, now_ms: i64) {
+fn draw_overview(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    state: &TopState,
+    snapshot: &Snapshot,
+    now_ms: i64,
+) {
     let replicas = snapshot.replicas.len().min(MAX_REPLICAS) as u16;
     let [replica_area, _, due, _, routes, _, next] = Layout::vertical([
         Constraint::Length(1 + replicas),
@@ -114,24 +129,36 @@ fn draw_replicas(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
         more if more > MAX_REPLICAS => format!("REPLICA ({MAX_REPLICAS} of {more})"),
         _ => "REPLICA".to_owned(),
     };
-    let header = [Cell::from(count), "VERSION".into(), "STATE".into(), right("PARTITIONS".to_owned())];
+    let header = [
+        Cell::from(count),
+        "VERSION".into(),
+        "STATE".into(),
+        right("PARTITIONS".to_owned()),
+    ];
     let widths = [name_width, 10, 10, 10].map(Constraint::Length);
     frame.render_widget(
-        Table::new(rows, widths).column_spacing(2).header(Row::new(header).style(HEADER_STYLE)),
+        Table::new(rows, widths)
+            .column_spacing(2)
+            .header(Row::new(header).style(HEADER_STYLE)),
         area,
     );
 }
 
 fn draw_due(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
     let due = &snapshot.due;
-    let [words, bars] = Layout::vertical([Constraint::Length(1), Constraint::Length(1)]).areas(area);
+    let [words, bars] =
+        Layout::vertical([Constraint::Length(1), Constraint::Length(1)]).areas(area);
     let in_minute: u64 = due.minute.iter().sum();
     let sentence = format!(
         "DUE  {} and not claimed, {} in a minute, {} in an hour, {} in a day",
         due.overdue, in_minute, due.in_hour, due.in_day
     );
-    frame.render_widget(Line::styled(cut(&sentence, words.width), HEADER_STYLE), words);
-    let [label, bars] = Layout::horizontal([Constraint::Length(13), Constraint::Min(0)]).areas(bars);
+    frame.render_widget(
+        Line::styled(cut(&sentence, words.width), HEADER_STYLE),
+        words,
+    );
+    let [label, bars] =
+        Layout::horizontal([Constraint::Length(13), Constraint::Min(0)]).areas(bars);
     frame.render_widget(Line::raw("next minute"), label);
     frame.render_widget(Sparkline::default().data(&due.minute), bars);
 }
@@ -143,12 +170,18 @@ fn draw_routes(frame: &mut Frame<'_>, area: Rect, state: &TopState, snapshot: &S
     }
     let fixed = ROUTE_COLUMNS.iter().sum::<u16>() + PAUSED_COLUMNS + 8;
     let free = area.width.saturating_sub(fixed);
-    let longest = snapshot.routes.iter().map(|route| route.name.len() as u16).max().unwrap_or(0);
+    let longest = snapshot
+        .routes
+        .iter()
+        .map(|route| route.name.len() as u16)
+        .max()
+        .unwrap_or(0);
     let name_width = longest.max(5).min(free.saturating_sub(MIN_RATE_COLUMNS));
     let rate_width = free.saturating_sub(name_width);
     let rows = snapshot.routes.iter().map(|route| {
         let last = state.rates(&route.name).next_back();
-        let rate = |of: fn(&RateSample) -> f64| last.map_or("-".to_owned(), |sample| compact(of(sample)));
+        let rate =
+            |of: fn(&RateSample) -> f64| last.map_or("-".to_owned(), |sample| compact(of(sample)));
         let cells = [
             Cell::from(cut(&route.name, name_width)),
             right(compact(route.pending as f64)),
@@ -157,26 +190,46 @@ fn draw_routes(frame: &mut Frame<'_>, area: Rect, state: &TopState, snapshot: &S
             right(lateness(route.overdue_s)),
             right(rate(|sample| sample.read)),
             right(rate(|sample| sample.published)),
-            Cell::from(bars(state.rates(&route.name).map(|sample| sample.published), rate_width)),
-            Cell::from(cut(if route.paused.is_empty() { "-" } else { &route.paused }, PAUSED_COLUMNS)),
+            Cell::from(bars(
+                state.rates(&route.name).map(|sample| sample.published),
+                rate_width,
+            )),
+            Cell::from(cut(
+                if route.paused.is_empty() {
+                    "-"
+                } else {
+                    &route.paused
+                },
+                PAUSED_COLUMNS,
+            )),
         ];
         let is_well = route.paused.is_empty() && route.troubles.is_empty() && route.overdue_s < 1.0;
         Row::new(cells).style(if is_well { Style::new() } else { WARNING_STYLE })
     });
-    let numbers =
-        ["PENDING", "FLIGHT", "DEAD", "OVERDUE", "IN/S", "OUT/S"].map(|name| right(name.to_owned()));
-    let header = std::iter::once(Cell::from("ROUTE")).chain(numbers).chain(["OUT".into(), "PAUSED".into()]);
+    let numbers = ["PENDING", "FLIGHT", "DEAD", "OVERDUE", "IN/S", "OUT/S"]
+        .map(|name| right(name.to_owned()));
+    let header = std::iter::once(Cell::from("ROUTE"))
+        .chain(numbers)
+        .chain(["OUT".into(), "PAUSED".into()]);
     let widths = std::iter::once(name_width)
         .chain(ROUTE_COLUMNS)
         .chain([rate_width, PAUSED_COLUMNS])
         .map(Constraint::Length);
-    let table = Table::new(rows, widths).column_spacing(1).header(Row::new(header).style(HEADER_STYLE));
+    let table = Table::new(rows, widths)
+        .column_spacing(1)
+        .header(Row::new(header).style(HEADER_STYLE));
     let mut chosen = TableState::default().with_selected(state.chosen);
     frame.render_stateful_widget(table.row_highlight_style(CHOSEN_STYLE), area, &mut chosen);
 }
 
 /// Draws the messages that fall due next: of one route, or of all.
-fn draw_messages(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot, route: Option<&str>, now_ms: i64) {
+fn draw_messages(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    snapshot: &Snapshot,
+    route: Option<&str>,
+    now_ms: i64,
+) {
     // The messages of another choice may still be shown: they are left out until the next answer.
     let is_current = snapshot.next_of.as_deref() == route;
     let messages: &[MessageRow] = if is_current { &snapshot.next } else { &[] };
@@ -196,14 +249,20 @@ fn draw_messages(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot, route: 
     });
     let header = [
         Cell::from("DUE NEXT"),
-        if route.is_none() { "ROUTE".into() } else { "".into() },
+        if route.is_none() {
+            "ROUTE".into()
+        } else {
+            "".into()
+        },
         "ID".into(),
         right("ATTEMPT".to_owned()),
         "LAST ERROR".into(),
     ];
     let widths = [34, route_width, id_width, 7, error_width].map(Constraint::Length);
     frame.render_widget(
-        Table::new(rows, widths).column_spacing(1).header(Row::new(header).style(HEADER_STYLE)),
+        Table::new(rows, widths)
+            .column_spacing(1)
+            .header(Row::new(header).style(HEADER_STYLE)),
         area,
     );
 }
@@ -226,7 +285,11 @@ fn draw_route(
         Constraint::Min(0),
     ])
     .areas(area);
-    let paused = if route.paused.is_empty() { "nothing" } else { &route.paused };
+    let paused = if route.paused.is_empty() {
+        "nothing"
+    } else {
+        &route.paused
+    };
     let counts = format!(
         "pending {}, in flight {}, dead {}, overdue {}, paused: {paused}",
         route.pending,
@@ -235,29 +298,55 @@ fn draw_route(
         lateness(route.overdue_s)
     );
     let lines = [
-        Line::styled(cut(&format!("ROUTE {}", route.name), facts.width), HEADER_STYLE),
+        Line::styled(
+            cut(&format!("ROUTE {}", route.name), facts.width),
+            HEADER_STYLE,
+        ),
         Line::raw(cut(&format!("from {}", route.from), facts.width)),
         Line::raw(cut(&format!("to   {}", route.to), facts.width)),
         Line::raw(cut(&counts, facts.width)),
     ];
     frame.render_widget(Paragraph::new(lines.to_vec()), facts);
-    let said = Paragraph::new(route.troubles.join("\n")).style(WARNING_STYLE).wrap(Wrap { trim: true });
+    let said = Paragraph::new(route.troubles.join("\n"))
+        .style(WARNING_STYLE)
+        .wrap(Wrap { trim: true });
     frame.render_widget(said, troubles);
     draw_rates(frame, rates, state, &route.name);
     draw_messages(frame, next, snapshot, Some(&route.name), now_ms);
 }
 
 fn draw_rates(frame: &mut Frame<'_>, area: Rect, state: &TopState, route: &str) {
-    let [words, read, published] =
-        Layout::vertical([Constraint::Length(1), Constraint::Length(2), Constraint::Length(2)]).areas(area);
-    frame.render_widget(Line::styled("MESSAGES A SECOND, by the replica that answers", HEADER_STYLE), words);
-    draw_rate(frame, read, "in", state.rates(route).map(|sample| sample.read));
-    draw_rate(frame, published, "out", state.rates(route).map(|sample| sample.published));
+    let [words, read, published] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Length(2),
+        Constraint::Length(2),
+    ])
+    .areas(area);
+    frame.render_widget(
+        Line::styled(
+            "MESSAGES A SECOND, by the replica that answers",
+            HEADER_STYLE,
+        ),
+        words,
+    );
+    draw_rate(
+        frame,
+        read,
+        "in",
+        state.rates(route).map(|sample| sample.read),
+    );
+    draw_rate(
+        frame,
+        published,
+        "out",
+        state.rates(route).map(|sample| sample.published),
+    );
 }
 
 /// Draws the last rate as a number, and all of them as bars.
 fn draw_rate(frame: &mut Frame<'_>, area: Rect, name: &str, rates: impl Iterator<Item = f64>) {
-    let [label, chart] = Layout::horizontal([Constraint::Length(13), Constraint::Min(0)]).areas(area);
+    let [label, chart] =
+        Layout::horizontal([Constraint::Length(13), Constraint::Min(0)]).areas(area);
     let rates: Vec<f64> = rates.collect();
     let last = rates.last().map_or("-".to_owned(), |rate| compact(*rate));
     frame.render_widget(Line::raw(format!("{name:<3} {last:>8}")), label);
@@ -277,7 +366,10 @@ fn cut(text: &str, width: u16) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
     }
-    text.chars().take(width.saturating_sub(1)).chain("…".chars().take(width)).collect()
+    text.chars()
+        .take(width.saturating_sub(1))
+        .chain("…".chars().take(width))
+        .collect()
 }
 
 /// A number of at most five characters: `9999`, `12.3k`, `450k`, `10.0M`.
@@ -291,7 +383,11 @@ fn compact(number: f64) -> String {
         n if n < 999_500_000.0 => (n / 1e6, "M"),
         n => (n / 1e9, "G"),
     };
-    if scaled < 99.95 { format!("{scaled:.1}{unit}") } else { format!("{scaled:.0}{unit}") }
+    if scaled < 99.95 {
+        format!("{scaled:.1}{unit}")
+    } else {
+        format!("{scaled:.0}{unit}")
+    }
 }
 
 /// The last of these numbers as bars, so many at most. The largest of them is a whole bar.

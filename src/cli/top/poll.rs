@@ -40,7 +40,9 @@ pub(super) fn run(
 
 fn read(client: &ApiClient, route: Option<&str>) -> Result<Snapshot, ClientError> {
     let get = |path: &str| client.accept(&client.call("GET", path, None, ANSWER_DEADLINE)?);
-    let filter = route.map(|route| format!("&route={}", segment(route))).unwrap_or_default();
+    let filter = route
+        .map(|route| format!("&route={}", segment(route)))
+        .unwrap_or_default();
     let routes = get("/api/v1/routes")?;
     let replicas = get("/api/v1/replicas")?;
     let due = get("/api/v1/histogram")?;
@@ -90,15 +92,21 @@ fn route_row(route: &Value) -> RouteRow {
             .map(|part| escaped(part))
             .collect::<Vec<_>>()
             .join(", "),
-        troubles: route["troubles"].as_array().into_iter().flatten().map(text).collect(),
+        troubles: route["troubles"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(text)
+            .collect(),
     }
 }
 
 /// A source or a target in words: `kafka main, topic orders`.
 fn place(place: &Value) -> String {
     let parts = place.as_object().into_iter().flatten();
-    let mut parts: Vec<String> =
-        parts.map(|(name, value)| format!("{} {}", escaped(name), text(value))).collect();
+    let mut parts: Vec<String> = parts
+        .map(|(name, value)| format!("{} {}", escaped(name), text(value)))
+        .collect();
     // The connection comes first.
     parts.sort_by_key(|part| !(part.starts_with("kafka ") || part.starts_with("rabbitmq ")));
     parts.join(", ")
@@ -106,7 +114,12 @@ fn place(place: &Value) -> String {
 
 fn due_counts(due: &Value) -> DueCounts {
     let window = |name: &str| -> Vec<u64> {
-        due[name].as_array().into_iter().flatten().filter_map(Value::as_u64).collect()
+        due[name]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_u64)
+            .collect()
     };
     DueCounts {
         overdue: due["overdue"].as_u64().unwrap_or(0),
@@ -134,12 +147,22 @@ fn message(message: &Value) -> MessageRow {
 fn counters(metrics: &str) -> BTreeMap<String, RouteCounters> {
     let mut found: BTreeMap<String, RouteCounters> = BTreeMap::new();
     for line in metrics.lines() {
-        let Some((name, rest)) = line.split_once('{') else { continue };
-        let Some((labels, value)) = rest.rsplit_once("} ") else { continue };
-        let route = labels.split(',').find_map(|label| label.strip_prefix("route=\"")?.strip_suffix('"'));
-        let (Some(route), Some(value)) =
-            (route, value.split(' ').next().and_then(|value| value.parse::<f64>().ok()))
-        else {
+        let Some((name, rest)) = line.split_once('{') else {
+            continue;
+        };
+        let Some((labels, value)) = rest.rsplit_once("} ") else {
+            continue;
+        };
+        let route = labels
+            .split(',')
+            .find_map(|label| label.strip_prefix("route=\"")?.strip_suffix('"'));
+        let (Some(route), Some(value)) = (
+            route,
+            value
+                .split(' ')
+                .next()
+                .and_then(|value| value.parse::<f64>().ok()),
+        ) else {
             continue;
         };
         let counters = match name {
@@ -166,8 +189,20 @@ mod tests {
             postdate_published_total{route=\"a\"} 5\npostdate_passed_through_total{route=\"a\"} 2\n\
             postdate_published_total{route=\"b\"} 1\npostdate_pending{route=\"a\"} 99\nbroken{\n";
         let found = counters(metrics);
-        assert_eq!(found["a"], RouteCounters { read: 12.0, published: 7.0 });
-        assert_eq!(found["b"], RouteCounters { read: 0.0, published: 1.0 });
+        assert_eq!(
+            found["a"],
+            RouteCounters {
+                read: 12.0,
+                published: 7.0
+            }
+        );
+        assert_eq!(
+            found["b"],
+            RouteCounters {
+                read: 0.0,
+                published: 1.0
+            }
+        );
     }
 
     #[test]
@@ -177,10 +212,14 @@ mod tests {
             "oldest_overdue_s": 1.5, "paused": ["store"], "publishing_paused": true, "troubles": ["a\nb"],
         }));
         assert_eq!(row.from, "kafka main, topic in\\u{1b}[2J");
-        assert_eq!((row.pending, row.dead, row.paused.as_str()), (3, 1, "publishing, store"));
+        assert_eq!(
+            (row.pending, row.dead, row.paused.as_str()),
+            (3, 1, "publishing, store")
+        );
         assert_eq!(row.troubles, ["a\\nb"]);
-        let failed =
-            message(&json!({ "id": "x", "due_ms": 7, "last_error": { "reason": "r", "error": "e" } }));
+        let failed = message(
+            &json!({ "id": "x", "due_ms": 7, "last_error": { "reason": "r", "error": "e" } }),
+        );
         assert_eq!((failed.due_ms, failed.last_error.as_str()), (7, "r: e"));
     }
 }

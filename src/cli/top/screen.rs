@@ -42,7 +42,12 @@ pub(super) fn run(client: ApiClient) -> ExitCode {
         Ok(terminal) => terminal,
         Err(error) => return failed(&error),
     };
-    let shown = show(&mut terminal, &mut state, &Reader { opened, outcomes }, &signals);
+    let shown = show(
+        &mut terminal,
+        &mut state,
+        &Reader { opened, outcomes },
+        &signals,
+    );
     ratatui::restore();
     match (shown, signals.load(Ordering::Relaxed)) {
         (Err(error), _) => failed(&error),
@@ -88,7 +93,15 @@ fn show(
 
 /// The meaning of an event; `None` if it has none, as a change of the terminal's size: the next drawing follows it.
 fn user_key(event: &Event) -> Option<UserKey> {
-    let Event::Key(KeyEvent { code, modifiers, kind: KeyEventKind::Press, .. }) = event else { return None };
+    let Event::Key(KeyEvent {
+        code,
+        modifiers,
+        kind: KeyEventKind::Press,
+        ..
+    }) = event
+    else {
+        return None;
+    };
     match code {
         KeyCode::Char('c') if modifiers.contains(KeyModifiers::CONTROL) => Some(UserKey::Quit),
         KeyCode::Up | KeyCode::Char('k') => Some(UserKey::Up),
@@ -104,7 +117,9 @@ fn user_key(event: &Event) -> Option<UserKey> {
 fn watch_signals() -> std::io::Result<Arc<AtomicU8>> {
     let arrived = Arc::new(AtomicU8::new(0));
     let seen = arrived.clone();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let guard = runtime.enter();
     let mut terminate = signal(SignalKind::terminate())?;
     let mut hangup = signal(SignalKind::hangup())?;
@@ -130,10 +145,17 @@ mod tests {
     #[test]
     fn keys_have_their_meaning_when_pressed() {
         let press = |code, modifiers| user_key(&Event::Key(KeyEvent::new(code, modifiers)));
-        assert_eq!(press(KeyCode::Char('c'), KeyModifiers::CONTROL), Some(UserKey::Quit));
+        assert_eq!(
+            press(KeyCode::Char('c'), KeyModifiers::CONTROL),
+            Some(UserKey::Quit)
+        );
         assert_eq!(press(KeyCode::Char('c'), KeyModifiers::NONE), None);
-        assert_eq!(press(KeyCode::Enter, KeyModifiers::NONE), Some(UserKey::Open));
-        let release = KeyEvent::new_with_kind(KeyCode::Enter, KeyModifiers::NONE, KeyEventKind::Release);
+        assert_eq!(
+            press(KeyCode::Enter, KeyModifiers::NONE),
+            Some(UserKey::Open)
+        );
+        let release =
+            KeyEvent::new_with_kind(KeyCode::Enter, KeyModifiers::NONE, KeyEventKind::Release);
         assert_eq!(user_key(&Event::Key(release)), None);
         assert_eq!(user_key(&Event::Resize(80, 24)), None);
     }

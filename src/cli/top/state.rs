@@ -110,7 +110,14 @@ pub(super) struct TopState {
 
 impl TopState {
     pub(super) fn new(url: String) -> Self {
-        Self { url, snapshot: None, failure: None, opened: None, chosen: 0, rates: BTreeMap::new() }
+        Self {
+            url,
+            snapshot: None,
+            failure: None,
+            opened: None,
+            chosen: 0,
+            rates: BTreeMap::new(),
+        }
     }
 
     /// Takes the outcome of a try. A failure leaves the last good answers.
@@ -120,10 +127,17 @@ impl TopState {
                 if let Some(before) = &self.snapshot {
                     add_rates(&mut self.rates, before, &snapshot);
                 }
-                let names: Vec<&str> = snapshot.routes.iter().map(|route| route.name.as_str()).collect();
+                let names: Vec<&str> = snapshot
+                    .routes
+                    .iter()
+                    .map(|route| route.name.as_str())
+                    .collect();
                 self.rates.retain(|name, _| names.contains(&name.as_str()));
                 self.chosen = self.chosen.min(names.len().saturating_sub(1));
-                self.opened = self.opened.take().filter(|opened| names.contains(&opened.as_str()));
+                self.opened = self
+                    .opened
+                    .take()
+                    .filter(|opened| names.contains(&opened.as_str()));
                 self.snapshot = Some(snapshot);
                 self.failure = None;
             }
@@ -133,7 +147,11 @@ impl TopState {
 
     /// Follows a key. Answers false if the user wants to end.
     pub(super) fn press(&mut self, key: UserKey) -> bool {
-        let routes = self.snapshot.as_ref().map(|snapshot| snapshot.routes.as_slice()).unwrap_or_default();
+        let routes = self
+            .snapshot
+            .as_ref()
+            .map(|snapshot| snapshot.routes.as_slice())
+            .unwrap_or_default();
         match key {
             UserKey::Up => self.chosen = self.chosen.saturating_sub(1),
             UserKey::Down => self.chosen = (self.chosen + 1).min(routes.len().saturating_sub(1)),
@@ -151,14 +169,23 @@ impl TopState {
     }
 
     /// Rates of a route, oldest first.
-    pub(super) fn rates(&self, route: &str) -> impl DoubleEndedIterator<Item = &RateSample> + Clone {
+    pub(super) fn rates(
+        &self,
+        route: &str,
+    ) -> impl DoubleEndedIterator<Item = &RateSample> + Clone {
         self.rates.get(route).into_iter().flatten()
     }
 }
 
-fn add_rates(rates: &mut BTreeMap<String, VecDeque<RateSample>>, before: &Snapshot, after: &Snapshot) {
+fn add_rates(
+    rates: &mut BTreeMap<String, VecDeque<RateSample>>,
+    before: &Snapshot,
+    after: &Snapshot,
+) {
     let seconds = (after.at_ms - before.at_ms) as f64 / 1000.0;
-    let (Some(old), Some(new)) = (&before.counters, &after.counters) else { return };
+    let (Some(old), Some(new)) = (&before.counters, &after.counters) else {
+        return;
+    };
     if seconds <= 0.0 {
         return;
     }
@@ -189,13 +216,22 @@ mod tests {
             at_ms,
             routes: routes
                 .iter()
-                .map(|(name, ..)| RouteRow { name: (*name).to_owned(), ..RouteRow::default() })
+                .map(|(name, ..)| RouteRow {
+                    name: (*name).to_owned(),
+                    ..RouteRow::default()
+                })
                 .collect(),
             counters: Some(
                 routes
                     .iter()
                     .map(|(name, read, published)| {
-                        ((*name).to_owned(), RouteCounters { read: *read, published: *published })
+                        (
+                            (*name).to_owned(),
+                            RouteCounters {
+                                read: *read,
+                                published: *published,
+                            },
+                        )
                     })
                     .collect(),
             ),
@@ -209,9 +245,19 @@ mod tests {
         state.take(Ok(snapshot(0, &[("a", 10.0, 0.0)])));
         state.take(Ok(snapshot(2_000, &[("a", 30.0, 5.0)])));
         let rates: Vec<_> = state.rates("a").copied().collect();
-        assert_eq!(rates, [RateSample { read: 10.0, published: 2.5 }]);
+        assert_eq!(
+            rates,
+            [RateSample {
+                read: 10.0,
+                published: 2.5
+            }]
+        );
         state.take(Ok(snapshot(3_000, &[("a", 1.0, 0.0)])));
-        assert_eq!(state.rates("a").count(), 1, "a counter that began anew is no rate");
+        assert_eq!(
+            state.rates("a").count(),
+            1,
+            "a counter that began anew is no rate"
+        );
         state.take(Ok(snapshot(4_000, &[])));
         assert_eq!(state.rates("a").count(), 0, "a route that is gone");
     }
@@ -233,7 +279,10 @@ mod tests {
     #[test]
     fn keys_choose_open_and_leave_a_route() {
         let mut state = TopState::new(String::new());
-        assert!(state.press(UserKey::Open) && state.opened.is_none(), "no route to open");
+        assert!(
+            state.press(UserKey::Open) && state.opened.is_none(),
+            "no route to open"
+        );
         state.take(Ok(snapshot(0, &[("a", 0.0, 0.0), ("b", 0.0, 0.0)])));
         for _ in 0..3 {
             state.press(UserKey::Down);
@@ -241,7 +290,11 @@ mod tests {
         state.press(UserKey::Open);
         assert_eq!(state.opened.as_deref(), Some("b"));
         state.take(Ok(snapshot(0, &[("a", 0.0, 0.0)])));
-        assert_eq!((state.opened.as_deref(), state.chosen), (None, 0), "it is gone");
+        assert_eq!(
+            (state.opened.as_deref(), state.chosen),
+            (None, 0),
+            "it is gone"
+        );
         state.press(UserKey::Open);
         state.press(UserKey::Back);
         assert_eq!(state.opened, None);

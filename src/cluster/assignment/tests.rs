@@ -13,16 +13,24 @@ fn partitions(count: u16) -> Partitions {
 }
 
 fn owners(count: u16, held: &Held) -> Vec<String> {
-    let candidates: Vec<ReplicaCandidate<'_>> =
-        held.iter().map(|(id, held)| ReplicaCandidate { id, held }).collect();
-    assign(partitions(count), &candidates).into_iter().map(|c| candidates[c].id.to_owned()).collect()
+    let candidates: Vec<ReplicaCandidate<'_>> = held
+        .iter()
+        .map(|(id, held)| ReplicaCandidate { id, held })
+        .collect();
+    assign(partitions(count), &candidates)
+        .into_iter()
+        .map(|c| candidates[c].id.to_owned())
+        .collect()
 }
 
 /// The partitions of each candidate after an assignment.
 fn settled(count: u16, held: &Held) -> Held {
     let mut after: Held = held.keys().map(|id| (id.clone(), Vec::new())).collect();
     for (p, owner) in owners(count, held).into_iter().enumerate() {
-        after.get_mut(&owner).expect("a candidate").push(Partition(p as u16));
+        after
+            .get_mut(&owner)
+            .expect("a candidate")
+            .push(Partition(p as u16));
     }
     after
 }

@@ -17,7 +17,12 @@ fn member(nonce: &str, heartbeat: u64) -> RegisteredReplica {
         routes: vec!["orders".to_owned()],
         ..ReplicaStatus::default()
     };
-    RegisteredReplica { nonce: nonce.to_owned(), heartbeat, silent_ms: 0, status: presence }
+    RegisteredReplica {
+        nonce: nonce.to_owned(),
+        heartbeat,
+        silent_ms: 0,
+        status: presence,
+    }
 }
 
 fn silent(mut member: RegisteredReplica, ms: i64) -> RegisteredReplica {
@@ -25,7 +30,10 @@ fn silent(mut member: RegisteredReplica, ms: i64) -> RegisteredReplica {
     member
 }
 
-fn with(mut member: RegisteredReplica, change: impl FnOnce(&mut ReplicaStatus)) -> RegisteredReplica {
+fn with(
+    mut member: RegisteredReplica,
+    change: impl FnOnce(&mut ReplicaStatus),
+) -> RegisteredReplica {
     change(&mut member.status);
     member
 }
@@ -36,8 +44,11 @@ fn hear(
     silence_ms: i64,
     members: &[RegisteredReplica],
 ) -> Result<(), NameRefusal> {
-    let news =
-        RegistryNews { members: members.to_vec(), silence_ms: Some(silence_ms), now_us: now_ms * 1000 };
+    let news = RegistryNews {
+        members: members.to_vec(),
+        silence_ms: Some(silence_ms),
+        now_us: now_ms * 1000,
+    };
     view.hear("a", news)
 }
 
@@ -50,10 +61,16 @@ fn the_dead_own_nothing_and_their_death_is_awaited() {
     let mut view = empty();
     let a = member("a", 1);
     let b = member("b", 2);
-    assert_eq!(hear(&mut view, 0, 400, &[a.clone(), silent(b.clone(), 3000)]), Ok(()));
+    assert_eq!(
+        hear(&mut view, 0, 400, &[a.clone(), silent(b.clone(), 3000)]),
+        Ok(())
+    );
     assert_eq!(owned(&view).count(), 6);
     assert_eq!(view.next_death_ms("a"), Some(0));
-    assert_eq!(hear(&mut view, 400, 400, &[a.clone(), silent(b.clone(), 2000)]), Ok(()));
+    assert_eq!(
+        hear(&mut view, 400, 400, &[a.clone(), silent(b.clone(), 2000)]),
+        Ok(())
+    );
     assert_eq!(view.next_death_ms("a"), Some(1000));
     assert_eq!(hear(&mut view, 800, 400, &[a, silent(b, 3001)]), Ok(()));
     assert_eq!(owned(&view).count(), 12);
@@ -67,9 +84,15 @@ fn who_was_not_answered_itself_takes_nobody_for_dead_at_once() {
     let b = member("b", 2);
     assert_eq!(hear(&mut view, 0, 400, &[a.clone(), b.clone()]), Ok(()));
     // Redis was away for all. Its clock may have stepped far, so b's entry has ended.
-    assert_eq!(hear(&mut view, 9000, 9000, &[a.clone(), silent(b, 9400)]), Ok(()));
+    assert_eq!(
+        hear(&mut view, 9000, 9000, &[a.clone(), silent(b, 9400)]),
+        Ok(())
+    );
     assert_eq!(owned(&view).count(), 6);
-    assert_eq!(hear(&mut view, 11_999, 400, std::slice::from_ref(&a)), Ok(()));
+    assert_eq!(
+        hear(&mut view, 11_999, 400, std::slice::from_ref(&a)),
+        Ok(())
+    );
     assert_eq!(owned(&view).count(), 6);
     assert_eq!(hear(&mut view, 12_000, 400, &[a]), Ok(()));
     assert_eq!(owned(&view).count(), 12, "dead after all");
@@ -83,7 +106,10 @@ fn a_process_with_a_shard_that_hangs_or_a_slow_clock_is_no_owner_unless_all_are_
     let b = with(member("b", 2), hangs);
     assert_eq!(hear(&mut view, 0, 400, &[a.clone(), b.clone()]), Ok(()));
     assert_eq!(owned(&view).count(), 12);
-    assert_eq!(hear(&mut view, 0, 400, &[with(a.clone(), hangs), b]), Ok(()));
+    assert_eq!(
+        hear(&mut view, 0, 400, &[with(a.clone(), hangs), b]),
+        Ok(())
+    );
     assert_eq!(owned(&view).count(), 6);
     let skewed = |ms| with(member("b", 2), |p| p.skew_ms = ms);
     assert_eq!(hear(&mut view, 0, 400, &[a.clone(), skewed(-501)]), Ok(()));
@@ -102,11 +128,19 @@ fn a_route_that_only_some_know_is_shared_among_those() {
     assert_eq!(hear(&mut view, 0, 400, &[a, b, c.clone()]), Ok(()));
     let of_a = owned(&view);
     let of_c = view.owned("c", Partitions::new(12).expect("some"));
-    let count =
-        |owned: &OwnedPartitions, route: &str| (0..12).filter(|&p| owned.serves(Partition(p), route)).count();
+    let count = |owned: &OwnedPartitions, route: &str| {
+        (0..12)
+            .filter(|&p| owned.serves(Partition(p), route))
+            .count()
+    };
     assert_eq!((count(&of_a, "orders"), count(&of_a, "mail")), (4, 6));
-    assert!((0..12).all(|p| of_a.serves(Partition(p), "mail") != of_c.serves(Partition(p), "mail")));
-    assert_eq!((0..12).filter(|&p| of_a.serves_any(Partition(p))).count(), 6);
+    assert!(
+        (0..12).all(|p| of_a.serves(Partition(p), "mail") != of_c.serves(Partition(p), "mail"))
+    );
+    assert_eq!(
+        (0..12).filter(|&p| of_a.serves_any(Partition(p))).count(),
+        6
+    );
     assert!(!of_a.serves(Partition(0), "nobody's"));
 }
 
@@ -116,18 +150,39 @@ fn of_two_with_one_name_the_later_goes_once_the_earlier_is_heard_of() {
     let newcomer = with(named(member("a", 5)), |p| p.joining = true);
     let mut view = empty();
     // Nobody knows yet whether the earlier one is dead, and the newcomer serves in its place.
-    assert_eq!(hear(&mut view, 0, 400, &[newcomer.clone(), named(member("b", 2))]), Ok(()));
+    assert_eq!(
+        hear(
+            &mut view,
+            0,
+            400,
+            &[newcomer.clone(), named(member("b", 2))]
+        ),
+        Ok(())
+    );
     assert_eq!(owned(&view).count(), 12);
-    let heard = RegisteredReplica { heartbeat: 6, ..named(member("b", 2)) };
+    let heard = RegisteredReplica {
+        heartbeat: 6,
+        ..named(member("b", 2))
+    };
     assert_eq!(
         hear(&mut view, 400, 400, &[newcomer.clone(), heard.clone()]),
         Err(NameRefusal::Taken("same".to_owned()))
     );
     // After joining, the newcomer has the name, and the earlier one goes, because it had been silent.
     let settled = with(newcomer, |p| p.joining = false);
-    assert_eq!(hear(&mut view, 400, 400, &[settled.clone(), heard.clone()]), Ok(()));
-    let news = RegistryNews { members: vec![settled, heard], silence_ms: Some(9000), now_us: 0 };
-    assert_eq!(empty().hear("b", news), Err(NameRefusal::Replaced("same".to_owned(), 9000)));
+    assert_eq!(
+        hear(&mut view, 400, 400, &[settled.clone(), heard.clone()]),
+        Ok(())
+    );
+    let news = RegistryNews {
+        members: vec![settled, heard],
+        silence_ms: Some(9000),
+        now_us: 0,
+    };
+    assert_eq!(
+        empty().hear("b", news),
+        Err(NameRefusal::Replaced("same".to_owned(), 9000))
+    );
 }
 
 #[test]
@@ -135,6 +190,13 @@ fn an_earlier_one_that_was_never_silent_for_long_stays() {
     let named = |member: RegisteredReplica| with(member, |p| p.name = "same".to_owned());
     let mut view = empty();
     let newcomer = with(named(member("b", 5)), |p| p.joining = true);
-    assert_eq!(hear(&mut view, 0, 400, &[named(member("a", 1)), newcomer]), Ok(()));
-    assert_eq!(owned(&view).count(), 0, "for as long as the newcomer is there");
+    assert_eq!(
+        hear(&mut view, 0, 400, &[named(member("a", 1)), newcomer]),
+        Ok(())
+    );
+    assert_eq!(
+        owned(&view).count(),
+        0,
+        "for as long as the newcomer is there"
+    );
 }

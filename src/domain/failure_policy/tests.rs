@@ -5,7 +5,10 @@ const NOW: UnixMs = UnixMs(10_000);
 const MAX_MS: i64 = 1500;
 
 fn refused(reason: Refusal) -> Verdict {
-    Verdict::Refused { reason, error: "no".into() }
+    Verdict::Refused {
+        reason,
+        error: "no".into(),
+    }
 }
 
 /// The fate of a message at its `nth` publish, at full jitter. `+1000`: published again after this long. `=1000`: the
@@ -19,12 +22,23 @@ fn fate(
     via: bool,
 ) -> String {
     let mut route = (*testing::route()).clone();
-    route.policy.retry = RetryPolicy { attempts: 3, initial_ms: 1000, max_ms: MAX_MS };
+    route.policy.retry = RetryPolicy {
+        attempts: 3,
+        initial_ms: 1000,
+        max_ms: MAX_MS,
+    };
     route.policy.on_refused = on_refused;
     route.dead_letter_to = via.then(|| route.to.clone());
     let mut entry = testing::entry(NOW, b"body");
     entry.failures = nth - 1;
-    let publish = FailedPublish { entry: &entry, verdict, handouts: nth, flow, now: NOW, jitter: 1.0 };
+    let publish = FailedPublish {
+        entry: &entry,
+        verdict,
+        handouts: nth,
+        flow,
+        now: NOW,
+        jitter: 1.0,
+    };
     let mut asked = None;
     let failed = decide(publish, &route, |size| {
         asked = Some(size);
@@ -38,8 +52,10 @@ fn fate(
         FailureDecision::DeadLetterVia(reason) => format!(">{}", reason.as_str()),
         FailureDecision::Drop => "drop".to_owned(),
     };
-    let is_dead =
-        matches!(failed.decision, FailureDecision::DeadLetter(_) | FailureDecision::DeadLetterVia(_));
+    let is_dead = matches!(
+        failed.decision,
+        FailureDecision::DeadLetter(_) | FailureDecision::DeadLetterVia(_)
+    );
     assert_eq!(
         asked.is_some(),
         !verdict.is_hopeless() && (is_dead || failed.is_full.is_some()),
@@ -53,54 +69,136 @@ fn fate(
     }
 }
 
-const ALL: [OnRefused; 4] = [OnRefused::Retry, OnRefused::Wait, OnRefused::DeadLetter, OnRefused::Drop];
+const ALL: [OnRefused; 4] = [
+    OnRefused::Retry,
+    OnRefused::Wait,
+    OnRefused::DeadLetter,
+    OnRefused::Drop,
+];
 
 #[test]
 fn the_table_of_what_passes_through() {
     let passing = |verdict: &Verdict, nth| {
-        ALL.map(|policy| fate(verdict, nth, PublishFlow::Passing { waits: 0 }, policy, true, false))
+        ALL.map(|policy| {
+            fate(
+                verdict,
+                nth,
+                PublishFlow::Passing { waits: 0 },
+                policy,
+                true,
+                false,
+            )
+        })
     };
-    let unknown = Verdict::Unknown { error: "lost".into() };
+    let unknown = Verdict::Unknown {
+        error: "lost".into(),
+    };
     let table: [(&str, Verdict, u32, [&str; 4]); 12] = [
-        ("unroutable", refused(Refusal::Unroutable), 1, ["+1000", "=1000", "unroutable", "drop"]),
+        (
+            "unroutable",
+            refused(Refusal::Unroutable),
+            1,
+            ["+1000", "=1000", "unroutable", "drop"],
+        ),
         (
             "its third time",
             refused(Refusal::Unroutable),
             3,
             ["unroutable", "unroutable", "unroutable", "drop"],
         ),
-        ("not allowed", refused(Refusal::NotAllowed), 1, ["+1000", "=1000", "not_allowed", "drop"]),
-        ("too big", refused(Refusal::TooBig), 1, ["too_big_for_target"; 4]),
-        ("unpublishable", refused(Refusal::Unpublishable), 1, ["unpublishable"; 4]),
-        ("missing", refused(Refusal::UnknownTarget), 1, ["=1000 uncounted"; 4]),
-        ("missing for long", refused(Refusal::UnknownTarget), 99, ["=1000 uncounted"; 4]),
-        ("away", refused(Refusal::Unavailable), 1, ["=1000 uncounted"; 4]),
+        (
+            "not allowed",
+            refused(Refusal::NotAllowed),
+            1,
+            ["+1000", "=1000", "not_allowed", "drop"],
+        ),
+        (
+            "too big",
+            refused(Refusal::TooBig),
+            1,
+            ["too_big_for_target"; 4],
+        ),
+        (
+            "unpublishable",
+            refused(Refusal::Unpublishable),
+            1,
+            ["unpublishable"; 4],
+        ),
+        (
+            "missing",
+            refused(Refusal::UnknownTarget),
+            1,
+            ["=1000 uncounted"; 4],
+        ),
+        (
+            "missing for long",
+            refused(Refusal::UnknownTarget),
+            99,
+            ["=1000 uncounted"; 4],
+        ),
+        (
+            "away",
+            refused(Refusal::Unavailable),
+            1,
+            ["=1000 uncounted"; 4],
+        ),
         ("unknown", unknown.clone(), 1, ["=1000"; 4]),
         ("unknown twice", unknown.clone(), 2, ["=1500"; 4]),
         ("unknown for ever", unknown, 3, ["attempts"; 4]),
         ("not tried", Verdict::NotTried, 1, ["=100 uncounted"; 4]),
     ];
     for (what, verdict, nth, expected) in table {
-        assert_eq!(passing(&verdict, nth), expected.map(str::to_owned), "{what}");
+        assert_eq!(
+            passing(&verdict, nth),
+            expected.map(str::to_owned),
+            "{what}"
+        );
     }
 }
 
 #[test]
 fn the_table_of_what_is_delayed() {
-    let unknown = Verdict::Unknown { error: "lost".into() };
+    let unknown = Verdict::Unknown {
+        error: "lost".into(),
+    };
     let table: [(&str, Verdict, [&str; 3]); 8] = [
-        ("unroutable", refused(Refusal::Unroutable), ["+1000", "+1500", "unroutable"]),
-        ("not allowed", refused(Refusal::NotAllowed), ["+1000", "+1500", "not_allowed"]),
-        ("too big", refused(Refusal::TooBig), ["too_big_for_target"; 3]),
-        ("content", refused(Refusal::Unpublishable), ["unpublishable"; 3]),
-        ("missing", refused(Refusal::UnknownTarget), ["+1000", "+1500", "unknown_target"]),
-        ("away", refused(Refusal::Unavailable), ["+1000", "+1500", "attempts"]),
+        (
+            "unroutable",
+            refused(Refusal::Unroutable),
+            ["+1000", "+1500", "unroutable"],
+        ),
+        (
+            "not allowed",
+            refused(Refusal::NotAllowed),
+            ["+1000", "+1500", "not_allowed"],
+        ),
+        (
+            "too big",
+            refused(Refusal::TooBig),
+            ["too_big_for_target"; 3],
+        ),
+        (
+            "content",
+            refused(Refusal::Unpublishable),
+            ["unpublishable"; 3],
+        ),
+        (
+            "missing",
+            refused(Refusal::UnknownTarget),
+            ["+1000", "+1500", "unknown_target"],
+        ),
+        (
+            "away",
+            refused(Refusal::Unavailable),
+            ["+1000", "+1500", "attempts"],
+        ),
         ("unknown", unknown, ["+1000", "+1500", "attempts"]),
         ("not tried", Verdict::NotTried, ["+0 uncounted"; 3]),
     ];
     for (what, verdict, expected) in table {
         for policy in ALL {
-            let fates = [1, 2, 3].map(|nth| fate(&verdict, nth, PublishFlow::Delayed, policy, true, false));
+            let fates =
+                [1, 2, 3].map(|nth| fate(&verdict, nth, PublishFlow::Delayed, policy, true, false));
             assert_eq!(fates, expected.map(str::to_owned), "{what}");
         }
     }
@@ -111,11 +209,21 @@ fn where_no_room_is_left_for_the_dead_it_is_tried_again_and_said() {
     let passing = PublishFlow::Passing { waits: 0 };
     let unroutable = refused(Refusal::Unroutable);
     let full = |flow, policy| fate(&unroutable, 3, flow, policy, false, true);
-    assert_eq!(full(PublishFlow::Delayed, OnRefused::Retry), "+1500 full of unroutable");
+    assert_eq!(
+        full(PublishFlow::Delayed, OnRefused::Retry),
+        "+1500 full of unroutable"
+    );
     assert_eq!(full(passing, OnRefused::Retry), "+1500 full of unroutable");
     assert_eq!(full(passing, OnRefused::Wait), "=1500 full of unroutable");
     for own_fault in [Refusal::TooBig, Refusal::Unpublishable] {
-        let dead = fate(&refused(own_fault), 1, PublishFlow::Delayed, OnRefused::Retry, false, true);
+        let dead = fate(
+            &refused(own_fault),
+            1,
+            PublishFlow::Delayed,
+            OnRefused::Retry,
+            false,
+            true,
+        );
         assert_eq!(dead, format!(">{}", own_fault.as_str()), "it needs no room");
     }
     let dead = fate(&unroutable, 1, passing, OnRefused::DeadLetter, false, false);
@@ -126,28 +234,65 @@ fn where_no_room_is_left_for_the_dead_it_is_tried_again_and_said() {
 fn with_dead_letter_to_it_dies_by_way_of_that() {
     let too_big = refused(Refusal::TooBig);
     for flow in [PublishFlow::Delayed, PublishFlow::Passing { waits: 0 }] {
-        assert_eq!(fate(&too_big, 1, flow, OnRefused::Retry, true, true), ">too_big_for_target");
+        assert_eq!(
+            fate(&too_big, 1, flow, OnRefused::Retry, true, true),
+            ">too_big_for_target"
+        );
     }
 }
 
 #[test]
 fn a_wait_is_jittered_and_a_target_that_is_away_is_asked_every_second() {
-    let retry = RetryPolicy { attempts: 9, initial_ms: 100, max_ms: 300_000 };
-    assert_eq!([1, 2, 3, 40, 400].map(|n| back_off_ms(retry, n, 1.0)), [100, 200, 400, 300_000, 300_000]);
+    let retry = RetryPolicy {
+        attempts: 9,
+        initial_ms: 100,
+        max_ms: 300_000,
+    };
+    assert_eq!(
+        [1, 2, 3, 40, 400].map(|n| back_off_ms(retry, n, 1.0)),
+        [100, 200, 400, 300_000, 300_000]
+    );
     assert_eq!(back_off_ms(retry, 1, 0.0), 50);
     let missing = refused(Refusal::UnknownTarget);
-    let waits = |waits| fate(&missing, 1, PublishFlow::Passing { waits }, OnRefused::Retry, true, false);
-    assert_eq!([0, 1, 9, 1_000_000].map(waits), ["=1000 uncounted"; 4].map(str::to_owned));
+    let waits = |waits| {
+        fate(
+            &missing,
+            1,
+            PublishFlow::Passing { waits },
+            OnRefused::Retry,
+            true,
+            false,
+        )
+    };
+    assert_eq!(
+        [0, 1, 9, 1_000_000].map(waits),
+        ["=1000 uncounted"; 4].map(str::to_owned)
+    );
 }
 
 #[test]
 fn what_nobody_knows_of_is_flagged() {
     let entry = testing::entry(NOW, b"body");
-    let verdict = Verdict::Unknown { error: "lost".into() };
+    let verdict = Verdict::Unknown {
+        error: "lost".into(),
+    };
     let flow = PublishFlow::Passing { waits: 0 };
-    let publish =
-        FailedPublish { entry: &entry, verdict: &verdict, handouts: 1, flow, now: NOW, jitter: 0.5 };
+    let publish = FailedPublish {
+        entry: &entry,
+        verdict: &verdict,
+        handouts: 1,
+        flow,
+        now: NOW,
+        jitter: 0.5,
+    };
     let failed = decide(publish, &testing::route(), |_| true);
     assert!(failed.entry.flags.has(Flags::CONFIRM_UNKNOWN));
-    assert_eq!((failed.entry.handouts, failed.entry.failures, failed.entry.history.len()), (1, 1, 1));
+    assert_eq!(
+        (
+            failed.entry.handouts,
+            failed.entry.failures,
+            failed.entry.history.len()
+        ),
+        (1, 1, 1)
+    );
 }

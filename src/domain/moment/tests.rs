@@ -63,8 +63,14 @@ fn every_refused_form_has_its_reason() {
 
 #[test]
 fn moments_that_have_no_four_digit_year_have_no_text() {
-    assert_eq!(render(UnixMs(0)).as_deref(), Some("1970-01-01T00:00:00.000Z"));
-    assert_eq!(render(UnixMs(253_402_300_799_999)).as_deref(), Some("9999-12-31T23:59:59.999Z"));
+    assert_eq!(
+        render(UnixMs(0)).as_deref(),
+        Some("1970-01-01T00:00:00.000Z")
+    );
+    assert_eq!(
+        render(UnixMs(253_402_300_799_999)).as_deref(),
+        Some("9999-12-31T23:59:59.999Z")
+    );
     for ms in [253_402_300_800_000, -62_167_219_200_001, i64::MAX, i64::MIN] {
         assert_eq!(render(UnixMs(ms)), None, "{ms}");
     }

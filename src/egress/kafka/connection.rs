@@ -69,7 +69,9 @@ pub(super) struct ProducerConnection {
 
 impl std::fmt::Debug for ProducerConnection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ProducerConnection").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("ProducerConnection")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
     }
 }
 
@@ -169,7 +171,8 @@ impl ProducerConnection {
     /// Waits until the feeder is woken. Returns false once the thread of a producer has ended.
     pub(super) fn wait_until_woken(&self) -> bool {
         let mut is_woken = self.is_woken.lock();
-        self.woken.wait_while(&mut is_woken, |woken| !*woken && !self.ended.is_cancelled());
+        self.woken
+            .wait_while(&mut is_woken, |woken| !*woken && !self.ended.is_cancelled());
         *is_woken = false;
         !self.ended.is_cancelled()
     }

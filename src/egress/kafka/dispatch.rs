@@ -61,8 +61,15 @@ impl SendRun {
     /// Gives the messages to the producer, in order, until it has no room. A message that it refuses gets its verdict
     /// here. The others come back in the remainder.
     pub(super) fn send(self, lane: &Arc<TopicLane>) -> RunRemainder {
-        let Self { producer, publications, suspects } = self;
-        let mut remainder = RunRemainder { suspects, ..RunRemainder::default() };
+        let Self {
+            producer,
+            publications,
+            suspects,
+        } = self;
+        let mut remainder = RunRemainder {
+            suspects,
+            ..RunRemainder::default()
+        };
         let alone = suspects && publications.len() == 1;
         let mut publications = publications.into_iter();
         let mut nth = 0;
@@ -78,8 +85,13 @@ impl SendRun {
                 SendResult::Answered(verdict) => {
                     remainder.answered += 1;
                     remainder.bytes += weight(&original);
-                    remainder.is_missing |=
-                        matches!(verdict, Verdict::Refused { reason: Refusal::UnknownTarget, .. });
+                    remainder.is_missing |= matches!(
+                        verdict,
+                        Verdict::Refused {
+                            reason: Refusal::UnknownTarget,
+                            ..
+                        }
+                    );
                     original.answer(verdict);
                 }
                 SendResult::Full(publication) => {
@@ -109,15 +121,24 @@ fn send_one(
         Ok(headers) => headers,
         Err(error) => return SendResult::Answered(outcome::refused(Refusal::Unpublishable, error)),
     };
-    let message = InFlightMessage { bytes: weight(&publication), publication, lane: lane.clone(), alone };
+    let message = InFlightMessage {
+        bytes: weight(&publication),
+        publication,
+        lane: lane.clone(),
+        alone,
+    };
     let in_flight = producer.in_flight();
     let mut record = BaseRecord::with_opaque_to(&lane.topic, in_flight.insert(message));
     record.key = mapped.key.as_deref();
     record.payload = mapped.value;
     record.headers = headers;
-    let Err((error, opaque)) = producer.send(record) else { return SendResult::Sent };
+    let Err((error, opaque)) = producer.send(record) else {
+        return SendResult::Sent;
+    };
     // The producer did not accept the message: nothing of it has left this process.
-    let Some(message) = in_flight.remove(opaque) else { return SendResult::Sent };
+    let Some(message) = in_flight.remove(opaque) else {
+        return SendResult::Sent;
+    };
     let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail);
     if matches!(code, RDKafkaErrorCode::QueueFull | RDKafkaErrorCode::Fatal) {
         return SendResult::Full(message.publication);

@@ -57,7 +57,10 @@ impl Lane for KafkaLane {
         if state.gate == TopicGate::Ended {
             return Some("closed".to_owned());
         }
-        self.0.connection.trouble().or_else(|| state.refusal.map(|refusal| self.0.sentence(refusal)))
+        self.0
+            .connection
+            .trouble()
+            .or_else(|| state.refusal.map(|refusal| self.0.sentence(refusal)))
     }
 }
 
@@ -108,7 +111,11 @@ enum PumpCaller {
 
 impl TopicLane {
     pub(super) fn new(topic: String, connection: Arc<ProducerConnection>) -> Self {
-        Self { topic, connection, state: Mutex::new(LaneState::new()) }
+        Self {
+            topic,
+            connection,
+            state: Mutex::new(LaneState::new()),
+        }
     }
 
     pub(super) fn backlog(&self) -> usize {
@@ -141,7 +148,11 @@ impl TopicLane {
     fn open(&self, state: &mut LaneState) {
         state.gate = TopicGate::Open;
         if state.refusal.take().is_some() {
-            info!(connection = self.connection.name, topic = self.topic, "publishing to a topic again");
+            info!(
+                connection = self.connection.name,
+                topic = self.topic,
+                "publishing to a topic again"
+            );
         }
     }
 
@@ -169,19 +180,29 @@ impl TopicLane {
     }
 
     /// Takes delivery reports, in the order they came.
-    pub(super) fn take_reports(self: &Arc<Self>, reported: Vec<(InFlightMessage, DeliveryOutcome)>) {
+    pub(super) fn take_reports(
+        self: &Arc<Self>,
+        reported: Vec<(InFlightMessage, DeliveryOutcome)>,
+    ) {
         let mut answers = Vec::with_capacity(reported.len());
         let mut state = self.state.lock();
         for (message, DeliveryOutcome { verdict, shared }) in reported {
             state.in_flight -= 1;
             state.bytes -= message.bytes;
             match verdict {
-                Verdict::Refused { .. } if shared && !message.alone && !mutants::is(Mutant::BlameBatch) => {
+                Verdict::Refused { .. }
+                    if shared && !message.alone && !mutants::is(Mutant::BlameBatch) =>
+                {
                     state.suspects.refused(message.publication);
                 }
                 verdict => {
-                    if matches!(verdict, Verdict::Refused { reason: Refusal::UnknownTarget, .. })
-                        && state.gate == TopicGate::Open
+                    if matches!(
+                        verdict,
+                        Verdict::Refused {
+                            reason: Refusal::UnknownTarget,
+                            ..
+                        }
+                    ) && state.gate == TopicGate::Open
                     {
                         state.gate = TopicGate::Unknown;
                     }
@@ -271,7 +292,11 @@ impl TopicLane {
         };
         let (publications, suspects) = state.take()?;
         state.is_sending = true;
-        Some(SendRun { producer, publications, suspects })
+        Some(SendRun {
+            producer,
+            publications,
+            suspects,
+        })
     }
 
     /// Reports whether the gate is open. Gives a verdict to all messages that it turns away.
@@ -344,7 +369,9 @@ impl LaneState {
     fn choose_producer(&mut self, now_us: i64) -> bool {
         let wanted = match self.producer_kind {
             ProducerKind::Prompt if self.queue.len() >= BULK_FROM => ProducerKind::Bulk,
-            ProducerKind::Bulk if self.queue.len() + self.in_flight < BULK_UNTIL => ProducerKind::Prompt,
+            ProducerKind::Bulk if self.queue.len() + self.in_flight < BULK_UNTIL => {
+                ProducerKind::Prompt
+            }
             producer_kind => producer_kind,
         };
         if wanted != self.producer_kind && self.in_flight > 0 {
@@ -400,7 +427,9 @@ impl LaneState {
             let mut taken = Vec::new();
             let mut bytes = self.bytes;
             while taken.len() < most && bytes < WINDOW_BYTES {
-                let Some(next) = self.queue.pop_front() else { break };
+                let Some(next) = self.queue.pop_front() else {
+                    break;
+                };
                 bytes += dispatch::weight(&next);
                 taken.push(next);
             }
@@ -443,9 +472,17 @@ mod tests {
     use crate::domain::{Entry, Message, Origin, Target, UnixMs};
 
     fn waiting(count: usize) -> VecDeque<Publication> {
-        let message =
-            Message { origin: Origin::Kafka, key: None, body: None, headers: Vec::new(), properties: None };
-        let target = Arc::new(Target::Kafka { connection: "main".into(), topic: "t".into() });
+        let message = Message {
+            origin: Origin::Kafka,
+            key: None,
+            body: None,
+            headers: Vec::new(),
+            properties: None,
+        };
+        let target = Arc::new(Target::Kafka {
+            connection: "main".into(),
+            topic: "t".into(),
+        });
         let entry = Entry::new(UnixMs(0), message);
         let one = Publication::alone(entry, target, 0, &Arc::default(), i64::MAX);
         std::iter::repeat_n(one, count).collect()
@@ -453,20 +490,31 @@ mod tests {
 
     #[test]
     fn a_lane_changes_its_producer_with_its_load_and_only_between_flights() {
-        let mut state = LaneState { queue: waiting(BULK_FROM - 1), pumped_us: 0, ..LaneState::new() };
+        let mut state = LaneState {
+            queue: waiting(BULK_FROM - 1),
+            pumped_us: 0,
+            ..LaneState::new()
+        };
         assert!(state.choose_producer(0) && state.producer_kind == ProducerKind::Prompt);
         state.queue = waiting(BULK_FROM);
         state.in_flight = 1;
-        assert!(!state.choose_producer(PRODUCER_CHANGE_US - 1), "what is in flight comes first");
         assert!(
-            state.choose_producer(PRODUCER_CHANGE_US) && state.producer_kind == ProducerKind::Prompt,
+            !state.choose_producer(PRODUCER_CHANGE_US - 1),
+            "what is in flight comes first"
+        );
+        assert!(
+            state.choose_producer(PRODUCER_CHANGE_US)
+                && state.producer_kind == ProducerKind::Prompt,
             "unless it hangs"
         );
         state.in_flight = 0;
         assert!(state.choose_producer(0) && state.producer_kind == ProducerKind::Bulk);
         state.queue = waiting(0);
         state.in_flight = BULK_UNTIL;
-        assert!(state.choose_producer(0) && state.producer_kind == ProducerKind::Bulk, "still much to send");
+        assert!(
+            state.choose_producer(0) && state.producer_kind == ProducerKind::Bulk,
+            "still much to send"
+        );
         state.in_flight = 1;
         assert!(!state.choose_producer(PRODUCER_CHANGE_US - 1));
         state.in_flight = 0;

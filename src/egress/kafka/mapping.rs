@@ -39,12 +39,22 @@ pub(in crate::egress) fn to_kafka<'a>(
     if let Some(delay_headers) = delay_headers {
         if let Some(traceparent) = delay_headers.traceparent {
             record.headers.retain(|(name, _)| name != TRACEPARENT);
-            record.headers.push((TRACEPARENT.into(), Some(Cow::from(&traceparent.bytes()[..]))));
+            record.headers.push((
+                TRACEPARENT.into(),
+                Some(Cow::from(&traceparent.bytes()[..])),
+            ));
         }
-        record.headers.push((stamped::ID.into(), Some(Cow::from(&delay_headers.id.bytes()[..]))));
-        record.headers.push((stamped::DUE.into(), Some(text(&delay_headers.due))));
+        record.headers.push((
+            stamped::ID.into(),
+            Some(Cow::from(&delay_headers.id.bytes()[..])),
+        ));
+        record
+            .headers
+            .push((stamped::DUE.into(), Some(text(&delay_headers.due))));
         if delay_headers.attempt >= 2 {
-            record.headers.push((stamped::ATTEMPT.into(), Some(text(&delay_headers.attempt))));
+            record
+                .headers
+                .push((stamped::ATTEMPT.into(), Some(text(&delay_headers.attempt))));
         }
     }
     record
@@ -53,20 +63,35 @@ pub(in crate::egress) fn to_kafka<'a>(
 fn from_kafka(message: &Message) -> KafkaRecord<'_> {
     // Room for the headers of a delayed message.
     let mut headers = Vec::with_capacity(message.headers.len() + stamped::ALL.len());
-    headers.extend(message.headers.iter().map(|h| (h.name.as_str().into(), to_bytes(&h.value))));
-    KafkaRecord { key: message.key.as_deref().map(Cow::from), value: message.body.as_deref(), headers }
+    headers.extend(
+        message
+            .headers
+            .iter()
+            .map(|h| (h.name.as_str().into(), to_bytes(&h.value))),
+    );
+    KafkaRecord {
+        key: message.key.as_deref().map(Cow::from),
+        value: message.body.as_deref(),
+        headers,
+    }
 }
 
 fn from_amqp(message: &Message) -> KafkaRecord<'_> {
     let mut key = message.key.as_deref().map(Cow::from);
     let mut value = message.body.as_deref();
     let mut headers = Vec::with_capacity(message.headers.len() + 8);
-    for Header { name, value: header } in &message.headers {
+    for Header {
+        name,
+        value: header,
+    } in &message.headers
+    {
         match (name.as_str(), header) {
             (bridge_headers::KAFKA_KEY, header) => key = to_bytes(header),
             // Postdate writes this header as `true` beside an empty body. In any other form it is a header of the user:
             // a body is never thrown away, and a Kafka header of this name comes back as one.
-            (bridge_headers::KAFKA_NULL_VALUE, HeaderValue::Bool(true)) if message.body_len() == 0 => {
+            (bridge_headers::KAFKA_NULL_VALUE, HeaderValue::Bool(true))
+                if message.body_len() == 0 =>
+            {
                 value = None;
             }
             _ => headers.push((name.as_str().into(), to_bytes(header))),
@@ -77,13 +102,20 @@ fn from_amqp(message: &Message) -> KafkaRecord<'_> {
     if let Some(properties) = &message.properties {
         push_properties(&mut headers, properties);
     }
-    KafkaRecord { key, value, headers }
+    KafkaRecord {
+        key,
+        value,
+        headers,
+    }
 }
 
 fn push_properties<'a>(headers: &mut Vec<KafkaHeader<'a>>, p: &'a Properties) {
     let mut push = |name: &str, value: Option<Cow<'a, [u8]>>| {
         if value.is_some() {
-            headers.push((format!("{}{name}", bridge_headers::AMQP_PREFIX).into(), value));
+            headers.push((
+                format!("{}{name}", bridge_headers::AMQP_PREFIX).into(),
+                value,
+            ));
         }
     };
     let own = |text: &'a Option<Text>| text.as_ref().map(|t| Cow::from(&t.bytes()[..]));
@@ -136,7 +168,11 @@ fn decimal(scale: u8, value: u32) -> String {
     let scale = usize::from(scale);
     let digits = format!("{value:0width$}", width = scale + 1);
     let (whole, fraction) = digits.split_at(digits.len() - scale);
-    if fraction.is_empty() { whole.to_owned() } else { format!("{whole}.{fraction}") }
+    if fraction.is_empty() {
+        whole.to_owned()
+    } else {
+        format!("{whole}.{fraction}")
+    }
 }
 
 /// Serializes a value in a table or an array as JSON. Bytes become a string if they are UTF-8, else an array of
@@ -147,10 +183,12 @@ impl Serialize for JsonHeader<'_> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         match self.0 {
             HeaderValue::Null => s.serialize_unit(),
-            HeaderValue::Bytes(bytes) | HeaderValue::LongString(bytes) => match std::str::from_utf8(bytes) {
-                Ok(text) => s.serialize_str(text),
-                Err(_) => s.serialize_bytes(bytes),
-            },
+            HeaderValue::Bytes(bytes) | HeaderValue::LongString(bytes) => {
+                match std::str::from_utf8(bytes) {
+                    Ok(text) => s.serialize_str(text),
+                    Err(_) => s.serialize_bytes(bytes),
+                }
+            }
             HeaderValue::Bool(v) => s.serialize_bool(*v),
             HeaderValue::I8(v) => s.serialize_i8(*v),
             HeaderValue::U8(v) => s.serialize_u8(*v),

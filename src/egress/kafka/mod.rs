@@ -73,12 +73,16 @@ impl KafkaLanes {
             let producers = producer::start(shared, connection, part, tasks, shutdown)?;
             started.insert(connection.name.clone(), producers);
         }
-        Ok(Self { connections: started })
+        Ok(Self {
+            connections: started,
+        })
     }
 
     /// The lane to a target; `None` if the target is no topic of one of these connections.
     pub fn lane(&self, target: &Target) -> Option<Arc<dyn Lane>> {
-        let Target::Kafka { connection, topic } = target else { return None };
+        let Target::Kafka { connection, topic } = target else {
+            return None;
+        };
         Some(Arc::new(self.connections.get(connection)?.lane(topic)))
     }
 }

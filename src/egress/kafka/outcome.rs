@@ -15,13 +15,22 @@ pub(super) struct DeliveryOutcome {
 
 impl From<Verdict> for DeliveryOutcome {
     fn from(verdict: Verdict) -> Self {
-        Self { verdict, shared: false }
+        Self {
+            verdict,
+            shared: false,
+        }
     }
 }
 
 /// The result of a delivery report with an error.
-pub(super) fn delivery_outcome(error: RDKafkaErrorCode, fatal: Option<RDKafkaErrorCode>) -> DeliveryOutcome {
-    DeliveryOutcome { verdict: verdict_of(error, fatal), shared: is_shared(error) }
+pub(super) fn delivery_outcome(
+    error: RDKafkaErrorCode,
+    fatal: Option<RDKafkaErrorCode>,
+) -> DeliveryOutcome {
+    DeliveryOutcome {
+        verdict: verdict_of(error, fatal),
+        shared: is_shared(error),
+    }
 }
 
 /// Reports whether a broker refuses a whole batch with this error, for the content of some of its records. Nothing of
@@ -45,14 +54,19 @@ fn is_shared(error: RDKafkaErrorCode) -> bool {
 pub(super) fn verdict_of(error: RDKafkaErrorCode, fatal: Option<RDKafkaErrorCode>) -> Verdict {
     let cause = match (error, fatal) {
         // This producer never got its id from a broker, so it has sent nothing.
-        (RDKafkaErrorCode::PurgeQueue | RDKafkaErrorCode::Fatal, Some(fatal)) if refusal(fatal).is_some() => {
+        (RDKafkaErrorCode::PurgeQueue | RDKafkaErrorCode::Fatal, Some(fatal))
+            if refusal(fatal).is_some() =>
+        {
             fatal
         }
         _ => error,
     };
     let text = Text::from(cause.to_string());
     match refusal(cause) {
-        Some(reason) => Verdict::Refused { reason, error: text },
+        Some(reason) => Verdict::Refused {
+            reason,
+            error: text,
+        },
         None => Verdict::Unknown { error: text },
     }
 }
@@ -63,9 +77,10 @@ fn refusal(error: RDKafkaErrorCode) -> Option<Refusal> {
     use RDKafkaErrorCode as Code;
     Some(match error {
         Code::MessageSizeTooLarge | Code::MessageBatchTooLarge => Refusal::TooBig,
-        Code::UnknownTopic | Code::UnknownTopicOrPartition | Code::UnknownPartition | Code::InvalidTopic => {
-            Refusal::UnknownTarget
-        }
+        Code::UnknownTopic
+        | Code::UnknownTopicOrPartition
+        | Code::UnknownPartition
+        | Code::InvalidTopic => Refusal::UnknownTarget,
         Code::TopicAuthorizationFailed
         | Code::ClusterAuthorizationFailed
         | Code::TransactionalIdAuthorizationFailed
@@ -85,7 +100,10 @@ fn refusal(error: RDKafkaErrorCode) -> Option<Refusal> {
 
 /// A refusal in words.
 pub(super) fn refused(reason: Refusal, error: impl Into<Text>) -> Verdict {
-    Verdict::Refused { reason, error: error.into() }
+    Verdict::Refused {
+        reason,
+        error: error.into(),
+    }
 }
 
 #[cfg(test)]
@@ -128,7 +146,13 @@ mod tests {
             reason(Code::PurgeQueue, Some(Code::ClusterAuthorizationFailed)),
             Some(Refusal::NotAllowed)
         );
-        assert_eq!(reason(Code::PurgeQueue, Some(Code::OutOfOrderSequenceNumber)), None);
-        assert_eq!(reason(Code::PurgeInflight, Some(Code::ClusterAuthorizationFailed)), None);
+        assert_eq!(
+            reason(Code::PurgeQueue, Some(Code::OutOfOrderSequenceNumber)),
+            None
+        );
+        assert_eq!(
+            reason(Code::PurgeInflight, Some(Code::ClusterAuthorizationFailed)),
+            None
+        );
     }
 }

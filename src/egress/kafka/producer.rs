@@ -44,21 +44,33 @@ pub(super) fn start(
     shutdown: &Shutdown,
 ) -> Result<Arc<ProducerConnection>, ProducerStartError> {
     let name = format!("egress:kafka:{}", settings.name);
-    let failed = |error| ProducerStartError::Thread { connection: settings.name.clone(), error };
+    let failed = |error| ProducerStartError::Thread {
+        connection: settings.name.clone(),
+        error,
+    };
     for producer_kind in ProducerKind::ALL {
         let config = settings.producer_config(producer_kind.linger())?;
         let producer = KafkaProducer::new(&config, producer_kind, &connection)
             .map_err(|error| settings.refused(error))?;
         connection.replace(producer_kind, Some(producer));
-        let thread =
-            ProducerThread { connection: connection.clone(), producer_kind, config, retired: Vec::new() };
+        let thread = ProducerThread {
+            connection: connection.clone(),
+            producer_kind,
+            config,
+            retired: Vec::new(),
+        };
         let shutdown = shutdown.clone();
         let body = move || thread.run(&shutdown);
         tasks.thread(&name, body).map_err(failed)?;
     }
     let fed_connection = connection.clone();
-    tasks.thread(&name, move || feed(&fed_connection)).map_err(failed)?;
-    tasks.spawn(&name, answer_questions(connection.clone(), settings.clone(), part));
+    tasks
+        .thread(&name, move || feed(&fed_connection))
+        .map_err(failed)?;
+    tasks.spawn(
+        &name,
+        answer_questions(connection.clone(), settings.clone(), part),
+    );
     Ok(connection)
 }
 
@@ -113,7 +125,10 @@ impl InFlightTable {
         to_lanes(self.take(reports));
     }
 
-    fn take(&self, reports: Vec<(usize, DeliveryOutcome)>) -> Vec<(InFlightMessage, DeliveryOutcome)> {
+    fn take(
+        &self,
+        reports: Vec<(usize, DeliveryOutcome)>,
+    ) -> Vec<(InFlightMessage, DeliveryOutcome)> {
         let (slots, free) = &mut *self.slots.lock();
         let reported = reports.into_iter().filter_map(|(slot, outcome)| {
             let message = slots.get_mut(slot)?.take()?;
@@ -127,8 +142,17 @@ impl InFlightTable {
     fn abandon(&self) {
         self.tell_lanes();
         let left: Vec<_> = self.slots.lock().0.drain(..).flatten().collect();
-        let closed = || Verdict::Unknown { error: Text::from("its producer was closed") }.into();
-        to_lanes(left.into_iter().map(|message| (message, closed())).collect());
+        let closed = || {
+            Verdict::Unknown {
+                error: Text::from("its producer was closed"),
+            }
+            .into()
+        };
+        to_lanes(
+            left.into_iter()
+                .map(|message| (message, closed()))
+                .collect(),
+        );
     }
 }
 
@@ -188,8 +212,13 @@ impl KafkaProducer {
     }
 
     /// Gives a record to librdkafka. `Err` returns its number: it will have no delivery report.
-    pub(super) fn send(&self, record: BaseRecord<'_, [u8], [u8], usize>) -> Result<(), (KafkaError, usize)> {
-        self.inner.send(record).map_err(|(error, record)| (error, record.delivery_opaque))
+    pub(super) fn send(
+        &self,
+        record: BaseRecord<'_, [u8], [u8], usize>,
+    ) -> Result<(), (KafkaError, usize)> {
+        self.inner
+            .send(record)
+            .map_err(|(error, record)| (error, record.delivery_opaque))
     }
 }
 
@@ -202,7 +231,9 @@ impl ClientContext for ProducerCallbacks {
         if error.rdkafka_error_code() == Some(RDKafkaErrorCode::Fatal) {
             let producer = self.producer.get().and_then(Weak::upgrade);
             let cause = producer.and_then(|producer| producer.inner.client().fatal_error());
-            self.in_flight.fatal.get_or_init(|| cause.map_or(RDKafkaErrorCode::Fatal, |(code, _)| code));
+            self.in_flight
+                .fatal
+                .get_or_init(|| cause.map_or(RDKafkaErrorCode::Fatal, |(code, _)| code));
         }
         if error.rdkafka_error_code() == Some(RDKafkaErrorCode::AllBrokersDown) {
             // `answer_questions` sets it again once a broker answers.
@@ -213,7 +244,11 @@ impl ClientContext for ProducerCallbacks {
 
     fn stats(&self, statistics: Statistics) {
         let ProducerConnection { name, reports, .. } = &*self.connection;
-        reports.show(name, self.producer_kind.name(), kafka::client_report(&statistics));
+        reports.show(
+            name,
+            self.producer_kind.name(),
+            kafka::client_report(&statistics),
+        );
     }
 }
 
@@ -253,18 +288,29 @@ impl ProducerThread {
         let mut failures = 0;
         while !self.is_done(shutdown) {
             if let Some(producer) = self.connection.producer(self.producer_kind) {
-                let idle = self.connection.lanes().iter().all(|lane| lane.backlog() == 0);
-                producer.inner.poll(if idle { IDLE_POLL_TIMEOUT } else { POLL_TIMEOUT });
+                let idle = self
+                    .connection
+                    .lanes()
+                    .iter()
+                    .all(|lane| lane.backlog() == 0);
+                producer.inner.poll(if idle {
+                    IDLE_POLL_TIMEOUT
+                } else {
+                    POLL_TIMEOUT
+                });
                 if let Some(cause) = producer.in_flight.fatal.get() {
                     warn!(connection = %self.connection.name, %cause, "kafka producer ended by a fatal error, starting another");
-                    self.retired.extend(self.connection.replace(self.producer_kind, None));
+                    self.retired
+                        .extend(self.connection.replace(self.producer_kind, None));
                     failures += 1;
                 }
             } else {
                 // A fatal error that comes again at once (no permission) must not spin.
                 std::thread::park_timeout(Backoff::CLIENT.wait(failures));
                 match KafkaProducer::new(&self.config, self.producer_kind, &self.connection) {
-                    Ok(producer) => drop(self.connection.replace(self.producer_kind, Some(producer))),
+                    Ok(producer) => {
+                        drop(self.connection.replace(self.producer_kind, Some(producer)))
+                    }
                     Err(error) => {
                         warn!(connection = %self.connection.name, %error, "kafka producer does not start");
                         failures += 1;
@@ -282,7 +328,12 @@ impl ProducerThread {
 
     fn is_done(&self, shutdown: &Shutdown) -> bool {
         shutdown.is_forced()
-            || (shutdown.is_draining() && self.connection.lanes().iter().all(|lane| lane.backlog() == 0))
+            || (shutdown.is_draining()
+                && self
+                    .connection
+                    .lanes()
+                    .iter()
+                    .all(|lane| lane.backlog() == 0))
     }
 
     /// Drops the ended producers that no other thread uses. Only this thread may do so: the drop of a producer reports
@@ -306,7 +357,8 @@ impl ProducerThread {
         for lane in &lanes {
             lane.end();
         }
-        self.retired.extend(self.connection.replace(self.producer_kind, None));
+        self.retired
+            .extend(self.connection.replace(self.producer_kind, None));
         // A question about a topic that is under way keeps its producer in use.
         while !self.retired.is_empty() {
             self.drop_retired();
@@ -324,8 +376,9 @@ impl ProducerThread {
 fn feed(connection: &ProducerConnection) {
     while connection.wait_until_woken() {
         // The reports of a replaced producer are passed on when it is dropped.
-        for producer in
-            ProducerKind::ALL.into_iter().filter_map(|producer_kind| connection.producer(producer_kind))
+        for producer in ProducerKind::ALL
+            .into_iter()
+            .filter_map(|producer_kind| connection.producer(producer_kind))
         {
             let in_flight = producer.in_flight.clone();
             drop(producer);
@@ -338,7 +391,11 @@ fn feed(connection: &ProducerConnection) {
 }
 
 /// Answers questions of the lanes about their topics, and watches whether the brokers are there.
-async fn answer_questions(connection: Arc<ProducerConnection>, settings: Connection, part: ReadinessPart) {
+async fn answer_questions(
+    connection: Arc<ProducerConnection>,
+    settings: Connection,
+    part: ReadinessPart,
+) {
     let mut reached = false;
     let mut was_reached = false;
     let mut told = false;
@@ -363,7 +420,8 @@ async fn answer_questions(connection: Arc<ProducerConnection>, settings: Connect
             lane.found(&found);
         }
         if lanes.is_empty()
-            && let TopicState::Unreachable(error) = look_up(&connection, PROBE_TOPIC.to_owned()).await
+            && let TopicState::Unreachable(error) =
+                look_up(&connection, PROBE_TOPIC.to_owned()).await
         {
             unreachable = Some(error);
         }
@@ -371,7 +429,9 @@ async fn answer_questions(connection: Arc<ProducerConnection>, settings: Connect
         was_reached |= reached;
         if let Some(error) = unreachable {
             failures += 1;
-            let why = settings.explained(connection.suspicion.explain(&error), was_reached).await;
+            let why = settings
+                .explained(connection.suspicion.explain(&error), was_reached)
+                .await;
             if !told {
                 warn!(connection = %connection.name, error = %why, "kafka cannot be reached, waiting");
                 told = true;
@@ -395,9 +455,12 @@ async fn look_up(connection: &Arc<ProducerConnection>, topic: String) -> TopicSt
     let Some(producer) = connection.producer(ProducerKind::Prompt) else {
         return TopicState::Unreachable("the producer is being replaced".to_owned());
     };
-    let asked =
-        tokio::task::spawn_blocking(move || kafka::look_up(producer.client(), &topic, TOPIC_ANSWER_TIMEOUT));
-    asked.await.unwrap_or_else(|error| TopicState::Unreachable(error.to_string()))
+    let asked = tokio::task::spawn_blocking(move || {
+        kafka::look_up(producer.client(), &topic, TOPIC_ANSWER_TIMEOUT)
+    });
+    asked
+        .await
+        .unwrap_or_else(|error| TopicState::Unreachable(error.to_string()))
 }
 
 #[cfg(test)]
@@ -411,16 +474,28 @@ mod tests {
     use crate::telemetry::KafkaClients;
 
     fn publication(ticket: u64, verdicts: &Arc<VerdictInbox>) -> Publication {
-        let message =
-            Message { origin: Origin::Kafka, key: None, body: None, headers: Vec::new(), properties: None };
+        let message = Message {
+            origin: Origin::Kafka,
+            key: None,
+            body: None,
+            headers: Vec::new(),
+            properties: None,
+        };
         let entry = Entry::new(UnixMs(0), message);
-        let target = Arc::new(Target::Kafka { connection: "main".into(), topic: "t".into() });
+        let target = Arc::new(Target::Kafka {
+            connection: "main".into(),
+            topic: "t".into(),
+        });
         Publication::alone(entry, target, ticket, verdicts, i64::MAX)
     }
 
     /// A connection to an address without a listener: the producer only keeps what it gets.
     fn unreachable() -> Connection {
-        Connection { name: "main".into(), brokers: "127.0.0.1:1".into(), properties: BTreeMap::new() }
+        Connection {
+            name: "main".into(),
+            brokers: "127.0.0.1:1".into(),
+            properties: BTreeMap::new(),
+        }
     }
 
     #[tokio::test(flavor = "multi_thread")]
@@ -429,8 +504,10 @@ mod tests {
         let shutdown = Shutdown::default();
         let verdicts = Arc::default();
         let part = Readiness::default().part("kafka:main", false);
-        let connection = ProducerConnection::new("main".into(), Clock::start(), KafkaClients::default());
-        let connection = start(connection, &unreachable(), part, &tasks, &shutdown).expect("started");
+        let connection =
+            ProducerConnection::new("main".into(), Clock::start(), KafkaClients::default());
+        let connection =
+            start(connection, &unreachable(), part, &tasks, &shutdown).expect("started");
         let lane = connection.lane("t");
         lane.submit(publication(1, &verdicts));
         // No broker answers, and the connection notices that from time to time.
@@ -442,8 +519,13 @@ mod tests {
             reached();
             tokio::task::yield_now().await;
         }
-        let first = connection.producer(ProducerKind::Prompt).expect("a producer");
-        first.in_flight.fatal.get_or_init(|| RDKafkaErrorCode::OutOfOrderSequenceNumber);
+        let first = connection
+            .producer(ProducerKind::Prompt)
+            .expect("a producer");
+        first
+            .in_flight
+            .fatal
+            .get_or_init(|| RDKafkaErrorCode::OutOfOrderSequenceNumber);
         let id = Arc::as_ptr(&first);
         drop(first);
         let (ticket, verdict) = verdicts.take().await.remove(0);
@@ -468,20 +550,32 @@ mod tests {
 
     #[test]
     fn a_refused_topic_is_in_trouble_until_it_is_there_and_is_asked_for_without_messages() {
-        let connection = ProducerConnection::new("main".into(), Clock::start(), KafkaClients::default());
+        let connection =
+            ProducerConnection::new("main".into(), Clock::start(), KafkaClients::default());
         connection.set_reached(true);
         let lane = connection.lane("t");
-        assert!(connection.questions().is_empty(), "nobody has asked for it yet");
+        assert!(
+            connection.questions().is_empty(),
+            "nobody has asked for it yet"
+        );
         lane.0.found(&TopicState::Missing);
         assert_eq!(lane.trouble().as_deref(), Some("topic t is missing"));
         connection.set_trouble(Some("no broker answers".to_owned()));
-        lane.0.found(&TopicState::Unreachable("no broker answers".to_owned()));
-        assert_eq!(lane.trouble().as_deref(), Some("no broker answers"), "nobody knows more meanwhile");
+        lane.0
+            .found(&TopicState::Unreachable("no broker answers".to_owned()));
+        assert_eq!(
+            lane.trouble().as_deref(),
+            Some("no broker answers"),
+            "nobody knows more meanwhile"
+        );
         connection.set_trouble(None);
         assert_eq!(lane.trouble().as_deref(), Some("topic t is missing"));
         assert_eq!(connection.questions().len(), 1, "it is asked for again");
         lane.0.found(&TopicState::NotAllowed);
-        assert_eq!(lane.trouble().as_deref(), Some("not allowed to write to topic t"));
+        assert_eq!(
+            lane.trouble().as_deref(),
+            Some("not allowed to write to topic t")
+        );
         lane.0.found(&TopicState::There { partitions: 1 });
         assert_eq!(lane.trouble(), None);
         assert_eq!(lane.backlog(), 0);
@@ -489,15 +583,23 @@ mod tests {
 
     #[test]
     fn whoever_brings_many_leaves_them_to_the_feeder_which_takes_a_run_at_a_time() {
-        let connection = ProducerConnection::new("main".into(), Clock::start(), KafkaClients::default());
+        let connection =
+            ProducerConnection::new("main".into(), Clock::start(), KafkaClients::default());
         let verdicts = Arc::default();
-        let config = unreachable().producer_config(ProducerKind::Bulk.linger()).expect("good settings");
-        let producer = KafkaProducer::new(&config, ProducerKind::Bulk, &connection).expect("a producer");
+        let config = unreachable()
+            .producer_config(ProducerKind::Bulk.linger())
+            .expect("good settings");
+        let producer =
+            KafkaProducer::new(&config, ProducerKind::Bulk, &connection).expect("a producer");
         connection.replace(ProducerKind::Bulk, Some(producer));
         connection.set_reached(true);
         let lane = connection.lane("t");
         lane.0.found(&TopicState::There { partitions: 1 });
-        lane.submit_all((0..3000).map(|ticket| publication(ticket, &verdicts)).collect());
+        lane.submit_all(
+            (0..3000)
+                .map(|ticket| publication(ticket, &verdicts))
+                .collect(),
+        );
         let mut in_flight = vec![lane.0.in_flight()];
         while lane.0.in_flight() < 3000 {
             let waiting = connection.waiting();

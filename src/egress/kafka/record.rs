@@ -15,7 +15,10 @@ pub(super) fn headers(record: &KafkaRecord<'_>) -> Result<Option<OwnedHeaders>, 
         if name.contains('\0') {
             return Err("a header's name holds a NUL byte".to_owned());
         }
-        headers = headers.insert(Header { key: name, value: value.as_deref() });
+        headers = headers.insert(Header {
+            key: name,
+            value: value.as_deref(),
+        });
     }
     Ok(Some(headers))
 }

@@ -40,7 +40,10 @@ impl SuspectGroups {
     /// Takes out the next group, in order. Call it while nothing of the lane is in flight.
     pub(super) fn next_group(&mut self) -> Vec<Publication> {
         self.probing = true;
-        let count = self.group.clamp(1, self.waiting.len().max(1)).min(self.waiting.len());
+        let count = self
+            .group
+            .clamp(1, self.waiting.len().max(1))
+            .min(self.waiting.len());
         self.waiting.drain(..count).collect()
     }
 
@@ -90,10 +93,24 @@ mod tests {
     use crate::domain::{Entry, Message, Origin, Target, UnixMs};
 
     fn publication(ticket: u64) -> Publication {
-        let message =
-            Message { origin: Origin::Kafka, key: None, body: None, headers: Vec::new(), properties: None };
-        let target = Arc::new(Target::Kafka { connection: "main".into(), topic: "t".into() });
-        Publication::alone(Entry::new(UnixMs(0), message), target, ticket, &Arc::default(), i64::MAX)
+        let message = Message {
+            origin: Origin::Kafka,
+            key: None,
+            body: None,
+            headers: Vec::new(),
+            properties: None,
+        };
+        let target = Arc::new(Target::Kafka {
+            connection: "main".into(),
+            topic: "t".into(),
+        });
+        Publication::alone(
+            Entry::new(UnixMs(0), message),
+            target,
+            ticket,
+            &Arc::default(),
+            i64::MAX,
+        )
     }
 
     /// Plays a broker that refuses groups with a bad message. Returns the messages that pass, in order, those that are

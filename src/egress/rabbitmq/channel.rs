@@ -24,8 +24,15 @@ pub(super) struct ConfirmChannel {
 impl ConfirmChannel {
     pub(super) async fn open(live: &LiveConnection) -> Result<Self, AmqpFault> {
         let channel = live.channel().await?;
-        within("confirm.select", channel.confirm_select(ConfirmSelectOptions::default())).await?;
-        Ok(Self { channel, confirms: FuturesUnordered::new() })
+        within(
+            "confirm.select",
+            channel.confirm_select(ConfirmSelectOptions::default()),
+        )
+        .await?;
+        Ok(Self {
+            channel,
+            confirms: FuturesUnordered::new(),
+        })
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -43,8 +50,13 @@ impl ConfirmChannel {
     ) {
         let channel = self.channel.clone();
         let mut pending: PendingConfirm = Box::pin(async move {
-            let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
-            let sent = channel.basic_publish(exchange, routing_key, options, &body, properties).await;
+            let options = BasicPublishOptions {
+                mandatory: true,
+                ..BasicPublishOptions::default()
+            };
+            let sent = channel
+                .basic_publish(exchange, routing_key, options, &body, properties)
+                .await;
             let answer = match sent {
                 Ok(confirm) => confirm.await,
                 Err(error) => Err(error),

@@ -46,9 +46,25 @@ pub(super) struct LaneDriver {
 
 impl LaneDriver {
     pub(super) fn new(setup: LaneSetup) -> Self {
-        let LaneSetup { exchange, own_user, lane, link, clock, shutdown } = setup;
+        let LaneSetup {
+            exchange,
+            own_user,
+            lane,
+            link,
+            clock,
+            shutdown,
+        } = setup;
         let suspects = SuspectFingerprints::default();
-        Self { exchange, own_user, lane, clock, shutdown, suspects, cautious: false, link }
+        Self {
+            exchange,
+            own_user,
+            lane,
+            clock,
+            shutdown,
+            suspects,
+            cautious: false,
+            link,
+        }
     }
 
     /// Runs until the process drains and all published messages have their verdict.
@@ -99,7 +115,10 @@ impl LaneDriver {
     }
 
     /// Opens a channel to publish on. If the exchange is missing, returns the verdict for all messages to it.
-    async fn open(&self, live: &LiveConnection) -> Result<Result<ConfirmChannel, Verdict>, AmqpFault> {
+    async fn open(
+        &self,
+        live: &LiveConnection,
+    ) -> Result<Result<ConfirmChannel, Verdict>, AmqpFault> {
         match self.look_for_exchange(live).await? {
             None => Ok(Ok(ConfirmChannel::open(live).await?)),
             Some(absent) => Ok(Err(absent)),

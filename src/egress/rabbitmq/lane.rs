@@ -32,7 +32,8 @@ struct LaneQueue {
 
 impl Lane for ExchangeLane {
     fn submit_all(&self, publications: Vec<Publication>) {
-        self.backlog.fetch_add(publications.len(), Ordering::Relaxed);
+        self.backlog
+            .fetch_add(publications.len(), Ordering::Relaxed);
         let refused = {
             let mut queue = self.queue.lock();
             if queue.closed {
@@ -76,12 +77,20 @@ impl ExchangeLane {
     }
 
     /// Takes out the next message if `fits` returns true for it. Expired messages before it get `NotTried`.
-    pub(super) fn next(&self, now_us: i64, fits: impl FnOnce(&Publication) -> bool) -> Option<Publication> {
+    pub(super) fn next(
+        &self,
+        now_us: i64,
+        fits: impl FnOnce(&Publication) -> bool,
+    ) -> Option<Publication> {
         loop {
             let mut queue = self.queue.lock();
             let front = queue.waiting.front()?;
             if !front.is_late(now_us) {
-                return if fits(front) { queue.waiting.pop_front() } else { None };
+                return if fits(front) {
+                    queue.waiting.pop_front()
+                } else {
+                    None
+                };
             }
             let expired = queue.waiting.pop_front();
             drop(queue);
@@ -133,7 +142,10 @@ impl ExchangeLane {
 
 /// A refusal with its error, cut to the length that is kept.
 pub(super) fn refused(reason: Refusal, error: &str) -> Verdict {
-    Verdict::Refused { reason, error: cut(error) }
+    Verdict::Refused {
+        reason,
+        error: cut(error),
+    }
 }
 
 /// The verdict `Unknown` with its error, cut to the length that is kept.
@@ -142,6 +154,8 @@ pub(super) fn unknown(error: &str) -> Verdict {
 }
 
 fn cut(error: &str) -> Text {
-    let end = (0..=error.len().min(MAX_ERROR_BYTES)).rev().find(|&end| error.is_char_boundary(end));
+    let end = (0..=error.len().min(MAX_ERROR_BYTES))
+        .rev()
+        .find(|&end| error.is_char_boundary(end));
     Text::from(&error[..end.unwrap_or_default()])
 }

@@ -77,33 +77,64 @@ pub(in crate::egress) fn to_amqp(
         headers.retain(|h| !SENDER_SELECTED.contains(&h.name.as_str()));
     }
     if let Some(delay_headers) = delay_headers {
-        properties.user_id = properties.user_id.filter(|user| Some(user.as_str()) == rules.own_user);
+        properties.user_id = properties
+            .user_id
+            .filter(|user| Some(user.as_str()) == rules.own_user);
         if let Some(traceparent) = delay_headers.traceparent {
             headers.retain(|header| header.name.as_str() != TRACEPARENT);
-            push(&mut headers, TRACEPARENT, HeaderValue::LongString(traceparent.bytes().clone()));
+            push(
+                &mut headers,
+                TRACEPARENT,
+                HeaderValue::LongString(traceparent.bytes().clone()),
+            );
         }
-        push(&mut headers, stamped::ID, HeaderValue::LongString(delay_headers.id.bytes().clone()));
-        push(&mut headers, stamped::DUE, HeaderValue::I64(delay_headers.due.0));
+        push(
+            &mut headers,
+            stamped::ID,
+            HeaderValue::LongString(delay_headers.id.bytes().clone()),
+        );
+        push(
+            &mut headers,
+            stamped::DUE,
+            HeaderValue::I64(delay_headers.due.0),
+        );
         if delay_headers.attempt >= 2 {
-            push(&mut headers, stamped::ATTEMPT, HeaderValue::I64(delay_headers.attempt.into()));
+            push(
+                &mut headers,
+                stamped::ATTEMPT,
+                HeaderValue::I64(delay_headers.attempt.into()),
+            );
         }
     }
-    Ok(AmqpMessage { routing_key, properties, headers, body: message.body.clone().unwrap_or_default() })
+    Ok(AmqpMessage {
+        routing_key,
+        properties,
+        headers,
+        body: message.body.clone().unwrap_or_default(),
+    })
 }
 
 fn push(headers: &mut Vec<Header>, name: &'static str, value: HeaderValue) {
-    headers.push(Header { name: Text::from_static(name), value });
+    headers.push(Header {
+        name: Text::from_static(name),
+        value,
+    });
 }
 
 fn route_by(message: &Message, rule: &RoutingKey) -> Result<Text, UnfitMessage> {
     let key = match rule {
         RoutingKey::Fixed(key) => Some(Text::from(key.as_str())),
         // A null key routes as the empty one.
-        RoutingKey::Preserve | RoutingKey::Key => Text::from_utf8(message.key.clone().unwrap_or_default()),
+        RoutingKey::Preserve | RoutingKey::Key => {
+            Text::from_utf8(message.key.clone().unwrap_or_default())
+        }
     };
     let Some(key) = key else {
         let error = Text::from_static("the key is not UTF-8, so it cannot be a routing key");
-        return Err(UnfitMessage { reason: Refusal::Unpublishable, error });
+        return Err(UnfitMessage {
+            reason: Refusal::Unpublishable,
+            error,
+        });
     };
     short("routing key", &key)?;
     Ok(key)
@@ -114,14 +145,24 @@ fn short(what: &str, text: &Text) -> Result<(), UnfitMessage> {
     if text.len() <= MAX_SHORT_STRING {
         return Ok(());
     }
-    let error = format!("a {what} of {} bytes, AMQP takes {MAX_SHORT_STRING}", text.len()).into();
-    Err(UnfitMessage { reason: Refusal::TooBig, error })
+    let error = format!(
+        "a {what} of {} bytes, AMQP takes {MAX_SHORT_STRING}",
+        text.len()
+    )
+    .into();
+    Err(UnfitMessage {
+        reason: Refusal::TooBig,
+        error,
+    })
 }
 
 /// Properties and header table of a Kafka record. The last header of a name counts, as a table has each name once. The
 /// headers for key and null value come behind all others, so they win over one of their name.
 fn from_kafka(message: &Message) -> Result<(Properties, Vec<Header>), UnfitMessage> {
-    let mut properties = Properties { delivery_mode: Some(PERSISTENT_MODE), ..Properties::default() };
+    let mut properties = Properties {
+        delivery_mode: Some(PERSISTENT_MODE),
+        ..Properties::default()
+    };
     let mut headers = Vec::with_capacity(message.headers.len() + 2 + stamped::ALL.len());
     let mut seen = HashSet::with_capacity(message.headers.len() + 1);
     seen.insert(bridge_headers::KAFKA_KEY);
@@ -133,18 +174,30 @@ fn from_kafka(message: &Message) -> Result<(Properties, Vec<Header>), UnfitMessa
         if !seen.insert(name) || SENDER_SELECTED.contains(&name) {
             continue;
         }
-        let property = name.strip_prefix(bridge_headers::AMQP_PREFIX).zip(text(&header.value));
+        let property = name
+            .strip_prefix(bridge_headers::AMQP_PREFIX)
+            .zip(text(&header.value));
         if property.is_some_and(|(property, value)| set(&mut properties, property, &value)) {
             continue;
         }
         short("header name", &header.name)?;
-        headers.push(Header { name: header.name.clone(), value: typed(header.value.clone()) });
+        headers.push(Header {
+            name: header.name.clone(),
+            value: typed(header.value.clone()),
+        });
     }
     headers.reverse();
-    let key = message.key.clone().map_or(HeaderValue::Null, HeaderValue::Bytes);
+    let key = message
+        .key
+        .clone()
+        .map_or(HeaderValue::Null, HeaderValue::Bytes);
     push(&mut headers, bridge_headers::KAFKA_KEY, typed(key));
     if message.body.is_none() {
-        push(&mut headers, bridge_headers::KAFKA_NULL_VALUE, HeaderValue::Bool(true));
+        push(
+            &mut headers,
+            bridge_headers::KAFKA_NULL_VALUE,
+            HeaderValue::Bool(true),
+        );
     }
     Ok((properties, headers))
 }
@@ -152,14 +205,18 @@ fn from_kafka(message: &Message) -> Result<(Properties, Vec<Header>), UnfitMessa
 /// Turns bytes that are text into a long string, which an AMQP consumer expects.
 fn typed(value: HeaderValue) -> HeaderValue {
     match value {
-        HeaderValue::Bytes(bytes) if std::str::from_utf8(&bytes).is_ok() => HeaderValue::LongString(bytes),
+        HeaderValue::Bytes(bytes) if std::str::from_utf8(&bytes).is_ok() => {
+            HeaderValue::LongString(bytes)
+        }
         other => other,
     }
 }
 
 fn text(value: &HeaderValue) -> Option<Text> {
     match value {
-        HeaderValue::Bytes(bytes) | HeaderValue::LongString(bytes) => Text::from_utf8(bytes.clone()),
+        HeaderValue::Bytes(bytes) | HeaderValue::LongString(bytes) => {
+            Text::from_utf8(bytes.clone())
+        }
         _ => None,
     }
 }

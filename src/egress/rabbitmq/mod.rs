@@ -50,7 +50,14 @@ impl RabbitLanes {
     pub fn new(broker: Arc<Broker>, clock: Clock, tasks: Tasks, shutdown: Shutdown) -> Self {
         let name = format!("egress:rabbitmq:{}", broker.name());
         let links = broker.open("publish", &name, &tasks, &shutdown);
-        Self { broker, clock, tasks, shutdown, links, lanes: Mutex::default() }
+        Self {
+            broker,
+            clock,
+            tasks,
+            shutdown,
+            links,
+            lanes: Mutex::default(),
+        }
     }
 
     /// The lane to an exchange; an empty name is the default exchange.

@@ -114,7 +114,9 @@ impl LaneDriver {
 
     /// The time for which the oldest publication may still wait for its confirm.
     fn confirm_time_left(&self, window: &ConfirmWindow) -> Duration {
-        let waited = window.oldest_us().map_or(0, |published| self.clock.mono_us() - published);
+        let waited = window
+            .oldest_us()
+            .map_or(0, |published| self.clock.mono_us() - published);
         CONFIRM_DEADLINE.saturating_sub(Duration::from_micros(waited.max(0) as u64))
     }
 
@@ -149,11 +151,22 @@ impl LaneDriver {
     /// Publishes one message, unless the broker would surely refuse it. Returns true if it was published.
     fn publish(&mut self, flow: &mut ChannelFlow, publication: Publication) -> bool {
         match self.prepare(flow.frame_max, &publication) {
-            Ok(PreparedMessage { message, exchange, routing_key, properties }) => {
+            Ok(PreparedMessage {
+                message,
+                exchange,
+                routing_key,
+                properties,
+            }) => {
                 let number = flow.window.next_number();
-                let AmqpMessage { routing_key: key, body, .. } = message;
-                flow.window.enter(publication, key, body.clone(), self.clock.mono_us());
-                flow.channel.publish(number, exchange, routing_key, body, properties);
+                let AmqpMessage {
+                    routing_key: key,
+                    body,
+                    ..
+                } = message;
+                flow.window
+                    .enter(publication, key, body.clone(), self.clock.mono_us());
+                flow.channel
+                    .publish(number, exchange, routing_key, body, properties);
                 true
             }
             Err((reason, error)) => {
@@ -176,18 +189,31 @@ impl LaneDriver {
         let message = &publication.entry().message;
         let delay_headers = publication.delay_headers();
         let own_user = self.own_user.as_deref();
-        let rules = AmqpRules { routing_key, own_user, copies: publication.batch.copies };
+        let rules = AmqpRules {
+            routing_key,
+            own_user,
+            copies: publication.batch.copies,
+        };
         let message = mapping::to_amqp(message, delay_headers, rules)
             .map_err(|UnfitMessage { reason, error }| (reason, error.to_string()))?;
         let properties = checked(&message, own_user, frame_max)?;
         let name = |name| short_name(name).map_err(|fault| (Refusal::TooBig, fault.to_string()));
         let exchange = name(&self.exchange)?;
         let routing_key = name(message.routing_key.as_str())?;
-        Ok(PreparedMessage { message, exchange, routing_key, properties })
+        Ok(PreparedMessage {
+            message,
+            exchange,
+            routing_key,
+            properties,
+        })
     }
 
     /// Takes an answer and all others that are there, then gives verdicts. Returns a fault if the channel is lost.
-    fn take_answers(&mut self, flow: &mut ChannelFlow, first: NumberedConfirm) -> Option<AmqpFault> {
+    fn take_answers(
+        &mut self,
+        flow: &mut ChannelFlow,
+        first: NumberedConfirm,
+    ) -> Option<AmqpFault> {
         let mut next = Some(first);
         let mut fault: Option<AmqpFault> = None;
         while let Some((number, answer)) = next {
@@ -195,13 +221,19 @@ impl LaneDriver {
                 Ok(Confirmation::Ack(returned)) => (Some(BrokerAnswer::Ack), returned),
                 Ok(Confirmation::Nack(returned)) => (Some(BrokerAnswer::Nack), returned),
                 Ok(Confirmation::NotRequested) => {
-                    fault = Some(AmqpFault::new(FaultKind::Lost, "the channel is not in confirm mode"));
+                    fault = Some(AmqpFault::new(
+                        FaultKind::Lost,
+                        "the channel is not in confirm mode",
+                    ));
                     (None, None)
                 }
                 Err(error) => {
                     let error = AmqpFault::from(error);
                     // The reason of the broker comes first and says more than the "channel is closed" of later errors.
-                    if fault.as_ref().is_none_or(|known| known.kind == FaultKind::Lost) {
+                    if fault
+                        .as_ref()
+                        .is_none_or(|known| known.kind == FaultKind::Lost)
+                    {
                         fault = Some(error);
                     }
                     (None, None)
@@ -234,10 +266,15 @@ impl LaneDriver {
         };
         let frame_max = flow.frame_max;
         let certain = flow.window.mark_returned(returned, |publication| {
-            self.prepare(frame_max, publication).ok().map(|prepared| prepared.properties)
+            self.prepare(frame_max, publication)
+                .ok()
+                .map(|prepared| prepared.properties)
         });
         if !certain {
-            tracing::warn!(exchange = self.exchange, "returned message matches several publications");
+            tracing::warn!(
+                exchange = self.exchange,
+                "returned message matches several publications"
+            );
         }
     }
 
@@ -247,14 +284,19 @@ impl LaneDriver {
         let alone = outstanding.len() == 1;
         let error = fault.to_string();
         for (publication, verdict) in outstanding {
-            let own = if alone { self.own_verdict(&publication, fault, &error) } else { None };
+            let own = if alone {
+                self.own_verdict(&publication, fault, &error)
+            } else {
+                None
+            };
             let verdict = verdict.or(own);
             if verdict.is_some() {
                 self.suspects.clear(&publication);
             } else if fault.blames_a_message() {
                 self.suspects.add(&publication);
             }
-            self.lane.answer(&publication, verdict.unwrap_or_else(|| unknown(&error)));
+            self.lane
+                .answer(&publication, verdict.unwrap_or_else(|| unknown(&error)));
         }
         self.cautious = fault.blames_a_message();
         if !self.shutdown.is_forced() {
@@ -263,7 +305,12 @@ impl LaneDriver {
     }
 
     /// The verdict that follows for a message from the fault of its channel, if it alone was outstanding.
-    fn own_verdict(&mut self, publication: &Publication, fault: &AmqpFault, error: &str) -> Option<Verdict> {
+    fn own_verdict(
+        &mut self,
+        publication: &Publication,
+        fault: &AmqpFault,
+        error: &str,
+    ) -> Option<Verdict> {
         let reason = match fault.kind {
             FaultKind::NotFound => Refusal::UnknownTarget,
             FaultKind::NotAllowed => Refusal::NotAllowed,

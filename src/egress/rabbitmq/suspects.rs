@@ -53,9 +53,14 @@ impl SuspectFingerprints {
 
 fn fingerprint(publication: &Publication) -> u64 {
     let message = &publication.entry().message;
-    let id = publication.delay_headers().map(|delay_headers| delay_headers.id.bytes());
+    let id = publication
+        .delay_headers()
+        .map(|delay_headers| delay_headers.id.bytes());
     let mut hash = Xxh3::new();
-    for part in [message.key.as_ref(), message.body.as_ref(), id].into_iter().flatten() {
+    for part in [message.key.as_ref(), message.body.as_ref(), id]
+        .into_iter()
+        .flatten()
+    {
         hash.update(&(part.len() as u64).to_be_bytes());
         hash.update(part);
     }
@@ -75,7 +80,13 @@ mod tests {
             exchange: String::new(),
             routing_key: RoutingKey::Key,
         });
-        Publication::alone(testing::entry(UnixMs(0), body), target, ticket, &Arc::default(), 0)
+        Publication::alone(
+            testing::entry(UnixMs(0), body),
+            target,
+            ticket,
+            &Arc::default(),
+            0,
+        )
     }
 
     #[test]
@@ -83,7 +94,8 @@ mod tests {
         let mut suspects = SuspectFingerprints::default();
         suspects.add(&publication(b"poison", 1));
         assert!(
-            suspects.contains(&publication(b"poison", 2)) && !suspects.contains(&publication(b"good", 2))
+            suspects.contains(&publication(b"poison", 2))
+                && !suspects.contains(&publication(b"good", 2))
         );
         assert!(!suspects.strike(&publication(b"poison", 2)));
         assert!(
@@ -94,7 +106,10 @@ mod tests {
         assert!(!suspects.strike(&publication(b"poison", 5)));
         suspects.clear(&publication(b"innocent", 6));
         assert!(suspects.strike(&publication(b"poison", 7)));
-        assert!(!suspects.strike(&publication(b"innocent", 8)), "it was taken in between: it begins anew");
+        assert!(
+            !suspects.strike(&publication(b"innocent", 8)),
+            "it was taken in between: it begins anew"
+        );
     }
 
     #[test]

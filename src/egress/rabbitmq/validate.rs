@@ -27,13 +27,25 @@ pub(in crate::egress) fn checked(
             "headers and properties take {wire_len} bytes, the broker's frame {frame_max}"
         ));
     }
-    if let Some(user) = outgoing.properties.user_id.as_ref().filter(|user| Some(user.as_str()) != own_user) {
-        return unpublishable(format!("its user_id {user:?} is not the connection's own user"));
+    if let Some(user) = outgoing
+        .properties
+        .user_id
+        .as_ref()
+        .filter(|user| Some(user.as_str()) != own_user)
+    {
+        return unpublishable(format!(
+            "its user_id {user:?} is not the connection's own user"
+        ));
     }
     if let Some(expiration) = &outgoing.properties.expiration
-        && !expiration.as_str().parse().is_ok_and(|ms: i64| (0..=MAX_EXPIRATION).contains(&ms))
+        && !expiration
+            .as_str()
+            .parse()
+            .is_ok_and(|ms: i64| (0..=MAX_EXPIRATION).contains(&ms))
     {
-        return unpublishable(format!("its expiration {expiration:?} is not a number of milliseconds"));
+        return unpublishable(format!(
+            "its expiration {expiration:?} is not a number of milliseconds"
+        ));
     }
     if let Some(name) = broken_copies(outgoing) {
         return unpublishable(format!("its header {name} is not an array of long strings"));
@@ -51,9 +63,16 @@ fn unpublishable<T>(text: String) -> Result<T, (Refusal, String)> {
 /// The name of a `CC` or `BCC` header that RabbitMQ cannot read as routing keys.
 fn broken_copies(outgoing: &AmqpMessage) -> Option<&str> {
     let is_key = |value: &HeaderValue| matches!(value, HeaderValue::LongString(_));
-    let is_keys = |value: &HeaderValue| matches!(value, HeaderValue::Array(keys) if keys.iter().all(is_key));
-    let copies = outgoing.headers.iter().filter(|h| matches!(h.name.as_str(), "CC" | "BCC"));
-    copies.filter(|h| !is_keys(&h.value)).map(|h| h.name.as_str()).next()
+    let is_keys =
+        |value: &HeaderValue| matches!(value, HeaderValue::Array(keys) if keys.iter().all(is_key));
+    let copies = outgoing
+        .headers
+        .iter()
+        .filter(|h| matches!(h.name.as_str(), "CC" | "BCC"));
+    copies
+        .filter(|h| !is_keys(&h.value))
+        .map(|h| h.name.as_str())
+        .next()
 }
 
 #[cfg(test)]
@@ -64,25 +83,42 @@ mod tests {
     use crate::domain::{Header, Properties};
 
     fn outgoing(headers: Vec<Header>, properties: Properties) -> AmqpMessage {
-        AmqpMessage { routing_key: "k".into(), body: Bytes::new(), headers, properties }
+        AmqpMessage {
+            routing_key: "k".into(),
+            body: Bytes::new(),
+            headers,
+            properties,
+        }
     }
 
     fn reason(outgoing: &AmqpMessage) -> Option<Refusal> {
-        checked(outgoing, Some("me"), 4096).err().map(|(reason, _)| reason)
+        checked(outgoing, Some("me"), 4096)
+            .err()
+            .map(|(reason, _)| reason)
     }
 
     #[test]
     fn what_kills_a_channel_or_a_connection_is_refused_first() {
         let long = |n: usize| HeaderValue::LongString(Bytes::from(vec![b'x'; n]));
-        let with = |name: &str, value| outgoing(vec![Header::new(name, value)], Properties::default());
-        let user = |user: &str| Properties { user_id: Some(user.into()), ..Properties::default() };
-        let expires = |ms: &str| Properties { expiration: Some(ms.into()), ..Properties::default() };
+        let with =
+            |name: &str, value| outgoing(vec![Header::new(name, value)], Properties::default());
+        let user = |user: &str| Properties {
+            user_id: Some(user.into()),
+            ..Properties::default()
+        };
+        let expires = |ms: &str| Properties {
+            expiration: Some(ms.into()),
+            ..Properties::default()
+        };
         let keys = HeaderValue::Array(vec![long(3)]);
         let unpublishable = Some(Refusal::Unpublishable);
         let cases = [
             (with("h", long(3000)), None),
             (with("h", long(5000)), Some(Refusal::TooBig)),
-            (with(&"n".repeat(256), HeaderValue::Null), Some(Refusal::TooBig)),
+            (
+                with(&"n".repeat(256), HeaderValue::Null),
+                Some(Refusal::TooBig),
+            ),
             (outgoing(vec![], user("me")), None),
             (outgoing(vec![], user("you")), unpublishable),
             (outgoing(vec![], expires("0")), None),

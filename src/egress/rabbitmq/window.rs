@@ -98,12 +98,16 @@ impl ConfirmWindow {
 
     /// Restarts all waits for confirms: until now the broker could not answer.
     pub(super) fn restart_waits(&mut self, now_us: i64) {
-        self.slots.iter_mut().for_each(|slot| slot.published_us = now_us);
+        self.slots
+            .iter_mut()
+            .for_each(|slot| slot.published_us = now_us);
     }
 
     /// Notes the answer of the broker to a publication.
     pub(super) fn record_answer(&mut self, number: u64, answer: BrokerAnswer) {
-        let slot = number.checked_sub(self.base).and_then(|at| self.slots.get_mut(at as usize));
+        let slot = number
+            .checked_sub(self.base)
+            .and_then(|at| self.slots.get_mut(at as usize));
         if let Some(slot) = slot {
             slot.answer = Some(answer);
         }
@@ -117,7 +121,12 @@ impl ConfirmWindow {
         properties: impl Fn(&Publication) -> Option<BasicProperties>,
     ) -> bool {
         let mut alike = Vec::new();
-        for (at, slot) in self.slots.iter().enumerate().filter(|(_, slot)| slot.returned.is_none()) {
+        for (at, slot) in self
+            .slots
+            .iter()
+            .enumerate()
+            .filter(|(_, slot)| slot.returned.is_none())
+        {
             if slot.routing_key.as_str() != returned.routing_key || slot.body != returned.body {
                 continue;
             }
@@ -174,7 +183,10 @@ impl ConfirmWindow {
             (slot.publication, verdict)
         };
         self.base += self.slots.len() as u64;
-        std::mem::take(&mut self.slots).into_iter().map(judge).collect()
+        std::mem::take(&mut self.slots)
+            .into_iter()
+            .map(judge)
+            .collect()
     }
 }
 
@@ -186,8 +198,13 @@ mod tests {
     use crate::domain::{Entry, Message, Origin, RoutingKey, Target, UnixMs};
 
     fn publication(ticket: u64) -> Publication {
-        let message =
-            Message { origin: Origin::Rabbitmq, key: None, body: None, headers: vec![], properties: None };
+        let message = Message {
+            origin: Origin::Rabbitmq,
+            key: None,
+            body: None,
+            headers: vec![],
+            properties: None,
+        };
         let entry = Entry::new(UnixMs(0), message);
         let target = Arc::new(Target::Rabbitmq {
             connection: String::new(),
@@ -218,7 +235,9 @@ mod tests {
             properties,
             text: "no route".into(),
         };
-        window.mark_returned(returned, |publication| Some(self::properties(publication.ticket())))
+        window.mark_returned(returned, |publication| {
+            Some(self::properties(publication.ticket()))
+        })
     }
 
     fn judged(window: &mut ConfirmWindow) -> String {
@@ -227,7 +246,10 @@ mod tests {
                 let letter = match verdict {
                     Verdict::Confirmed => 'c',
                     Verdict::Unknown { .. } => '?',
-                    Verdict::Refused { reason: Refusal::Unroutable, .. } => 'u',
+                    Verdict::Refused {
+                        reason: Refusal::Unroutable,
+                        ..
+                    } => 'u',
                     Verdict::Refused { .. } => 'n',
                     Verdict::NotTried => '-',
                 };
@@ -265,7 +287,11 @@ mod tests {
         (0..3).for_each(|number| window.record_answer(number, BrokerAnswer::Ack));
         assert_eq!(judged(&mut window), "0? 1? 2c");
         let mut window = self::window(&["a", "b"]);
-        assert!(!mark_returned(&mut window, "never published", &properties(0)));
+        assert!(!mark_returned(
+            &mut window,
+            "never published",
+            &properties(0)
+        ));
         (0..2).for_each(|number| window.record_answer(number, BrokerAnswer::Ack));
         assert_eq!(judged(&mut window), "0? 1?");
     }
@@ -276,8 +302,16 @@ mod tests {
         window.record_answer(1, BrokerAnswer::Nack);
         window.record_answer(2, BrokerAnswer::Ack);
         assert!(mark_returned(&mut window, "d", &properties(3)));
-        let certain: Vec<_> = window.abandon().into_iter().map(|(_, verdict)| verdict.is_some()).collect();
-        assert_eq!(certain, [false, true, false, true], "c's return may still have been on its way");
+        let certain: Vec<_> = window
+            .abandon()
+            .into_iter()
+            .map(|(_, verdict)| verdict.is_some())
+            .collect();
+        assert_eq!(
+            certain,
+            [false, true, false, true],
+            "c's return may still have been on its way"
+        );
         assert_eq!(window.next_number(), 4);
     }
 }

@@ -14,13 +14,20 @@ const ARRIVAL: UnixMs = UnixMs(1_795_255_200_000);
 const MAX_DELAY: i64 = 30 * 86_400_000;
 
 fn topic(name: &str) -> Arc<Target> {
-    Arc::new(Target::Kafka { connection: "main".into(), topic: name.into() })
+    Arc::new(Target::Kafka {
+        connection: "main".into(),
+        topic: name.into(),
+    })
 }
 
 fn route() -> Route {
     Route {
         name: RouteName::new("orders").expect("a name"),
-        from: Endpoint::Kafka { connection: "main".into(), topic: "in".into(), group: "postdate".into() },
+        from: Endpoint::Kafka {
+            connection: "main".into(),
+            topic: "in".into(),
+            group: "postdate".into(),
+        },
         to: topic("orders"),
         allow_targets: vec![topic("orders.retry")],
         dead_letter_to: None,
@@ -43,7 +50,11 @@ fn route() -> Route {
             rate: None,
             jitter_ms: 0,
             ordered: false,
-            retry: RetryPolicy { attempts: 1, initial_ms: 1, max_ms: 1 },
+            retry: RetryPolicy {
+                attempts: 1,
+                initial_ms: 1,
+                max_ms: 1,
+            },
         },
     }
 }
@@ -60,7 +71,10 @@ fn both(headers: &[(&str, &str)]) -> [Message; 2] {
             .collect(),
         properties: None,
     };
-    [message(Origin::Kafka, HeaderValue::Bytes), message(Origin::Rabbitmq, HeaderValue::LongString)]
+    [
+        message(Origin::Kafka, HeaderValue::Bytes),
+        message(Origin::Rabbitmq, HeaderValue::LongString),
+    ]
 }
 
 fn admit_now(message: &Message, route: &Route) -> Admitted {
@@ -69,14 +83,20 @@ fn admit_now(message: &Message, route: &Route) -> Admitted {
 
 fn without(message: &Message, names: &[&str]) -> Message {
     let mut message = message.clone();
-    message.headers.retain(|h| !names.contains(&h.name.as_str()));
+    message
+        .headers
+        .retain(|h| !names.contains(&h.name.as_str()));
     message
 }
 
 #[track_caller]
 fn assert_invalid(message: &Message, route: &Route, expected: InvalidReason) {
     match admit_now(message, route) {
-        Admitted::Invalid { reason, message: kept, error } => {
+        Admitted::Invalid {
+            reason,
+            message: kept,
+            error,
+        } => {
             assert_eq!(reason, expected, "{error}");
             assert_eq!(&kept, message, "kept as it came");
             assert!(!error.is_empty());
@@ -91,13 +111,20 @@ fn without_a_delay_header_it_passes_through_as_it_came() {
         &[],
         &[("a", "1"), ("a", "2"), ("A", ""), ("x-delayed", "5")],
         // A consumer sends on a message that Postdate published before.
-        &[("x-delay-id", "~abc"), ("x-delay-due", "1"), ("x-delay-attempt", "2")],
+        &[
+            ("x-delay-id", "~abc"),
+            ("x-delay-due", "1"),
+            ("x-delay-attempt", "2"),
+        ],
         &[("x-delay-id", "order-7")],
         &[("x-delay-id", "")],
     ];
     for headers in cases {
         for message in both(headers) {
-            let expected = Admitted::PassThrough { target: topic("orders"), message: message.clone() };
+            let expected = Admitted::PassThrough {
+                target: topic("orders"),
+                message: message.clone(),
+            };
             assert_eq!(admit_now(&message, &route()), expected);
         }
     }
@@ -105,9 +132,16 @@ fn without_a_delay_header_it_passes_through_as_it_came() {
 
 #[test]
 fn a_target_is_honoured_without_a_delay_and_only_it_is_taken_out() {
-    for message in both(&[("x-delay-id", "~a"), ("X-Delay-Target", "orders.retry"), ("x-delay-due", "1")]) {
+    for message in both(&[
+        ("x-delay-id", "~a"),
+        ("X-Delay-Target", "orders.retry"),
+        ("x-delay-due", "1"),
+    ]) {
         let rest = without(&message, &["X-Delay-Target"]);
-        let expected = Admitted::PassThrough { target: topic("orders.retry"), message: rest };
+        let expected = Admitted::PassThrough {
+            target: topic("orders.retry"),
+            message: rest,
+        };
         assert_eq!(admit_now(&message, &route()), expected);
     }
 }
@@ -147,7 +181,11 @@ fn a_delayed_message_loses_its_delay_headers_in_any_case_and_nothing_else() {
 
 #[test]
 fn an_id_that_postdate_made_is_ignored_and_replaced() {
-    for message in both(&[("x-delay", "1"), ("x-delay-id", "~abc"), ("x-delay-due", "5")]) {
+    for message in both(&[
+        ("x-delay", "1"),
+        ("x-delay-id", "~abc"),
+        ("x-delay-due", "5"),
+    ]) {
         let message_out = without(&message, &["x-delay", "x-delay-id", "x-delay-due"]);
         let expected = Admitted::Delayed {
             due: ARRIVAL.plus(1),
@@ -172,7 +210,10 @@ fn spring_quotes_are_no_part_of_any_of_the_five() {
         id: "order-7".into(),
         due: ARRIVAL.plus(1000),
         target: topic("orders.retry"),
-        message: Message { headers: Vec::new(), ..kafka.clone() },
+        message: Message {
+            headers: Vec::new(),
+            ..kafka.clone()
+        },
     };
     assert_eq!(admit_now(&kafka, &route()), expected);
     assert_invalid(&amqp, &route(), InvalidReason::BadOp);
@@ -188,7 +229,10 @@ fn a_route_without_commands_takes_none() {
         }
     }
     for message in both(&[("x-delay", "1"), ("x-delay-id", "a")]) {
-        assert!(matches!(admit_now(&message, &route), Admitted::Delayed { .. }));
+        assert!(matches!(
+            admit_now(&message, &route),
+            Admitted::Delayed { .. }
+        ));
     }
 }
 
@@ -204,14 +248,36 @@ fn each_invalid_message_has_its_reason_and_is_kept_whole() {
         (&[("x-deliver-at", "1795255200")], BadTime),
         (&[("x-deliver-at", "tomorrow")], BadTime),
         (&[("x-deliver-at", "")], BadTime),
-        (&[("x-delay", "1"), ("x-deliver-at", "1795255200000")], Ambiguous),
+        (
+            &[("x-delay", "1"), ("x-deliver-at", "1795255200000")],
+            Ambiguous,
+        ),
         (&[("x-delay", "1"), ("x-delay", "1")], Ambiguous),
         (&[("x-delay", "1"), ("X-Delay", "2")], Ambiguous),
-        (&[("x-deliver-at", "1795255200000"), ("X-DELIVER-AT", "1795255200000")], Ambiguous),
-        (&[("x-delay", "1"), ("x-delay-id", "a"), ("X-Delay-Id", "a")], Ambiguous),
+        (
+            &[
+                ("x-deliver-at", "1795255200000"),
+                ("X-DELIVER-AT", "1795255200000"),
+            ],
+            Ambiguous,
+        ),
+        (
+            &[("x-delay", "1"), ("x-delay-id", "a"), ("X-Delay-Id", "a")],
+            Ambiguous,
+        ),
         (&[("x-delay-id", "a"), ("X-Delay-Id", "a")], Ambiguous),
-        (&[("x-delay-op", "cancel"), ("x-delay-op", "cancel"), ("x-delay-id", "a")], Ambiguous),
-        (&[("x-delay-target", "orders"), ("X-Delay-Target", "orders")], Ambiguous),
+        (
+            &[
+                ("x-delay-op", "cancel"),
+                ("x-delay-op", "cancel"),
+                ("x-delay-id", "a"),
+            ],
+            Ambiguous,
+        ),
+        (
+            &[("x-delay-target", "orders"), ("X-Delay-Target", "orders")],
+            Ambiguous,
+        ),
         (&[("x-delay", "2592000001")], TooFar),
         (&[("x-delay", "9223372036854775807")], TooFar),
         (&[("x-deliver-at", "1797847200001")], TooFar),
@@ -222,14 +288,48 @@ fn each_invalid_message_has_its_reason_and_is_kept_whole() {
         (&[("x-delay-op", "cancel"), ("x-delay-id", "")], BadId),
         (&[("x-delay-op", "cancel"), ("x-delay-id", "~abc")], BadId),
         (&[("x-delay-op", "reschedule"), ("x-delay", "1")], BadId),
-        (&[("x-delay-op", "reschedule"), ("x-delay", "1"), ("x-delay-id", "~abc")], BadId),
-        (&[("x-delay-op", "reschedule"), ("x-delay-id", "a")], BadDelay),
-        (&[("x-delay-op", "reschedule"), ("x-delay-id", "a"), ("x-delay", "soon")], BadDelay),
-        (&[("x-delay-op", "reschedule"), ("x-delay-id", "a"), ("x-deliver-at", "soon")], BadTime),
+        (
+            &[
+                ("x-delay-op", "reschedule"),
+                ("x-delay", "1"),
+                ("x-delay-id", "~abc"),
+            ],
+            BadId,
+        ),
+        (
+            &[("x-delay-op", "reschedule"), ("x-delay-id", "a")],
+            BadDelay,
+        ),
+        (
+            &[
+                ("x-delay-op", "reschedule"),
+                ("x-delay-id", "a"),
+                ("x-delay", "soon"),
+            ],
+            BadDelay,
+        ),
+        (
+            &[
+                ("x-delay-op", "reschedule"),
+                ("x-delay-id", "a"),
+                ("x-deliver-at", "soon"),
+            ],
+            BadTime,
+        ),
         (&[("x-delay-op", "")], BadOp),
         (&[("x-delay-op", "Cancel"), ("x-delay-id", "a")], BadOp),
-        (&[("x-delay-op", "delete"), ("x-delay-id", "a"), ("x-delay", "1")], BadOp),
-        (&[("x-delay", "1"), ("x-delay-target", "payments")], ForbiddenTarget),
+        (
+            &[
+                ("x-delay-op", "delete"),
+                ("x-delay-id", "a"),
+                ("x-delay", "1"),
+            ],
+            BadOp,
+        ),
+        (
+            &[("x-delay", "1"), ("x-delay-target", "payments")],
+            ForbiddenTarget,
+        ),
         (&[("x-delay-target", "payments")], ForbiddenTarget),
         (&[("x-delay-target", "")], ForbiddenTarget),
         (&[("x-delay", "1"), ("x-delay-target", "")], ForbiddenTarget),
@@ -262,28 +362,52 @@ fn a_null_value_is_never_as_if_the_header_were_not_there() {
         }
     }
     for mut message in both(&[("x-delay", "1")]) {
-        message.headers.push(Header::new("x-delay-id", HeaderValue::Null));
+        message
+            .headers
+            .push(Header::new("x-delay-id", HeaderValue::Null));
         assert_invalid(&message, &route(), BadId);
     }
 }
 
 #[test]
 fn limits_are_inclusive_and_hold_with_and_without_a_delay() {
-    for headers in [&[][..], &[("x-delay", "1")], &[("x-delay-op", "cancel"), ("x-delay-id", "a")]] {
+    for headers in [
+        &[][..],
+        &[("x-delay", "1")],
+        &[("x-delay-op", "cancel"), ("x-delay-id", "a")],
+    ] {
         for mut message in both(headers) {
-            for (size, fits) in [(0, true), (99, true), (100, true), (101, false), (16 << 20, false)] {
+            for (size, fits) in [
+                (0, true),
+                (99, true),
+                (100, true),
+                (101, false),
+                (16 << 20, false),
+            ] {
                 message.body = Some(Bytes::from(vec![0; size]));
                 if fits {
-                    assert!(!matches!(admit_now(&message, &route()), Admitted::Invalid { .. }), "{size}");
+                    assert!(
+                        !matches!(admit_now(&message, &route()), Admitted::Invalid { .. }),
+                        "{size}"
+                    );
                 } else {
                     assert_invalid(&message, &route(), InvalidReason::TooBig);
                 }
             }
             message.body = None;
-            assert!(!matches!(admit_now(&message, &route()), Admitted::Invalid { .. }));
+            assert!(!matches!(
+                admit_now(&message, &route()),
+                Admitted::Invalid { .. }
+            ));
             let room = 1000 - message.headers_len();
-            message.headers.push(Header::new("h", HeaderValue::Bytes(Bytes::from(vec![0; room - 1]))));
-            assert!(!matches!(admit_now(&message, &route()), Admitted::Invalid { .. }));
+            message.headers.push(Header::new(
+                "h",
+                HeaderValue::Bytes(Bytes::from(vec![0; room - 1])),
+            ));
+            assert!(!matches!(
+                admit_now(&message, &route()),
+                Admitted::Invalid { .. }
+            ));
             message.headers.push(Header::new("i", HeaderValue::Null));
             assert_invalid(&message, &route(), InvalidReason::BadHeaders);
         }
@@ -293,22 +417,40 @@ fn limits_are_inclusive_and_hold_with_and_without_a_delay() {
 #[test]
 fn headers_that_could_not_be_read_are_bad_headers() {
     let [message, _] = both(&[]);
-    let admitted =
-        admit(message.clone(), Some("a name that is not UTF-8".into()), None, &route(), ARRIVAL.into());
+    let admitted = admit(
+        message.clone(),
+        Some("a name that is not UTF-8".into()),
+        None,
+        &route(),
+        ARRIVAL.into(),
+    );
     let error = "a name that is not UTF-8".into();
-    assert_eq!(admitted, Admitted::Invalid { reason: InvalidReason::BadHeaders, error, message });
+    assert_eq!(
+        admitted,
+        Admitted::Invalid {
+            reason: InvalidReason::BadHeaders,
+            error,
+            message
+        }
+    );
 }
 
 #[test]
 fn the_first_of_several_reasons_is_named() {
-    let [mut message, _] =
-        both(&[("x-delay", "x"), ("x-delay-id", ""), ("x-delay-op", "x"), ("x-delay-target", "x")]);
+    let [mut message, _] = both(&[
+        ("x-delay", "x"),
+        ("x-delay-id", ""),
+        ("x-delay-op", "x"),
+        ("x-delay-target", "x"),
+    ]);
     assert_invalid(&message, &route(), InvalidReason::BadOp);
     message.headers.retain(|h| h.name.as_str() != "x-delay-op");
     assert_invalid(&message, &route(), InvalidReason::BadId);
     message.headers.retain(|h| h.name.as_str() != "x-delay-id");
     assert_invalid(&message, &route(), InvalidReason::ForbiddenTarget);
-    message.headers.push(Header::new("X-DELAY", HeaderValue::Null));
+    message
+        .headers
+        .push(Header::new("X-DELAY", HeaderValue::Null));
     assert_invalid(&message, &route(), InvalidReason::Ambiguous);
     message.body = Some(Bytes::from(vec![0; 101]));
     assert_invalid(&message, &route(), InvalidReason::TooBig);
@@ -325,23 +467,37 @@ fn a_cancel_needs_its_id_and_nothing_else() {
     for more in more {
         let headers = [&[("x-delay-op", "cancel"), ("x-delay-id", "order-7")], more].concat();
         for message in both(&headers) {
-            assert_eq!(admit_now(&message, &route()), Admitted::Cancel { id: "order-7".into() });
+            assert_eq!(
+                admit_now(&message, &route()),
+                Admitted::Cancel {
+                    id: "order-7".into()
+                }
+            );
         }
     }
 }
 
 #[test]
 fn a_reschedule_carries_the_message_it_may_become() {
-    for message in
-        both(&[("a", "1"), ("x-delay-op", "reschedule"), ("x-delay-id", "order-7"), ("x-delay", "5s")])
-    {
+    for message in both(&[
+        ("a", "1"),
+        ("x-delay-op", "reschedule"),
+        ("x-delay-id", "order-7"),
+        ("x-delay", "5s"),
+    ]) {
         let expected = Admitted::Reschedule {
             id: "order-7".into(),
             due: ARRIVAL.plus(4000),
             target: topic("orders"),
             message: without(&message, &["x-delay-op", "x-delay-id", "x-delay"]),
         };
-        let admitted = admit(message, None, Some(ARRIVAL.plus(-1000)), &route(), ARRIVAL.into());
+        let admitted = admit(
+            message,
+            None,
+            Some(ARRIVAL.plus(-1000)),
+            &route(),
+            ARRIVAL.into(),
+        );
         assert_eq!(admitted, expected);
     }
 }

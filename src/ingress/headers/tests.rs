@@ -17,11 +17,18 @@ fn long(value: &[u8]) -> HeaderValue {
 fn texts(value: &str) -> [(HeaderValue, Origin); 4] {
     let quoted = format!("\"{value}\"");
     let value = value.as_bytes();
-    [(bytes(value), KAFKA), (bytes(quoted.as_bytes()), KAFKA), (bytes(value), AMQP), (long(value), AMQP)]
+    [
+        (bytes(value), KAFKA),
+        (bytes(quoted.as_bytes()), KAFKA),
+        (bytes(value), AMQP),
+        (long(value), AMQP),
+    ]
 }
 
 fn nested(depth: usize) -> HeaderValue {
-    (0..depth).fold(HeaderValue::I64(1), |inner, _| HeaderValue::Table(vec![Header::new("a", inner)]))
+    (0..depth).fold(HeaderValue::I64(1), |inner, _| {
+        HeaderValue::Table(vec![Header::new("a", inner)])
+    })
 }
 
 /// Values that are invalid as a delay, a time, an id and a command, in either technology.
@@ -81,8 +88,19 @@ fn binary_delays_are_no_delays() {
     let long_text = vec![b'5'; 64 * 1024];
     let big_endian = 5_i64.to_be_bytes();
     let little_endian = 5_i64.to_le_bytes();
-    for value in [&b"\xff"[..], b"5\xff", b"\xc3", &big_endian, &little_endian, &long_text] {
-        for (value, origin) in [(bytes(value), KAFKA), (bytes(value), AMQP), (long(value), AMQP)] {
+    for value in [
+        &b"\xff"[..],
+        b"5\xff",
+        b"\xc3",
+        &big_endian,
+        &little_endian,
+        &long_text,
+    ] {
+        for (value, origin) in [
+            (bytes(value), KAFKA),
+            (bytes(value), AMQP),
+            (long(value), AMQP),
+        ] {
             assert!(delay_ms(&value, origin).is_err(), "{origin:?}");
         }
     }
@@ -107,7 +125,15 @@ fn every_integer_type_is_a_delay_unless_negative() {
     for (value, ms) in accepted {
         assert_eq!(delay_ms(&value, AMQP), Ok(ms), "{value:?}");
     }
-    for value in [I8(-1), I8(i8::MIN), I16(-1), I32(-1), I32(i32::MIN), I64(-1), I64(i64::MIN)] {
+    for value in [
+        I8(-1),
+        I8(i8::MIN),
+        I16(-1),
+        I32(-1),
+        I32(i32::MIN),
+        I64(-1),
+        I64(i64::MIN),
+    ] {
         assert!(delay_ms(&value, AMQP).is_err(), "{value:?}");
     }
 }
@@ -121,11 +147,41 @@ fn a_whole_float_or_decimal_is_a_delay() {
         (F64(0.0), 0),
         (F64(9_007_199_254_740_992.0), 9_007_199_254_740_992),
         (F64(9_223_372_036_854_774_784.0), 9_223_372_036_854_774_784),
-        (Decimal { scale: 0, value: 1500 }, 1500),
-        (Decimal { scale: 2, value: 150_000 }, 1500),
-        (Decimal { scale: 9, value: 2_000_000_000 }, 2),
-        (Decimal { scale: 255, value: 0 }, 0),
-        (Decimal { scale: 0, value: i32::MAX as u32 }, 2_147_483_647),
+        (
+            Decimal {
+                scale: 0,
+                value: 1500,
+            },
+            1500,
+        ),
+        (
+            Decimal {
+                scale: 2,
+                value: 150_000,
+            },
+            1500,
+        ),
+        (
+            Decimal {
+                scale: 9,
+                value: 2_000_000_000,
+            },
+            2,
+        ),
+        (
+            Decimal {
+                scale: 255,
+                value: 0,
+            },
+            0,
+        ),
+        (
+            Decimal {
+                scale: 0,
+                value: i32::MAX as u32,
+            },
+            2_147_483_647,
+        ),
     ];
     for (value, ms) in accepted {
         assert_eq!(delay_ms(&value, AMQP), Ok(ms), "{value:?}");
@@ -144,11 +200,23 @@ fn a_whole_float_or_decimal_is_a_delay() {
         F32(f32::NAN),
         F32(-1.0),
         F32(f32::MAX),
-        Decimal { scale: 1, value: 15 },
+        Decimal {
+            scale: 1,
+            value: 15,
+        },
         Decimal { scale: 3, value: 1 },
-        Decimal { scale: 255, value: 1 },
-        Decimal { scale: 19, value: 1_000_000_000 },
-        Decimal { scale: 0, value: u32::MAX }, // Java's -1
+        Decimal {
+            scale: 255,
+            value: 1,
+        },
+        Decimal {
+            scale: 19,
+            value: 1_000_000_000,
+        },
+        Decimal {
+            scale: 0,
+            value: u32::MAX,
+        }, // Java's -1
     ];
     for value in refused {
         assert!(delay_ms(&value, AMQP).is_err(), "{value:?}");
@@ -184,7 +252,11 @@ fn a_moment_in_text_is_the_same_in_both_technologies() {
     ];
     for (text, ms) in accepted {
         for (value, origin) in texts(text) {
-            assert_eq!(deliver_at(&value, origin), Ok(UnixMs(ms)), "{value:?} {origin:?}");
+            assert_eq!(
+                deliver_at(&value, origin),
+                Ok(UnixMs(ms)),
+                "{value:?} {origin:?}"
+            );
         }
     }
     let refused = [
@@ -224,10 +296,19 @@ fn a_moment_in_text_is_the_same_in_both_technologies() {
 #[test]
 fn a_moment_in_amqp_types() {
     use HeaderValue::{Decimal, F32, F64, I32, I64, Timestamp, U32};
-    assert_eq!(deliver_at(&I64(1_795_255_200_000), AMQP), Ok(UnixMs(1_795_255_200_000)));
-    assert_eq!(deliver_at(&I64(100_000_000_000), AMQP), Ok(UnixMs(100_000_000_000)));
+    assert_eq!(
+        deliver_at(&I64(1_795_255_200_000), AMQP),
+        Ok(UnixMs(1_795_255_200_000))
+    );
+    assert_eq!(
+        deliver_at(&I64(100_000_000_000), AMQP),
+        Ok(UnixMs(100_000_000_000))
+    );
     assert_eq!(deliver_at(&I64(i64::MAX), AMQP), Ok(UnixMs(i64::MAX)));
-    assert_eq!(deliver_at(&Timestamp(1_795_255_200), AMQP), Ok(UnixMs(1_795_255_200_000)));
+    assert_eq!(
+        deliver_at(&Timestamp(1_795_255_200), AMQP),
+        Ok(UnixMs(1_795_255_200_000))
+    );
     assert_eq!(deliver_at(&Timestamp(0), AMQP), Ok(UnixMs(0)));
     let refused = [
         I64(99_999_999_999),
@@ -238,7 +319,10 @@ fn a_moment_in_amqp_types() {
         U32(u32::MAX),
         F64(1_795_255_200_000.0),
         F32(1e12),
-        Decimal { scale: 0, value: 1_795_255_200 },
+        Decimal {
+            scale: 0,
+            value: 1_795_255_200,
+        },
         Timestamp(u64::MAX),
         Timestamp(i64::MAX as u64),
     ];
@@ -250,9 +334,21 @@ fn a_moment_in_amqp_types() {
 #[test]
 fn ids_are_text_of_1_to_256_bytes_and_never_postdates_own() {
     let longest = "x".repeat(256);
-    for accepted in ["order-7", "7", " ", "\u{e9}", "a\0b", "x~", longest.as_str()] {
+    for accepted in [
+        "order-7",
+        "7",
+        " ",
+        "\u{e9}",
+        "a\0b",
+        "x~",
+        longest.as_str(),
+    ] {
         for (value, origin) in texts(accepted) {
-            assert_eq!(id(&value, origin), Ok(Some(Text::from(accepted))), "{value:?} {origin:?}");
+            assert_eq!(
+                id(&value, origin),
+                Ok(Some(Text::from(accepted))),
+                "{value:?} {origin:?}"
+            );
         }
     }
     for ours in ["~", "~abc", "~0123456789abcdef"] {
@@ -269,18 +365,38 @@ fn ids_are_text_of_1_to_256_bytes_and_never_postdates_own() {
     assert!(id(&long(b"a\xff"), AMQP).is_err());
     // Quotes are part of an AMQP id.
     assert_eq!(id(&long(b"\"a\""), AMQP), Ok(Some(Text::from("\"a\""))));
-    assert_eq!(id(&bytes(b"\"\"a\"\""), KAFKA), Ok(Some(Text::from("\"a\""))));
+    assert_eq!(
+        id(&bytes(b"\"\"a\"\""), KAFKA),
+        Ok(Some(Text::from("\"a\"")))
+    );
 }
 
 #[test]
 fn commands_are_two_words() {
     for (value, origin) in texts("cancel") {
-        assert_eq!(op(&value, origin), Ok(HeaderCommand::Cancel), "{value:?} {origin:?}");
+        assert_eq!(
+            op(&value, origin),
+            Ok(HeaderCommand::Cancel),
+            "{value:?} {origin:?}"
+        );
     }
     for (value, origin) in texts("reschedule") {
-        assert_eq!(op(&value, origin), Ok(HeaderCommand::Reschedule), "{value:?} {origin:?}");
+        assert_eq!(
+            op(&value, origin),
+            Ok(HeaderCommand::Reschedule),
+            "{value:?} {origin:?}"
+        );
     }
-    for refused in ["", "Cancel", "CANCEL", "cancel ", " cancel", "delete", "cancelled", "reschedule\0"] {
+    for refused in [
+        "",
+        "Cancel",
+        "CANCEL",
+        "cancel ",
+        " cancel",
+        "delete",
+        "cancelled",
+        "reschedule\0",
+    ] {
         for (value, origin) in texts(refused) {
             assert!(op(&value, origin).is_err(), "{value:?} {origin:?}");
         }
@@ -290,9 +406,15 @@ fn commands_are_two_words() {
 #[test]
 fn errors_quote_little_and_escaped() {
     let error = delay_ms(&bytes(&vec![b'5'; 100_000]), KAFKA).expect_err("too long");
-    assert_eq!(error, format!("\"{}\"... is no delay: it is too large", "5".repeat(64)));
+    assert_eq!(
+        error,
+        format!("\"{}\"... is no delay: it is too large", "5".repeat(64))
+    );
     let error = delay_ms(&bytes(b"a\n\x1b[31m\xff\"b\xe2\x80\xae"), KAFKA).expect_err("no number");
-    assert_eq!(error, "\"a\\n\\u{1b}[31m\\xff\\\"b\\u{202e}\" is no delay: it is not UTF-8");
+    assert_eq!(
+        error,
+        "\"a\\n\\u{1b}[31m\\xff\\\"b\\u{202e}\" is no delay: it is not UTF-8"
+    );
     let error = delay_ms(&HeaderValue::F64(1e300), AMQP).expect_err("too large");
     assert!(error.starts_with("the double 1e300 is no delay"), "{error}");
     let error = delay_ms(&HeaderValue::I8(-1), AMQP).expect_err("negative");
@@ -303,12 +425,20 @@ fn errors_quote_little_and_escaped() {
 fn names_are_found_in_any_case_and_noted_when_twice() {
     let names = HeaderNames::default();
     let header = |name: &str| Header::new(name, HeaderValue::I64(1));
-    let headers = [header("X-Delay"), header("x-delay-"), header("X-DELAY-ID"), header("x-Delay-Target")];
+    let headers = [
+        header("X-Delay"),
+        header("x-delay-"),
+        header("X-DELAY-ID"),
+        header("x-Delay-Target"),
+    ];
     let found = find_delay_headers(&headers, &names);
     assert!(found.delay.is_some() && found.id.is_some() && found.target.is_some());
     assert!(found.deliver_at.is_none() && found.op.is_none() && found.repeated.is_none());
     let headers = [header("x-delay"), header("a"), header("X-DELAY")];
-    assert_eq!(find_delay_headers(&headers, &names).repeated, Some("x-delay"));
+    assert_eq!(
+        find_delay_headers(&headers, &names).repeated,
+        Some("x-delay")
+    );
 }
 
 proptest! {

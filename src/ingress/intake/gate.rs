@@ -51,7 +51,9 @@ impl Source {
                 match tokio::time::timeout(PROBE_TIMEOUT, store.raise_offset(&self.name, 0)).await {
                     Ok(Ok(_)) if self.gate.is_open() => return,
                     Ok(Ok(_)) => {}
-                    Ok(Err(why)) => debug!(source = self.name, error = %why, "the store takes nothing in"),
+                    Ok(Err(why)) => {
+                        debug!(source = self.name, error = %why, "the store takes nothing in")
+                    }
                     Err(_) => debug!(source = self.name, "the store does not answer"),
                 }
             }
@@ -82,6 +84,10 @@ impl Source {
     fn return_delay(&self) -> Duration {
         let pause = self.intake.store.pauses().of(self.route.name.as_str());
         let is_paused_by_hand = pause.is_some_and(|paused| paused.ingress);
-        if is_paused_by_hand { PAUSED_RETURN_DELAY } else { LIMITED_RETURN_DELAY }
+        if is_paused_by_hand {
+            PAUSED_RETURN_DELAY
+        } else {
+            LIMITED_RETURN_DELAY
+        }
     }
 }

@@ -23,18 +23,30 @@ pub struct ImportedMessage {
 impl Source {
     /// Submits messages to the store, in order, each with a receipt in the ledger that is resolved once the store has
     /// it. Waits while the gate is closed. Returns `false` if shutting down began meanwhile, and leaves the rest undone.
-    pub async fn store_imported(&mut self, mut batch: Vec<ImportedMessage>, ledger: &Arc<Ledger>) -> bool {
+    pub async fn store_imported(
+        &mut self,
+        mut batch: Vec<ImportedMessage>,
+        ledger: &Arc<Ledger>,
+    ) -> bool {
         while !batch.is_empty() {
             tokio::select! {
                 biased;
                 () = self.until_open() => {}
                 () = self.intake.shutdown.draining() => return false,
             }
-            let Some(mut permits) = self.gate.try_admit(batch.len()) else { continue };
+            let Some(mut permits) = self.gate.try_admit(batch.len()) else {
+                continue;
+            };
             let rest = batch.split_off(permits.messages());
             let now = self.intake.store.clock().now();
             let mut judged = JudgedBatch::new(&self.route, now);
-            for ImportedMessage { due, id, target, message } in batch {
+            for ImportedMessage {
+                due,
+                id,
+                target,
+                message,
+            } in batch
+            {
                 let mut receipt = ledger.enter(0);
                 if let Some(permit) = permits.take(message.size()) {
                     receipt.attach(permit);
@@ -43,8 +55,14 @@ impl Source {
                 let key = self.route.order_key(&message);
                 let partition = self.partition_of(key.as_ref(), Some(&id), None);
                 let flags = Flags(Flags::NAMED);
-                let entry = Entry { id: Some(id), flags, ..Entry::new(due, message) };
-                judged.work.store(partition, self.route.target_ref(&target), entry, receipt);
+                let entry = Entry {
+                    id: Some(id),
+                    flags,
+                    ..Entry::new(due, message)
+                };
+                judged
+                    .work
+                    .store(partition, self.route.target_ref(&target), entry, receipt);
             }
             self.submitter().submit_all(judged.work).await;
             batch = rest;

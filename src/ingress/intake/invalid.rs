@@ -1,7 +1,9 @@
 //! Invalid messages: carries out the route's `on_invalid`.
 
 use super::{JudgedBatch, Source};
-use crate::domain::{DeadReason, Entry, InvalidReason, Message, OnInvalid, Route, TargetRef, Text, retry};
+use crate::domain::{
+    DeadReason, Entry, InvalidReason, Message, OnInvalid, Route, TargetRef, Text, retry,
+};
 use crate::ingress::pass_through::PassingRecord;
 use crate::ingress::{Receipt, dead_letter, headers};
 use crate::telemetry::MessageEnd;
@@ -23,7 +25,12 @@ impl Source {
             policy => policy,
         };
         self.metrics.invalid(reason, policy.as_str());
-        self.intake.bursts.note("an invalid message", &self.route.name, reason.as_str(), error);
+        self.intake.bursts.note(
+            "an invalid message",
+            &self.route.name,
+            reason.as_str(),
+            error,
+        );
         let id = named(&entry.message, &self.route);
         if policy != OnInvalid::PassThrough
             && let Some(id) = &id
@@ -31,17 +38,23 @@ impl Source {
             let reason = reason.as_str();
             self.intake
                 .watch
-                .report(&self.route.name, id.as_str(), || MessageEnd::Dead { reason: reason.to_owned() });
+                .report(&self.route.name, id.as_str(), || MessageEnd::Dead {
+                    reason: reason.to_owned(),
+                });
         }
         match policy {
             OnInvalid::PassThrough => {
                 let key = self.route.order_key(&entry.message);
                 let p = self.partition_of(key.as_ref(), None, entry.position);
-                judged.passing.push(PassingRecord::new(entry, self.route.to.clone(), p, receipt));
+                judged
+                    .passing
+                    .push(PassingRecord::new(entry, self.route.to.clone(), p, receipt));
             }
             OnInvalid::Drop => {
                 self.metrics.dropped(reason.as_str(), 1);
-                if let Some((trail, id)) = self.intake.store.trail(&self.route.name).zip(id.as_ref()) {
+                if let Some((trail, id)) =
+                    self.intake.store.trail(&self.route.name).zip(id.as_ref())
+                {
                     trail.dropped(id.as_str(), entry.due, reason.as_str());
                 }
                 receipt.resolve();
@@ -57,7 +70,9 @@ impl Source {
                 let Some(entry) = dead_letter::fit_entry(entry, &self.route.policy) else {
                     let what = "a message over dead_letters.max_message goes back to its queue's own \
                         dead-letter exchange";
-                    self.intake.bursts.note(what, &self.route.name, reason.as_str(), error);
+                    self.intake
+                        .bursts
+                        .note(what, &self.route.name, reason.as_str(), error);
                     receipt.reject();
                     return;
                 };

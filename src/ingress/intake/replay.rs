@@ -20,7 +20,10 @@ impl Source {
         ledger: &Arc<Ledger>,
     ) -> bool {
         loop {
-            let freely = batch.iter().take_while(|(_, step)| !needs_permit(step.as_ref())).count();
+            let freely = batch
+                .iter()
+                .take_while(|(_, step)| !needs_permit(step.as_ref()))
+                .count();
             let rest = batch.split_off(freely);
             self.replay_admitted(batch, None, ledger).await;
             batch = rest;
@@ -32,7 +35,9 @@ impl Source {
                 () = self.until_open() => {}
                 () = self.intake.shutdown.draining() => return false,
             }
-            let Some(permits) = self.gate.try_admit(batch.len()) else { continue };
+            let Some(permits) = self.gate.try_admit(batch.len()) else {
+                continue;
+            };
             let rest = batch.split_off(permits.messages());
             self.replay_admitted(batch, Some(permits), ledger).await;
             batch = rest;
@@ -50,7 +55,9 @@ impl Source {
         let mut judged = JudgedBatch::new(&self.route, now);
         for (record, step) in batch {
             let mut receipt = ledger.enter(record.position.offset);
-            let permit = permits.as_mut().and_then(|permits| permits.take(record.message.size()));
+            let permit = permits
+                .as_mut()
+                .and_then(|permits| permits.take(record.message.size()));
             if let Some(permit) = permit {
                 receipt.attach(permit);
             }
@@ -71,16 +78,31 @@ impl Source {
         now: UnixMs,
         judged: &mut JudgedBatch,
     ) {
-        let JudgedRecord { position, request, mut message, target, .. } = record;
+        let JudgedRecord {
+            position,
+            request,
+            mut message,
+            target,
+            ..
+        } = record;
         if let ReplayStep::Store { due, .. } = &step {
             receipt.trace(self.intake.tracer.admit(&self.route, &mut message, *due));
         }
         let route = self.route.name.clone();
         let key = self.route.order_key(&message);
-        let of = |offset| Some(IntendedMessage::ReadAt(KafkaPosition { offset, ..position }));
+        let of = |offset| {
+            Some(IntendedMessage::ReadAt(KafkaPosition {
+                offset,
+                ..position
+            }))
+        };
         let flags = Flags(Flags::SOURCE_REREAD);
-        let entry =
-            |due, id, flags| Entry { id, flags, position: Some(position), ..Entry::new(due, message) };
+        let entry = |due, id, flags| Entry {
+            id,
+            flags,
+            position: Some(position),
+            ..Entry::new(due, message)
+        };
         let (id, request) = match request {
             RecordRequest::Delayed { id, .. } => (id, None),
             RecordRequest::Cancel { id } | RecordRequest::Reschedule { id, .. } => (Some(id), None),
@@ -88,24 +110,81 @@ impl Source {
         };
         let p = self.partition_of(key.as_ref(), id.as_ref(), Some(position));
         match (step, id, request) {
-            (ReplayStep::Store { due, named, instead_of }, id, _) => {
-                let Some(target) = target else { return receipt.resolve() };
+            (
+                ReplayStep::Store {
+                    due,
+                    named,
+                    instead_of,
+                },
+                id,
+                _,
+            ) => {
+                let Some(target) = target else {
+                    return receipt.resolve();
+                };
                 if let (Some(offset), Some(id)) = (instead_of, id.clone()) {
                     let receipt = ledger.enter(position.offset);
-                    judged.work.command(p, WriteOp::Cancel { route, id, of: of(offset) }, receipt);
+                    judged.work.command(
+                        p,
+                        WriteOp::Cancel {
+                            route,
+                            id,
+                            of: of(offset),
+                        },
+                        receipt,
+                    );
                 }
-                let flags = if named { flags.with(Flags::NAMED) } else { flags };
-                judged.work.store(p, self.route.target_ref(&target), entry(due, id, flags), receipt);
+                let flags = if named {
+                    flags.with(Flags::NAMED)
+                } else {
+                    flags
+                };
+                judged.work.store(
+                    p,
+                    self.route.target_ref(&target),
+                    entry(due, id, flags),
+                    receipt,
+                );
             }
             (ReplayStep::Cancel { of: offset }, Some(id), _) => {
-                judged.work.command(p, WriteOp::Cancel { route, id, of: of(offset) }, receipt);
+                judged.work.command(
+                    p,
+                    WriteOp::Cancel {
+                        route,
+                        id,
+                        of: of(offset),
+                    },
+                    receipt,
+                );
             }
             (ReplayStep::Reschedule { of: offset, due }, Some(id), _) => {
-                let op = WriteOp::Reschedule { route, id, due, fallback: None, of: of(offset) };
+                let op = WriteOp::Reschedule {
+                    route,
+                    id,
+                    due,
+                    fallback: None,
+                    of: of(offset),
+                };
                 judged.work.command(p, op, receipt);
             }
-            (ReplayStep::DeadLetter, _, Some(RecordRequest::Invalid { reason, error, unreadable, .. })) => {
-                self.invalid(reason, &error, unreadable, entry(now, None, flags), receipt, judged);
+            (
+                ReplayStep::DeadLetter,
+                _,
+                Some(RecordRequest::Invalid {
+                    reason,
+                    error,
+                    unreadable,
+                    ..
+                }),
+            ) => {
+                self.invalid(
+                    reason,
+                    &error,
+                    unreadable,
+                    entry(now, None, flags),
+                    receipt,
+                    judged,
+                );
             }
             // A plan has no other steps.
             _ => receipt.resolve(),

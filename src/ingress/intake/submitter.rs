@@ -34,12 +34,19 @@ impl Submitter {
 
     /// Submits the work of one partition. The store's answer resolves the receipts later.
     async fn submit(&self, p: Partition, work: PartitionWork) {
-        let PartitionWork { ops, mut receipts, positions, .. } = work;
+        let PartitionWork {
+            ops,
+            mut receipts,
+            positions,
+            ..
+        } = work;
         if mutants::is(Mutant::AckBeforeStore) {
             receipts.drain(..).flatten().for_each(Receipt::resolve);
         }
         let submitted = ops.iter().zip(positions);
-        let submitted = submitted.map(|(op, at)| SubmittedOp::new(op, at, self.trail.is_some())).collect();
+        let submitted = submitted
+            .map(|(op, at)| SubmittedOp::new(op, at, self.trail.is_some()))
+            .collect();
         let enqueued = tokio::select! {
             biased;
             () = self.shutdown.forced() => return,

@@ -91,7 +91,13 @@ impl Assignment {
         task: &str,
         feeding: impl FnOnce(Arc<FeedInbox>) -> F,
     ) -> Self {
-        let AssignmentSpec { topic, partition, route, position, share } = spec;
+        let AssignmentSpec {
+            topic,
+            partition,
+            route,
+            position,
+            share,
+        } = spec;
         let StartPosition { start, committed } = position;
         let inbox = Arc::new(FeedInbox::default());
         let stop_feeding_token = CancellationToken::new();
@@ -120,14 +126,20 @@ impl Assignment {
             gap: None,
             reported_until: start,
             inbox,
-            window: UnresolvedWindow { sizes: VecDeque::new(), share },
+            window: UnresolvedWindow {
+                sizes: VecDeque::new(),
+                share,
+            },
             stop_feeding_token,
         }
     }
 
     /// Takes the record at `offset` of `size` bytes. Reports whether the partition should pause.
     pub(super) fn read(&mut self, offset: i64, size: usize, delivery: Delivery) -> bool {
-        let gap = OffsetRange { from: self.next, to: offset };
+        let gap = OffsetRange {
+            from: self.next,
+            to: offset,
+        };
         if gap.len() > self.gap.map_or(0, OffsetRange::len) {
             self.gap = Some(gap);
         }
@@ -174,7 +186,10 @@ impl Assignment {
         };
         let from = from.max(self.reported_until);
         self.reported_until = self.reported_until.max(log_start);
-        (from < log_start).then_some(OffsetRange { from, to: log_start })
+        (from < log_start).then_some(OffsetRange {
+            from,
+            to: log_start,
+        })
     }
 
     /// Reports whether a window that was full has capacity for more than a few records again.
@@ -190,7 +205,9 @@ impl Assignment {
     /// The position to commit, if it is news to the broker. Positions go forward only. While the broker holds
     /// none of ours, the start position counts too, so that there is a commit that can be missed later.
     pub(super) fn to_commit(&self) -> Option<i64> {
-        let is_news = self.committed.is_none_or(|committed| self.resolved > committed);
+        let is_news = self
+            .committed
+            .is_none_or(|committed| self.resolved > committed);
         (is_news && !self.in_doubt).then_some(self.resolved)
     }
 
@@ -229,7 +246,9 @@ pub(super) async fn feed<S: Sink>(
     inbox: Arc<FeedInbox>,
 ) {
     // `None`: shutting down began during the wait for the store.
-    let Some(mut feed) = sink.open(&route, source).await else { return };
+    let Some(mut feed) = sink.open(&route, source).await else {
+        return;
+    };
     loop {
         let mut records = inbox.take().await;
         while !records.is_empty() {

@@ -26,7 +26,9 @@ impl<S: Sink> GroupContext<S> {
             let left_us = end_us - clock.mono_us();
             let ledger = {
                 let mut state = self.state.lock();
-                let Some(assignment) = state.find(topic, partition) else { return };
+                let Some(assignment) = state.find(topic, partition) else {
+                    return;
+                };
                 assignment.advance();
                 if assignment.has_headroom() || assignment.paused {
                     return;

@@ -84,20 +84,37 @@ impl<S: Sink> GroupContext<S> {
                 MutexGuard::unlocked(&mut state, || self.refresh_positions(consumer));
             }
             let wanted = state.assignments.iter().any(|a| a.to_commit().is_some());
-            (wanted, expected_commits(&state, |a| all || a.to_commit().is_some() || a.committing.is_some()))
+            (
+                wanted,
+                expected_commits(&state, |a| {
+                    all || a.to_commit().is_some() || a.committing.is_some()
+                }),
+            )
         };
         if !wanted && expected_commits.is_empty() {
             return;
         }
         let at_most = {
             let missed = self.state.lock().failed_commits;
-            SHORT_ANSWER_TIMEOUT.saturating_mul(1 << missed.min(4)).min(ANSWER_TIMEOUT)
+            SHORT_ANSWER_TIMEOUT
+                .saturating_mul(1 << missed.min(4))
+                .min(ANSWER_TIMEOUT)
         };
-        let sent = self.verify(consumer, &expected_commits, at_most).and_then(|changed| {
-            let state = &mut self.state.lock();
-            let keys = state.keys().into_iter().filter(|key| !changed.contains(key));
-            commit(state, consumer, &keys.collect::<Vec<_>>(), CommitMode::Async)
-        });
+        let sent = self
+            .verify(consumer, &expected_commits, at_most)
+            .and_then(|changed| {
+                let state = &mut self.state.lock();
+                let keys = state
+                    .keys()
+                    .into_iter()
+                    .filter(|key| !changed.contains(key));
+                commit(
+                    state,
+                    consumer,
+                    &keys.collect::<Vec<_>>(),
+                    CommitMode::Async,
+                )
+            });
         if let Err(error) = sent {
             self.count_failure(&mut self.state.lock(), &error.to_string());
         }
@@ -138,7 +155,9 @@ impl<S: Sink> GroupContext<S> {
         at_most: Duration,
     ) {
         let clock = self.setup.deps.clock;
-        let end = clock.mono_us().saturating_add(i64::try_from(at_most.as_micros()).unwrap_or(i64::MAX));
+        let end = clock
+            .mono_us()
+            .saturating_add(i64::try_from(at_most.as_micros()).unwrap_or(i64::MAX));
         loop {
             let mut unfinished = None;
             for (topic, partition) in keys {
@@ -173,22 +192,31 @@ impl<S: Sink> GroupContext<S> {
             expected_commits.retain(|expected| keys.contains(&expected.key));
             expected_commits
         };
-        let outcome = self.find_last_commits(consumer, &expected_commits).and_then(|findings| {
-            let mut foreign = Vec::new();
-            for ((topic, partition), finding) in findings {
-                match finding {
-                    CommitFinding::Confirmed | CommitFinding::Unchanged | CommitFinding::Ahead(_) => {
-                        self.accept(&topic, partition, &finding);
-                    }
-                    CommitFinding::MovedBack(_) | CommitFinding::Gone | CommitFinding::Unknown => {
-                        foreign.push((topic, partition));
+        let outcome = self
+            .find_last_commits(consumer, &expected_commits)
+            .and_then(|findings| {
+                let mut foreign = Vec::new();
+                for ((topic, partition), finding) in findings {
+                    match finding {
+                        CommitFinding::Confirmed
+                        | CommitFinding::Unchanged
+                        | CommitFinding::Ahead(_) => {
+                            self.accept(&topic, partition, &finding);
+                        }
+                        CommitFinding::MovedBack(_)
+                        | CommitFinding::Gone
+                        | CommitFinding::Unknown => {
+                            foreign.push((topic, partition));
+                        }
                     }
                 }
-            }
-            let keys: Vec<TopicPartition> =
-                keys.iter().filter(|key| !foreign.contains(key)).cloned().collect();
-            self.commit_between_rebalances(consumer, &keys)
-        });
+                let keys: Vec<TopicPartition> = keys
+                    .iter()
+                    .filter(|key| !foreign.contains(key))
+                    .cloned()
+                    .collect();
+                self.commit_between_rebalances(consumer, &keys)
+            });
         if let Err(error) = outcome {
             warn!(consumer = %self.setup.owner, %error, "kafka positions not committed; some records will be read again");
         }
@@ -254,14 +282,21 @@ impl<S: Sink> GroupContext<S> {
                     continue;
                 }
                 CommitFinding::Unknown => None,
-                CommitFinding::MovedBack(back) => Some(StartPosition { start: back, committed: Some(back) }),
+                CommitFinding::MovedBack(back) => Some(StartPosition {
+                    start: back,
+                    committed: Some(back),
+                }),
                 // The question fails if the topic is deleted and not yet created again.
                 CommitFinding::Gone => {
                     let marks = consumer.fetch_watermarks(&topic, partition, SHORT_ANSWER_TIMEOUT);
-                    marks.ok().map(|(oldest, _)| StartPosition { start: oldest, committed: None })
+                    marks.ok().map(|(oldest, _)| StartPosition {
+                        start: oldest,
+                        committed: None,
+                    })
                 }
             };
-            let begun = position.is_some_and(|at| self.restart_from(consumer, &topic, partition, at));
+            let begun =
+                position.is_some_and(|at| self.restart_from(consumer, &topic, partition, at));
             if !begun && let Some(assignment) = self.state.lock().find(&topic, partition) {
                 assignment.in_doubt = true;
                 assignment.committing = None;
@@ -274,7 +309,9 @@ impl<S: Sink> GroupContext<S> {
     /// Takes in a finding that is no surprise.
     fn accept(&self, topic: &str, partition: i32, finding: &CommitFinding) {
         let state = &mut self.state.lock();
-        let Some(assignment) = state.find(topic, partition) else { return };
+        let Some(assignment) = state.find(topic, partition) else {
+            return;
+        };
         assignment.in_doubt = false;
         let sent = assignment.committing.take();
         match finding {
@@ -337,7 +374,11 @@ fn find_commits<S: Sink>(
     if expected_commits.is_empty() {
         return Ok(Vec::new());
     }
-    let asked = list(expected_commits.iter().map(|expected| (expected.key.0.as_str(), expected.key.1)));
+    let asked = list(
+        expected_commits
+            .iter()
+            .map(|expected| (expected.key.0.as_str(), expected.key.1)),
+    );
     let answers = consumer.committed_offsets(asked, at_most)?;
     let judge = |expected: &ExpectedCommit| {
         let Some(answer) = answers.find_partition(&expected.key.0, expected.key.1) else {
@@ -352,7 +393,10 @@ fn find_commits<S: Sink>(
         };
         expected.judge(found)
     };
-    Ok(expected_commits.iter().map(|expected| (expected.key.clone(), judge(expected))).collect())
+    Ok(expected_commits
+        .iter()
+        .map(|expected| (expected.key.clone(), judge(expected)))
+        .collect())
 }
 
 impl ExpectedCommit {
@@ -371,7 +415,10 @@ impl ExpectedCommit {
 }
 
 /// The expected commits of the assignments that `which` picks, if they have any.
-fn expected_commits(state: &GroupState, which: impl Fn(&Assignment) -> bool) -> Vec<ExpectedCommit> {
+fn expected_commits(
+    state: &GroupState,
+    which: impl Fn(&Assignment) -> bool,
+) -> Vec<ExpectedCommit> {
     let picked = state.assignments.iter().filter(|a| which(a));
     picked
         .filter(|a| a.committed.is_some() || a.committing.is_some())
@@ -391,16 +438,23 @@ pub(super) fn commit_starts<S: Sink>(
     consumer: &GroupClient<S>,
     positions: &mut [(TopicPartition, StartPosition)],
 ) {
-    let firsts: Vec<_> = positions.iter_mut().filter(|(_, position)| position.committed.is_none()).collect();
+    let firsts: Vec<_> = positions
+        .iter_mut()
+        .filter(|(_, position)| position.committed.is_none())
+        .collect();
     if firsts.is_empty() {
         return;
     }
     let mut starts = TopicPartitionList::new();
-    let listed = firsts.iter().try_for_each(|((topic, partition), position)| {
-        starts.add_partition_offset(topic, *partition, Offset::Offset(position.start))
-    });
+    let listed = firsts
+        .iter()
+        .try_for_each(|((topic, partition), position)| {
+            starts.add_partition_offset(topic, *partition, Offset::Offset(position.start))
+        });
     match listed.and_then(|()| consumer.commit(&starts, CommitMode::Sync)) {
-        Ok(()) => firsts.into_iter().for_each(|(_, position)| position.committed = Some(position.start)),
+        Ok(()) => firsts
+            .into_iter()
+            .for_each(|(_, position)| position.committed = Some(position.start)),
         Err(error) => debug!(%error, "kafka positions not committed before reading"),
     }
 }
@@ -414,7 +468,9 @@ fn commit<S: Sink>(
 ) -> KafkaResult<()> {
     let mut positions = TopicPartitionList::new();
     for (topic, partition) in keys {
-        let Some(assignment) = state.find(topic, *partition) else { continue };
+        let Some(assignment) = state.find(topic, *partition) else {
+            continue;
+        };
         if let Some(position) = assignment.to_commit() {
             positions.add_partition_offset(topic, *partition, Offset::Offset(position))?;
             assignment.committing = Some(position);
@@ -426,7 +482,9 @@ fn commit<S: Sink>(
     let sent = consumer.commit(&positions, mode);
     if sent.is_err() || matches!(mode, CommitMode::Sync) {
         for (topic, partition) in keys {
-            let Some(assignment) = state.find(topic, *partition) else { continue };
+            let Some(assignment) = state.find(topic, *partition) else {
+                continue;
+            };
             let position = assignment.committing.take();
             if sent.is_ok() && position.is_some() {
                 assignment.committed = position;
@@ -444,7 +502,13 @@ mod tests {
     fn a_commit_that_is_gone_or_moved_is_never_taken_for_ours() {
         let judge = |committed, committing, found| {
             let void = Some(40);
-            let finding = ExpectedCommit { key: ("t".into(), 0), committed, committing, void }.judge(found);
+            let finding = ExpectedCommit {
+                key: ("t".into(), 0),
+                committed,
+                committing,
+                void,
+            }
+            .judge(found);
             match finding {
                 CommitFinding::Confirmed => "landed",
                 CommitFinding::Unchanged => "same",

@@ -77,16 +77,22 @@ impl<S: Sink> GroupConsumer<S> {
             suspicion: OutageSuspicion::default(),
             skips,
         };
-        Self { setup: Arc::new(setup), config }
+        Self {
+            setup: Arc::new(setup),
+            config,
+        }
     }
 
     pub(super) fn run(self) {
         let mut failures = 0;
         let mut contact = GroupContact::default();
         loop {
-            let end =
-                self.run_once(&mut contact).unwrap_or_else(|error| ConsumerExit::Broken(error.to_string()));
-            let ConsumerExit::Broken(why) = end else { return };
+            let end = self
+                .run_once(&mut contact)
+                .unwrap_or_else(|error| ConsumerExit::Broken(error.to_string()));
+            let ConsumerExit::Broken(why) = end else {
+                return;
+            };
             failures += 1;
             contact.report_broken(&self.setup, why);
             let shutdown = &self.setup.deps.shutdown;
@@ -102,8 +108,9 @@ impl<S: Sink> GroupConsumer<S> {
     /// Runs one consumer, from joining the group to leaving it.
     fn run_once(&self, contact: &mut GroupContact) -> KafkaResult<ConsumerExit> {
         let clock = self.setup.deps.clock;
-        let consumer: GroupClient<S> =
-            self.config.create_with_context(GroupContext::new(self.setup.clone()))?;
+        let consumer: GroupClient<S> = self
+            .config
+            .create_with_context(GroupContext::new(self.setup.clone()))?;
         let topics: Vec<&str> = self.setup.routes.keys().map(|topic| &**topic).collect();
         consumer.subscribe(&topics)?;
         let mut next_tick = 0;
@@ -167,7 +174,13 @@ fn leave<S: Sink>(consumer: GroupClient<S>, end: &ConsumerExit) {
 fn unsubscribe<S: Sink>(consumer: &GroupClient<S>) {
     let deps = &consumer.context().setup.deps;
     let began_us = deps.clock.mono_us();
-    let limit_us = || if deps.shutdown.is_forced() { FORCED_LEAVE_LIMIT_US } else { LEAVE_LIMIT_US };
+    let limit_us = || {
+        if deps.shutdown.is_forced() {
+            FORCED_LEAVE_LIMIT_US
+        } else {
+            LEAVE_LIMIT_US
+        }
+    };
     consumer.unsubscribe();
     while has_partitions(consumer) && deps.clock.mono_us() - began_us < limit_us() {
         drop(consumer.poll(PAUSED_POLL_TIMEOUT));
@@ -209,18 +222,28 @@ fn take<S: Sink>(consumer: &GroupClient<S>, message: &BorrowedMessage<'_>) {
     let mut state = context.state.lock();
     state.fetch_refusal = None;
     let reported_batch = state.decode_reports.take_batch();
-    let Some(assignment) = state.find(message.topic(), partition) else { return };
+    let Some(assignment) = state.find(message.topic(), partition) else {
+        return;
+    };
     if let Some(batch) = reported_batch.filter(|batch| (assignment.next..offset).contains(batch)) {
-        let passed = OffsetRange { from: batch, to: offset };
+        let passed = OffsetRange {
+            from: batch,
+            to: offset,
+        };
         context.report_passed_over(&assignment.route, message.topic(), partition, passed);
     }
     if offset < assignment.next {
         // The log was cut or created anew, and is read again from here. A commit beyond this offset is void.
         warn!(consumer = %context.setup.owner, topic = message.topic(), partition, offset, expected = assignment.next, "the log went back, reading again");
         let paused = assignment.paused;
-        let Some(anew) =
-            context.setup.begin(message.topic(), partition, StartPosition { start: offset, committed: None })
-        else {
+        let Some(anew) = context.setup.begin(
+            message.topic(),
+            partition,
+            StartPosition {
+                start: offset,
+                committed: None,
+            },
+        ) else {
             return;
         };
         let void = assignment.committed.max(assignment.committing);

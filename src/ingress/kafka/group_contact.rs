@@ -59,7 +59,12 @@ pub(super) struct GroupContact {
 
 impl GroupContact {
     /// Checks the contact: asks the brokers if there is a reason to, and reports a change.
-    pub(super) fn check<S: Sink>(&mut self, setup: &GroupSetup<S>, consumer: &GroupClient<S>, now_us: i64) {
+    pub(super) fn check<S: Sink>(
+        &mut self,
+        setup: &GroupSetup<S>,
+        consumer: &GroupClient<S>,
+        now_us: i64,
+    ) {
         if setup.suspicion.take() {
             self.is_reached = false;
         }
@@ -68,7 +73,9 @@ impl GroupContact {
             if now_us < self.next_ask_us {
                 return;
             }
-            let Some(topic) = setup.routes.keys().next() else { return };
+            let Some(topic) = setup.routes.keys().next() else {
+                return;
+            };
             if let Err(error) = kafka::ask(consumer.client(), topic, ASK_DEADLINE) {
                 self.next_ask_us = now_us + ASK_INTERVAL_US;
                 let why = setup.suspicion.explain(&error);
@@ -81,7 +88,10 @@ impl GroupContact {
             self.was_reached = true;
         }
         if self.has_waited_too_long(consumer, now_us) {
-            let why = format!("the group has given nothing for {} s", JOIN_LIMIT_US / 1_000_000);
+            let why = format!(
+                "the group has given nothing for {} s",
+                JOIN_LIMIT_US / 1_000_000
+            );
             consumer.context().state.lock().mark_broken(why);
             return;
         }
@@ -103,12 +113,18 @@ impl GroupContact {
 
     /// Reports whether the group has given nothing for [`JOIN_LIMIT_US`], although it could.
     fn has_waited_too_long<S: Sink>(&self, consumer: &GroupClient<S>, now_us: i64) -> bool {
-        let is_over = self.joining_since_us.is_some_and(|since_us| now_us - since_us > JOIN_LIMIT_US);
+        let is_over = self
+            .joining_since_us
+            .is_some_and(|since_us| now_us - since_us > JOIN_LIMIT_US);
         is_over && consumer.context().state.lock().is_owed_partitions()
     }
 
     /// The reason why a consumer whose brokers answer reads nothing, or not all of its partitions.
-    fn nothing_to_read<S: Sink>(&mut self, consumer: &GroupClient<S>, now_us: i64) -> Option<String> {
+    fn nothing_to_read<S: Sink>(
+        &mut self,
+        consumer: &GroupClient<S>,
+        now_us: i64,
+    ) -> Option<String> {
         let state = consumer.context().state.lock();
         if state.is_member {
             self.joining_since_us = None;
@@ -116,12 +132,17 @@ impl GroupContact {
             return Some(NOT_JOINED.to_owned());
         }
         let (topic, partition) = state.unplaced.first()?;
-        Some(format!("{topic}/{partition} has no leader, or no known position"))
+        Some(format!(
+            "{topic}/{partition} has no leader, or no known position"
+        ))
     }
 
     /// Reports that the consumer ended. Its successor asks the brokers anew.
     pub(super) fn report_broken<S>(&mut self, setup: &GroupSetup<S>, why: String) {
-        *self = Self { reported: std::mem::take(&mut self.reported), ..Self::default() };
+        *self = Self {
+            reported: std::mem::take(&mut self.reported),
+            ..Self::default()
+        };
         self.report(setup, Some(ContactTrouble::Broken(why)));
     }
 
@@ -134,7 +155,10 @@ impl GroupContact {
         let consumer = &setup.owner;
         let part = &setup.deps.part;
         let was = std::mem::replace(&mut self.reported, now);
-        let was_unreachable = matches!(was, ReportedContact::Trouble(ContactTrouble::Unreachable(_)));
+        let was_unreachable = matches!(
+            was,
+            ReportedContact::Trouble(ContactTrouble::Unreachable(_))
+        );
         match &self.reported {
             ReportedContact::Trouble(ContactTrouble::Unreachable(why)) => {
                 // The reason may change with each question: one line is enough.
@@ -156,7 +180,9 @@ impl GroupContact {
                 warn!(%consumer, why, "kafka consumer restarts");
                 part.down(why.clone());
             }
-            ReportedContact::Well if matches!(was, ReportedContact::Trouble(_)) && !was_unreachable => {
+            ReportedContact::Well
+                if matches!(was, ReportedContact::Trouble(_)) && !was_unreachable =>
+            {
                 info!(%consumer, "kafka consumer reads its partitions again");
                 part.up();
             }

@@ -41,7 +41,12 @@ impl<S: Sink> GroupSetup<S> {
     }
 
     /// Starts an assignment at a position. `None` if no route reads the topic.
-    pub(super) fn begin(&self, topic: &str, partition: i32, position: StartPosition) -> Option<Assignment> {
+    pub(super) fn begin(
+        &self,
+        topic: &str,
+        partition: i32,
+        position: StartPosition,
+    ) -> Option<Assignment> {
         let (topic, route) = self.routes.get_key_value(topic)?;
         let source = format!("kafka/{}/{topic}/{partition}", self.owner);
         let deps = &self.deps;
@@ -52,7 +57,15 @@ impl<S: Sink> GroupSetup<S> {
             position,
             share: deps.budget.share(WINDOW_BYTES),
         };
-        let feeding = |inbox| feed(deps.sink.clone(), deps.shutdown.clone(), route.clone(), source, inbox);
+        let feeding = |inbox| {
+            feed(
+                deps.sink.clone(),
+                deps.shutdown.clone(),
+                route.clone(),
+                source,
+                inbox,
+            )
+        };
         Some(Assignment::begin(spec, &deps.tasks, &self.task, feeding))
     }
 }
@@ -139,17 +152,23 @@ impl GroupState {
         let why = standing.or_else(refused);
         let unplaced = || {
             let (_, partition) = self.unplaced.iter().find(|(of, _)| of == topic)?;
-            Some(format!("topic {topic}/{partition}: nobody tells where to begin"))
+            Some(format!(
+                "topic {topic}/{partition}: nobody tells where to begin"
+            ))
         };
-        why.map(|why| format!("topic {topic}: {why}")).or_else(unplaced)
+        why.map(|why| format!("topic {topic}: {why}"))
+            .or_else(unplaced)
     }
 
     /// The first partition of a topic that stands at records which cannot be opened, and the offset.
     pub(super) fn standing(&self, topic: &str) -> Option<(i32, i64)> {
-        self.assignments.iter().filter(|assignment| *assignment.topic == *topic).find_map(|assignment| {
-            let offset = assignment.standstill.standing()?;
-            Some((assignment.partition, offset))
-        })
+        self.assignments
+            .iter()
+            .filter(|assignment| *assignment.topic == *topic)
+            .find_map(|assignment| {
+                let offset = assignment.standstill.standing()?;
+                Some((assignment.partition, offset))
+            })
     }
 
     /// Reports whether the consumer leaves the group.
@@ -177,12 +196,17 @@ impl GroupState {
     /// Removes the assignments of these partitions.
     pub(super) fn remove(&mut self, list: &[TopicPartition]) {
         self.assignments.retain(|a| {
-            !list.iter().any(|(topic, partition)| *a.topic == **topic && a.partition == *partition)
+            !list
+                .iter()
+                .any(|(topic, partition)| *a.topic == **topic && a.partition == *partition)
         });
     }
 
     /// Takes in resolved records, and resumes each paused partition that has capacity again.
-    pub(super) fn resume<C: ConsumerContext>(&mut self, consumer: &BaseConsumer<C>) -> ReadProgress {
+    pub(super) fn resume<C: ConsumerContext>(
+        &mut self,
+        consumer: &BaseConsumer<C>,
+    ) -> ReadProgress {
         let mut is_paused = false;
         let mut is_idle = !self.assignments.is_empty();
         for assignment in &mut self.assignments {
@@ -206,13 +230,19 @@ impl GroupState {
 
     /// Topic and partition of each assignment.
     pub(super) fn keys(&self) -> Vec<TopicPartition> {
-        self.assignments.iter().map(|a| (a.topic.to_string(), a.partition)).collect()
+        self.assignments
+            .iter()
+            .map(|a| (a.topic.to_string(), a.partition))
+            .collect()
     }
 }
 
 /// The partitions of a list of the client library.
 pub(super) fn partitions(list: &TopicPartitionList) -> Vec<TopicPartition> {
-    list.elements().iter().map(|e| (e.topic().to_owned(), e.partition())).collect()
+    list.elements()
+        .iter()
+        .map(|e| (e.topic().to_owned(), e.partition()))
+        .collect()
 }
 
 /// A list of the client library for these partitions.
@@ -229,38 +259,75 @@ mod tests {
     use super::*;
 
     fn unplaced(partitions: &[(&str, i32)]) -> GroupState {
-        let unplaced =
-            partitions.iter().map(|(topic, partition)| ((*topic).to_owned(), *partition)).collect();
-        GroupState { unplaced, ..GroupState::default() }
+        let unplaced = partitions
+            .iter()
+            .map(|(topic, partition)| ((*topic).to_owned(), *partition))
+            .collect();
+        GroupState {
+            unplaced,
+            ..GroupState::default()
+        }
     }
 
     #[test]
     fn a_topic_is_in_trouble_as_long_as_one_of_its_partitions_is() {
         let mut state = unplaced(&[("a", 0), ("a", 2), ("b", 1)]);
-        assert_eq!(state.trouble("a").as_deref(), Some("topic a/0: nobody tells where to begin"));
-        state.unplaced.retain(|(topic, partition)| (topic.as_str(), *partition) != ("a", 0));
-        assert_eq!(state.trouble("a").as_deref(), Some("topic a/2: nobody tells where to begin"));
+        assert_eq!(
+            state.trouble("a").as_deref(),
+            Some("topic a/0: nobody tells where to begin")
+        );
+        state
+            .unplaced
+            .retain(|(topic, partition)| (topic.as_str(), *partition) != ("a", 0));
+        assert_eq!(
+            state.trouble("a").as_deref(),
+            Some("topic a/2: nobody tells where to begin")
+        );
         state.unplaced.retain(|(topic, _)| topic != "a");
-        assert_eq!(state.trouble("a"), None, "what is read elsewhere now is no trouble here");
-        assert_eq!(state.trouble("b").as_deref(), Some("topic b/1: nobody tells where to begin"));
+        assert_eq!(
+            state.trouble("a"),
+            None,
+            "what is read elsewhere now is no trouble here"
+        );
+        assert_eq!(
+            state.trouble("b").as_deref(),
+            Some("topic b/1: nobody tells where to begin")
+        );
     }
 
     #[test]
     fn a_refusal_of_the_group_concerns_all_topics_and_one_of_a_topic_that_topic() {
         let mut state = unplaced(&[("a", 0)]);
-        state.refused_topics.insert("a".to_owned(), "it is missing".to_owned());
-        assert_eq!(state.trouble("a").as_deref(), Some("topic a: it is missing"));
+        state
+            .refused_topics
+            .insert("a".to_owned(), "it is missing".to_owned());
+        assert_eq!(
+            state.trouble("a").as_deref(),
+            Some("topic a: it is missing")
+        );
         assert_eq!(state.trouble("b"), None);
         state.group_refusal = Some("not allowed".to_owned());
-        assert_eq!(state.trouble("a").as_deref(), Some("topic a: it is missing"));
+        assert_eq!(
+            state.trouble("a").as_deref(),
+            Some("topic a: it is missing")
+        );
         assert_eq!(state.trouble("b").as_deref(), Some("topic b: not allowed"));
         state.fetch_refusal = Some("no right to read".to_owned());
         state.group_refusal = None;
-        assert_eq!(state.trouble("b").as_deref(), Some("topic b: no right to read"));
+        assert_eq!(
+            state.trouble("b").as_deref(),
+            Some("topic b: no right to read")
+        );
         assert!(!state.is_owed_partitions(), "topic a is missing");
         state.refused_topics.clear();
-        assert!(state.is_owed_partitions(), "a group gives partitions that may not be read");
+        assert!(
+            state.is_owed_partitions(),
+            "a group gives partitions that may not be read"
+        );
         state.fetch_refusal = None;
-        assert_eq!(state.trouble("a").as_deref(), Some("topic a/0: nobody tells where to begin"));
+        assert_eq!(
+            state.trouble("a").as_deref(),
+            Some("topic a/0: nobody tells where to begin")
+        );
     }
 }

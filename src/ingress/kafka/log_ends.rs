@@ -40,15 +40,20 @@ pub(super) fn ask_offsets<S: Sink>(
     let mut found = BTreeMap::new();
     for (leader, led) in by_leader(consumer, keys, at_most) {
         let mut asked = TopicPartitionList::new();
-        let listed =
-            led.iter().try_for_each(|(topic, partition)| asked.add_partition_offset(topic, *partition, edge));
+        let listed = led
+            .iter()
+            .try_for_each(|(topic, partition)| asked.add_partition_offset(topic, *partition, edge));
         match listed.and_then(|()| consumer.offsets_for_times(asked, at_most)) {
             Ok(answers) => found.extend(answers.elements().iter().filter_map(|answer| {
-                let Offset::Offset(offset) = answer.offset() else { return None };
+                let Offset::Offset(offset) = answer.offset() else {
+                    return None;
+                };
                 answer.error().ok()?;
                 Some(((answer.topic().to_owned(), answer.partition()), offset))
             })),
-            Err(error) => debug!(leader, %error, "a kafka broker does not tell the ends of its partitions"),
+            Err(error) => {
+                debug!(leader, %error, "a kafka broker does not tell the ends of its partitions")
+            }
         }
     }
     found
@@ -84,7 +89,13 @@ fn by_leader<S: Sink>(
 
 impl<S: Sink> GroupContext<S> {
     /// Reports records that are gone for good, and counts them.
-    pub(super) fn report_lost(&self, route: &Route, topic: &str, partition: i32, lost: OffsetRange) {
+    pub(super) fn report_lost(
+        &self,
+        route: &Route,
+        topic: &str,
+        partition: i32,
+        lost: OffsetRange,
+    ) {
         error!(
             consumer = %self.setup.owner,
             route = %route.name,
@@ -95,7 +106,9 @@ impl<S: Sink> GroupContext<S> {
             "records were deleted from the source topic before they were read: its retention is too short"
         );
         if let Some(metrics) = self.setup.deps.metrics.route(&route.name) {
-            metrics.source_lost.inc_by((lost.to - lost.from).max(0) as u64);
+            metrics
+                .source_lost
+                .inc_by((lost.to - lost.from).max(0) as u64);
         }
     }
 
@@ -114,11 +127,15 @@ impl<S: Sink> GroupContext<S> {
         let ends = ask_offsets(consumer, &paused, Offset::End, SHORT_ANSWER_TIMEOUT);
         for key in &paused {
             let mut state = self.state.lock();
-            let Some(assignment) = state.find(&key.0, key.1) else { continue };
+            let Some(assignment) = state.find(&key.0, key.1) else {
+                continue;
+            };
             if let Some(end) = ends.get(key) {
                 assignment.end = *end;
             }
-            let overtaken = starts.get(key).and_then(|start| assignment.overtaken(*start));
+            let overtaken = starts
+                .get(key)
+                .and_then(|start| assignment.overtaken(*start));
             let route = assignment.route.clone();
             drop(state);
             if let Some(overtaken) = overtaken {
@@ -130,15 +147,22 @@ impl<S: Sink> GroupContext<S> {
     /// Shows how far each route is behind: from the resolved position to the last stable offset.
     pub(super) fn show_lag(&self, statistics: &Statistics) {
         let routes = self.setup.routes.values();
-        let mut shown: BTreeMap<_, RouteLag> =
-            routes.map(|r| (r.name.clone(), RouteLag::default())).collect();
+        let mut shown: BTreeMap<_, RouteLag> = routes
+            .map(|r| (r.name.clone(), RouteLag::default()))
+            .collect();
         let mut lost = Vec::new();
         for assignment in &mut self.state.lock().assignments {
             let shown = shown.entry(assignment.route.name.clone()).or_default();
             shown.unresolved += assignment.ledger.outstanding();
-            shown.oldest.extend(assignment.ledger.oldest().map(|record| (assignment.partition, record)));
+            shown.oldest.extend(
+                assignment
+                    .ledger
+                    .oldest()
+                    .map(|record| (assignment.partition, record)),
+            );
             let topic = statistics.topics.get(&*assignment.topic);
-            let Some(partition) = topic.and_then(|t| t.partitions.get(&assignment.partition)) else {
+            let Some(partition) = topic.and_then(|t| t.partitions.get(&assignment.partition))
+            else {
                 continue;
             };
             shown.lag += (partition.ls_offset.max(assignment.end) - assignment.resolved).max(0);

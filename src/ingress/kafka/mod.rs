@@ -85,18 +85,27 @@ pub fn start<S: Sink>(
     let largest = largest_record(routes.iter().map(|route| &**route));
     let mut config = connection.consumer_config(group, largest)?;
     config.set("group.instance.id", instance_id());
-    config.create_native_config().map_err(|error| connection.refused(error))?;
+    config
+        .create_native_config()
+        .map_err(|error| connection.refused(error))?;
     let tasks = dependencies.tasks.clone();
     let consumer = consumer::GroupConsumer::new(connection, group, routes, dependencies, config);
     tasks
-        .thread(&format!("ingress:kafka:{}:{group}", connection.name), move || consumer.run())
-        .map_err(|error| StartError::Thread { group: group.to_owned(), error })
+        .thread(
+            &format!("ingress:kafka:{}:{group}", connection.name),
+            move || consumer.run(),
+        )
+        .map_err(|error| StartError::Thread {
+            group: group.to_owned(),
+            error,
+        })
 }
 
 /// The most bytes that a record may have which one of these routes takes, headers included.
 pub fn largest_record<'a>(routes: impl IntoIterator<Item = &'a Route>) -> u64 {
-    let sizes =
-        routes.into_iter().map(|route| route.policy.max_size as u64 + route.policy.max_headers as u64);
+    let sizes = routes
+        .into_iter()
+        .map(|route| route.policy.max_size as u64 + route.policy.max_headers as u64);
     sizes.max().unwrap_or(0)
 }
 

@@ -38,7 +38,10 @@ pub(super) type GroupClient<S> = BaseConsumer<GroupContext<S>>;
 
 impl<S: Sink> GroupContext<S> {
     pub(super) fn new(setup: Arc<GroupSetup<S>>) -> Self {
-        Self { setup, state: Mutex::default() }
+        Self {
+            setup,
+            state: Mutex::default(),
+        }
     }
 
     fn assign(&self, consumer: &GroupClient<S>, offered: &TopicPartitionList) {
@@ -59,7 +62,9 @@ impl<S: Sink> GroupContext<S> {
             state.fetch_refusal = None;
         }
         if let Err(error) = self.start_partitions(consumer, partitions(offered), ANSWER_TIMEOUT) {
-            self.state.lock().mark_broken(format!("partitions cannot be taken: {error}"));
+            self.state
+                .lock()
+                .mark_broken(format!("partitions cannot be taken: {error}"));
             self.assign_nothing(consumer);
             self.show_troubles();
         }
@@ -83,14 +88,24 @@ impl<S: Sink> GroupContext<S> {
             let mut state = self.state.lock();
             state.remove(&keys);
             // The client library knows only the partitions that were started.
-            let taken: Vec<_> = keys.iter().filter(|key| !state.unplaced.contains(key)).cloned().collect();
+            let taken: Vec<_> = keys
+                .iter()
+                .filter(|key| !state.unplaced.contains(key))
+                .cloned()
+                .collect();
             state.unplaced.retain(|key| !keys.contains(key));
             taken
         };
         self.show_troubles();
-        let taken = list(taken.iter().map(|(topic, partition)| (topic.as_str(), *partition)));
+        let taken = list(
+            taken
+                .iter()
+                .map(|(topic, partition)| (topic.as_str(), *partition)),
+        );
         if let Err(error) = consumer.incremental_unassign(&taken) {
-            self.state.lock().mark_broken(format!("partitions cannot be let go: {error}"));
+            self.state
+                .lock()
+                .mark_broken(format!("partitions cannot be let go: {error}"));
         }
     }
 
@@ -98,7 +113,9 @@ impl<S: Sink> GroupContext<S> {
     pub(super) fn show_troubles(&self) {
         let state = &mut *self.state.lock();
         for (topic, route) in &self.setup.routes {
-            let Some(metrics) = self.setup.deps.metrics.route(&route.name) else { continue };
+            let Some(metrics) = self.setup.deps.metrics.route(&route.name) else {
+                continue;
+            };
             if state.standing(topic).is_some() {
                 metrics.ingress_paused(PAUSE_REASON, true);
                 state.standing_topics.insert(topic.to_string());
@@ -117,12 +134,21 @@ impl<S: Sink> GroupContext<S> {
     /// words, or names none.
     fn report_refused_topic(&self, reason: &str) {
         let names = |topic: &str| reason.split([' ', ':', ',']).any(|word| word == topic);
-        let topics: Vec<_> = self.setup.routes.keys().filter(|topic| names(topic)).collect();
+        let topics: Vec<_> = self
+            .setup
+            .routes
+            .keys()
+            .filter(|topic| names(topic))
+            .collect();
         let mut state = self.state.lock();
         if topics.is_empty() {
             state.fetch_refusal = Some(reason.to_owned());
         }
-        state.refused_topics.extend(topics.into_iter().map(|topic| (topic.to_string(), reason.to_owned())));
+        state.refused_topics.extend(
+            topics
+                .into_iter()
+                .map(|topic| (topic.to_string(), reason.to_owned())),
+        );
         drop(state);
         self.show_troubles();
         self.warn_once(reason);
@@ -143,7 +169,12 @@ impl<S: Sink> GroupContext<S> {
 }
 
 impl<S: Sink> ConsumerContext for GroupContext<S> {
-    fn rebalance(&self, consumer: &GroupClient<S>, kind: RDKafkaRespErr, list: &mut TopicPartitionList) {
+    fn rebalance(
+        &self,
+        consumer: &GroupClient<S>,
+        kind: RDKafkaRespErr,
+        list: &mut TopicPartitionList,
+    ) {
         debug!(consumer = %self.setup.owner, ?kind, partitions = list.count(), "kafka rebalance");
         if kind == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS {
             self.assign(consumer, list);

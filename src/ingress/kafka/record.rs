@@ -25,11 +25,16 @@ pub(super) struct CopiedRecord {
 /// Copies a record.
 pub(super) fn copy(from: &BorrowedMessage<'_>) -> CopiedRecord {
     let headers = read_headers(from);
-    let malformed = headers.is_none().then(|| Text::from("a header's name is not UTF-8"));
+    let malformed = headers
+        .is_none()
+        .then(|| Text::from("a header's name is not UTF-8"));
     let headers = headers.unwrap_or_default();
     let size = from.key_len()
         + from.payload_len()
-        + headers.iter().map(|(name, value)| name.len() + value.map_or(0, <[u8]>::len)).sum::<usize>();
+        + headers
+            .iter()
+            .map(|(name, value)| name.len() + value.map_or(0, <[u8]>::len))
+            .sum::<usize>();
     let overhead = RECORD_OVERHEAD + headers.len() * Header::OVERHEAD;
     let mut all = BytesMut::with_capacity(size);
     let mut put = |part: &[u8]| -> Bytes {
@@ -46,7 +51,13 @@ pub(super) fn copy(from: &BorrowedMessage<'_>) -> CopiedRecord {
         })
         .collect();
     CopiedRecord {
-        message: Message { origin: Origin::Kafka, key, body, headers, properties: None },
+        message: Message {
+            origin: Origin::Kafka,
+            key,
+            body,
+            headers,
+            properties: None,
+        },
         malformed,
         produced: from.timestamp().to_millis().map(UnixMs),
         size: size + overhead,
@@ -57,8 +68,15 @@ type RawHeaders<'a> = Vec<(&'a str, Option<&'a [u8]>)>;
 
 /// The headers in their order. `None` if a name is not UTF-8, for which the client library panics.
 fn read_headers<'a>(from: &'a BorrowedMessage<'_>) -> Option<RawHeaders<'a>> {
-    let Some(headers) = from.headers() else { return Some(Vec::new()) };
-    let read = || headers.iter().map(|header| (header.key, header.value)).collect();
+    let Some(headers) = from.headers() else {
+        return Some(Vec::new());
+    };
+    let read = || {
+        headers
+            .iter()
+            .map(|header| (header.key, header.value))
+            .collect()
+    };
     quietly(|| catch_unwind(AssertUnwindSafe(read)).ok())
 }
 

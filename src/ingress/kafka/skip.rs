@@ -55,15 +55,28 @@ impl SkipDesk {
     /// The queue of the consumer that reads these routes.
     pub(super) fn open<'a>(&self, routes: impl IntoIterator<Item = &'a Arc<Route>>) -> SkipQueue {
         let (sender, receiver) = mpsc::channel(MAX_WAITING);
-        self.0.lock().extend(routes.into_iter().map(|route| (route.name.clone(), sender.clone())));
+        self.0.lock().extend(
+            routes
+                .into_iter()
+                .map(|route| (route.name.clone(), sender.clone())),
+        );
         SkipQueue(Mutex::new(receiver))
     }
 
     /// Passes over one offset of a partition of the route's topic.
     pub async fn skip(&self, route: &RouteName, position: KafkaPosition) -> SkipOutcome {
-        let Some(consumer) = self.0.lock().get(route).cloned() else { return SkipOutcome::NotHere };
+        let Some(consumer) = self.0.lock().get(route).cloned() else {
+            return SkipOutcome::NotHere;
+        };
         let (answer, answered) = oneshot::channel();
-        if consumer.try_send(SkipRequest { route: route.clone(), position, answer }).is_err() {
+        if consumer
+            .try_send(SkipRequest {
+                route: route.clone(),
+                position,
+                answer,
+            })
+            .is_err()
+        {
             return SkipOutcome::NoAnswer;
         }
         match tokio::time::timeout(SKIP_DEADLINE, answered).await {
@@ -81,7 +94,14 @@ impl<S: Sink> GroupContext<S> {
     pub(super) fn carry_out_skips(&self, consumer: &GroupClient<S>) {
         loop {
             let request = self.setup.skips.0.lock().try_recv();
-            let Ok(SkipRequest { route, position, answer }) = request else { return };
+            let Ok(SkipRequest {
+                route,
+                position,
+                answer,
+            }) = request
+            else {
+                return;
+            };
             // Nobody waits for the answer any more: whoever asked was told that it is not known.
             if answer.is_closed() {
                 continue;
@@ -93,19 +113,35 @@ impl<S: Sink> GroupContext<S> {
         }
     }
 
-    fn skip(&self, consumer: &GroupClient<S>, route: &RouteName, position: KafkaPosition) -> SkipOutcome {
+    fn skip(
+        &self,
+        consumer: &GroupClient<S>,
+        route: &RouteName,
+        position: KafkaPosition,
+    ) -> SkipOutcome {
         let KafkaPosition { partition, offset } = position;
-        let topic = self.setup.routes.iter().find(|(_, read)| read.name == *route).map(|(topic, _)| topic);
-        let Some(topic) = topic else { return SkipOutcome::NotHere };
+        let topic = self
+            .setup
+            .routes
+            .iter()
+            .find(|(_, read)| read.name == *route)
+            .map(|(topic, _)| topic);
+        let Some(topic) = topic else {
+            return SkipOutcome::NotHere;
+        };
         {
             let mut state = self.state.lock();
-            let Some(assignment) = state.find(topic, partition) else { return SkipOutcome::NotHere };
+            let Some(assignment) = state.find(topic, partition) else {
+                return SkipOutcome::NotHere;
+            };
             match assignment.standstill.standing() {
                 None => return SkipOutcome::DoesNotStand(assignment.next),
                 Some(at) if at != offset => return SkipOutcome::StandsElsewhere(at),
                 Some(_) => {}
             }
-            if let Err(error) = consumer.seek(topic, partition, Offset::Offset(offset + 1), ANSWER_TIMEOUT) {
+            if let Err(error) =
+                consumer.seek(topic, partition, Offset::Offset(offset + 1), ANSWER_TIMEOUT)
+            {
                 return SkipOutcome::Failed(error.to_string());
             }
             assignment.pass_over(offset);

@@ -38,7 +38,9 @@ impl<S: Sink> GroupContext<S> {
         let mut taken = TopicPartitionList::new();
         let mut state = self.state.lock();
         for ((topic, partition), position) in placed {
-            let Some(assignment) = self.setup.begin(&topic, partition, position) else { continue };
+            let Some(assignment) = self.setup.begin(&topic, partition, position) else {
+                continue;
+            };
             state.refused_topics.remove(&topic);
             taken.add_partition_offset(&topic, partition, Offset::Offset(position.start))?;
             state.insert(assignment);
@@ -90,7 +92,11 @@ impl<S: Sink> GroupContext<S> {
         if offered.is_empty() || self.state.lock().is_leaving() {
             return (Vec::new(), Vec::new());
         }
-        let asked = list(offered.iter().map(|(topic, partition)| (topic.as_str(), *partition)));
+        let asked = list(
+            offered
+                .iter()
+                .map(|(topic, partition)| (topic.as_str(), *partition)),
+        );
         let committed = match consumer.committed_offsets(asked, at_most) {
             Ok(committed) => committed,
             Err(error) => {
@@ -106,13 +112,26 @@ impl<S: Sink> GroupContext<S> {
             let answer = answer.and_then(|answer| answer.error().map(|()| answer.offset()).ok());
             let place = match (answer, oldest.get(&key).copied()) {
                 (Some(Offset::Offset(committed)), Some(oldest)) if oldest > committed => {
-                    self.report_overtaken(&key, OffsetRange { from: committed, to: oldest });
-                    Some(StartPosition { start: oldest, committed: Some(committed) })
+                    self.report_overtaken(
+                        &key,
+                        OffsetRange {
+                            from: committed,
+                            to: oldest,
+                        },
+                    );
+                    Some(StartPosition {
+                        start: oldest,
+                        committed: Some(committed),
+                    })
                 }
-                (Some(Offset::Offset(committed)), _) => {
-                    Some(StartPosition { start: committed, committed: Some(committed) })
-                }
-                (Some(_), Some(oldest)) => Some(StartPosition { start: oldest, committed: None }),
+                (Some(Offset::Offset(committed)), _) => Some(StartPosition {
+                    start: committed,
+                    committed: Some(committed),
+                }),
+                (Some(_), Some(oldest)) => Some(StartPosition {
+                    start: oldest,
+                    committed: None,
+                }),
                 (Some(_), None) | (None, _) => None,
             };
             match place {

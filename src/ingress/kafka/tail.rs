@@ -26,11 +26,14 @@ pub struct TopicTail(BaseConsumer<TailContext>);
 impl TopicTail {
     /// Looks up the end of each partition of a topic. `Err` gives the reason if that fails.
     pub fn open(connection: &Connection, topic: &str) -> Result<Self, String> {
-        let mut config = connection.consumer_config(TAIL_GROUP, 0).map_err(|error| error.to_string())?;
+        let mut config = connection
+            .consumer_config(TAIL_GROUP, 0)
+            .map_err(|error| error.to_string())?;
         // A partition that loses its position (the topic was created anew) goes on at new records.
         config.set("auto.offset.reset", "latest");
-        let consumer: BaseConsumer<TailContext> =
-            config.create_with_context(TailContext).map_err(|error| connection.refused(error).to_string())?;
+        let consumer: BaseConsumer<TailContext> = config
+            .create_with_context(TailContext)
+            .map_err(|error| connection.refused(error).to_string())?;
         let partitions = match kafka::look_up(consumer.client(), topic, ANSWER_TIMEOUT) {
             TopicState::There { partitions } => partitions as i32,
             TopicState::Missing => return Err(format!("topic {topic} is missing")),
@@ -63,7 +66,9 @@ impl TopicTail {
             match self.0.poll(POLL_TIMEOUT) {
                 Some(Ok(record)) => {
                     let at_us = clock.wall_us();
-                    let found = record.headers().and_then(|headers| headers.iter().find(|h| h.key == header));
+                    let found = record
+                        .headers()
+                        .and_then(|headers| headers.iter().find(|h| h.key == header));
                     if let Some(value) = found.and_then(|found| found.value) {
                         each(value, at_us);
                     }

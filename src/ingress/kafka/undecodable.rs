@@ -62,7 +62,10 @@ impl DecodeReports {
     /// The evidence since the last call. `partial_answers` is the client library's count.
     fn evidence(&mut self, partial_answers: u64, now_us: i64) -> Evidence {
         let rose = partial_answers > std::mem::replace(&mut self.partial_answers, partial_answers);
-        if self.last_us.is_some_and(|last_us| now_us - last_us < REPORT_FRESH_US) {
+        if self
+            .last_us
+            .is_some_and(|last_us| now_us - last_us < REPORT_FRESH_US)
+        {
             Evidence::Reported
         } else if rose {
             Evidence::PartialAnswers
@@ -73,7 +76,11 @@ impl DecodeReports {
 
     /// The sentence about a standstill that the evidence allows.
     fn why(&self, evidence: Evidence) -> &str {
-        if evidence == Evidence::Reported { &self.last } else { "the batch is cut short" }
+        if evidence == Evidence::Reported {
+            &self.last
+        } else {
+            "the batch is cut short"
+        }
     }
 }
 
@@ -81,7 +88,9 @@ impl DecodeReports {
 fn batch_offset(reason: &str) -> Option<i64> {
     let number = |marker: &str| {
         let (_, rest) = reason.split_once(marker)?;
-        let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        let end = rest
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(rest.len());
         rest[..end].parse().ok()
     };
     number("at offset ").or_else(|| number("of message at "))
@@ -138,10 +147,19 @@ impl StandstillWatch {
         self.standing
     }
 
-    fn update(&mut self, view: FetchView, evidence: Evidence, now_us: i64) -> Option<StandstillChange> {
+    fn update(
+        &mut self,
+        view: FetchView,
+        evidence: Evidence,
+        now_us: i64,
+    ) -> Option<StandstillChange> {
         let seen = (view.fetch, view.next);
         if self.seen != Some(seen) || view.end <= view.fetch {
-            *self = Self { seen: Some(seen), since_us: now_us, standing: self.standing };
+            *self = Self {
+                seen: Some(seen),
+                since_us: now_us,
+                standing: self.standing,
+            };
             return self.standing.take().map(StandstillChange::Ends);
         }
         let at_least_us = match evidence {
@@ -164,21 +182,33 @@ impl<S: Sink> GroupContext<S> {
     /// Notes the client library's report about records that it cannot open.
     pub(super) fn note_undecodable(&self, reason: &str) {
         debug!(consumer = %self.setup.owner, reason, "kafka client library cannot open records");
-        self.state.lock().decode_reports.note(reason, self.setup.deps.clock.mono_us());
+        self.state
+            .lock()
+            .decode_reports
+            .note(reason, self.setup.deps.clock.mono_us());
     }
 
     /// Finds the partitions that stand, and reports each change. Runs with each statistics of the client library.
     pub(super) fn find_standing(&self, statistics: &Statistics) {
         let now_us = self.setup.deps.clock.mono_us();
-        let partial_answers = statistics.brokers.values().map(|broker| broker.rxpartial).sum();
+        let partial_answers = statistics
+            .brokers
+            .values()
+            .map(|broker| broker.rxpartial)
+            .sum();
         let mut changes = Vec::new();
         let why = {
             let state = &mut *self.state.lock();
             let evidence = state.decode_reports.evidence(partial_answers, now_us);
-            for assignment in state.assignments.iter_mut().filter(|assignment| !assignment.paused) {
+            for assignment in state
+                .assignments
+                .iter_mut()
+                .filter(|assignment| !assignment.paused)
+            {
                 let topic = statistics.topics.get(&*assignment.topic);
                 let partition = topic.and_then(|topic| topic.partitions.get(&assignment.partition));
-                let Some(partition) = partition.filter(|partition| partition.next_offset >= 0) else {
+                let Some(partition) = partition.filter(|partition| partition.next_offset >= 0)
+                else {
                     continue;
                 };
                 let view = FetchView {
@@ -207,7 +237,13 @@ impl<S: Sink> GroupContext<S> {
     }
 
     /// Reports records that the client library passed over, and counts them.
-    pub(super) fn report_passed_over(&self, route: &Route, topic: &str, partition: i32, passed: OffsetRange) {
+    pub(super) fn report_passed_over(
+        &self,
+        route: &Route,
+        topic: &str,
+        partition: i32,
+        passed: OffsetRange,
+    ) {
         error!(
             consumer = %self.setup.owner,
             route = %route.name,
@@ -218,7 +254,9 @@ impl<S: Sink> GroupContext<S> {
             "records of the source topic cannot be opened, and were passed over"
         );
         if let Some(metrics) = self.setup.deps.metrics.route(&route.name) {
-            metrics.source_lost.inc_by((passed.to - passed.from).max(0) as u64);
+            metrics
+                .source_lost
+                .inc_by((passed.to - passed.from).max(0) as u64);
         }
     }
 }
@@ -239,9 +277,19 @@ mod tests {
         for (at_s, view, evidence, expected) in [
             (0, view(5, 5, 9), Evidence::Reported, None),
             (1, view(5, 5, 9), Evidence::Reported, None),
-            (2, view(5, 5, 9), Evidence::Reported, Some(StandstillChange::Begins(5))),
+            (
+                2,
+                view(5, 5, 9),
+                Evidence::Reported,
+                Some(StandstillChange::Begins(5)),
+            ),
             (3, view(5, 5, 12), Evidence::Nothing, None),
-            (4, view(6, 5, 12), Evidence::Reported, Some(StandstillChange::Ends(5))),
+            (
+                4,
+                view(6, 5, 12),
+                Evidence::Reported,
+                Some(StandstillChange::Ends(5)),
+            ),
             (5, view(6, 6, 12), Evidence::Reported, None),
             (9, view(12, 12, 12), Evidence::Reported, None),
             (20, view(12, 12, 12), Evidence::Reported, None),
@@ -250,9 +298,18 @@ mod tests {
             (30, view(12, 12, 14), Evidence::Nothing, None),
             (31, view(12, 12, 14), Evidence::PartialAnswers, None),
             (32, view(12, 12, 14), Evidence::PartialAnswers, None),
-            (33, view(12, 12, 14), Evidence::PartialAnswers, Some(StandstillChange::Begins(12))),
+            (
+                33,
+                view(12, 12, 14),
+                Evidence::PartialAnswers,
+                Some(StandstillChange::Begins(12)),
+            ),
         ] {
-            assert_eq!(watch.update(view, evidence, at_s * SECOND_US), expected, "at {at_s} s");
+            assert_eq!(
+                watch.update(view, evidence, at_s * SECOND_US),
+                expected,
+                "at {at_s} s"
+            );
         }
         assert_eq!(watch.standing(), Some(12));
     }
@@ -260,12 +317,18 @@ mod tests {
     #[test]
     fn the_offset_of_a_report_is_found() {
         for (reason, expected) in [
-            ("Decompression (codec 0x4) of message at 17 of 3693 bytes failed: Local: x", Some(17)),
+            (
+                "Decompression (codec 0x4) of message at 17 of 3693 bytes failed: Local: x",
+                Some(17),
+            ),
             (
                 "MessageSet at offset 3 (73 bytes) failed CRC32C check (original 0x0 != calculated 0x1)",
                 Some(3),
             ),
-            ("Unsupported Message(Set) MagicByte 9 at offset 12", Some(12)),
+            (
+                "Unsupported Message(Set) MagicByte 9 at offset 12",
+                Some(12),
+            ),
             ("Fetch from broker 1 failed: Broker: x", None),
         ] {
             assert_eq!(batch_offset(reason), expected, "{reason}");

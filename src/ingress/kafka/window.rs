@@ -98,10 +98,16 @@ impl WindowReader {
         let refused = |why: String| RereadError::Connection(connection.name.clone(), why);
         let config = connection.consumer_config(group, largest_record([route]));
         let mut config = config.map_err(|error| refused(error.to_string()))?;
-        config.set("enable.partition.eof", "true").set("auto.offset.reset", "error");
+        config
+            .set("enable.partition.eof", "true")
+            .set("auto.offset.reset", "error");
         let consumer = config.create_with_context(WindowContext::default());
         let consumer = consumer.map_err(|error| refused(connection.refused(error).to_string()))?;
-        Ok(Self { consumer, topic: topic.to_owned(), clock })
+        Ok(Self {
+            consumer,
+            topic: topic.to_owned(),
+            clock,
+        })
     }
 
     /// The window of each partition: from the first record of `since` or later, up to the group's committed
@@ -111,7 +117,10 @@ impl WindowReader {
             kafka::TopicState::There { partitions } => partitions as i32,
             kafka::TopicState::Missing => return Err(RereadError::Gone(self.topic.clone())),
             kafka::TopicState::NotAllowed => {
-                return Err(RereadError::Broker(format!("topic {} may not be seen", self.topic)));
+                return Err(RereadError::Broker(format!(
+                    "topic {} may not be seen",
+                    self.topic
+                )));
             }
             kafka::TopicState::Unreachable(why) => return Err(self.broker(&why)),
         };
@@ -123,8 +132,12 @@ impl WindowReader {
             Ok::<_, KafkaError>(list)
         };
         let asked = || {
-            let committed = self.consumer.committed_offsets(list(Offset::Invalid)?, ANSWER_TIMEOUT)?;
-            let begins = self.consumer.offsets_for_times(list(Offset::Offset(since.0))?, ANSWER_TIMEOUT)?;
+            let committed = self
+                .consumer
+                .committed_offsets(list(Offset::Invalid)?, ANSWER_TIMEOUT)?;
+            let begins = self
+                .consumer
+                .offsets_for_times(list(Offset::Offset(since.0))?, ANSWER_TIMEOUT)?;
             let windows = (0..partitions).map(|p| self.window(p, &committed, &begins));
             windows.collect::<Result<_, KafkaError>>()
         };
@@ -137,7 +150,9 @@ impl WindowReader {
         committed: &TopicPartitionList,
         begins: &TopicPartitionList,
     ) -> Result<ReplayWindow, KafkaError> {
-        let (oldest, newest) = self.consumer.fetch_watermarks(&self.topic, partition, ANSWER_TIMEOUT)?;
+        let (oldest, newest) =
+            self.consumer
+                .fetch_watermarks(&self.topic, partition, ANSWER_TIMEOUT)?;
         let of = |list: &TopicPartitionList| match list.find_partition(&self.topic, partition) {
             Some(found) => found.error().map(|()| match found.offset() {
                 Offset::Offset(offset) => Some(offset),
@@ -152,7 +167,13 @@ impl WindowReader {
         let cut = (oldest > 0 && from <= oldest).then_some(oldest);
         let from = from.max(oldest).min(to);
         let unread = committed.is_none() && newest > oldest;
-        Ok(ReplayWindow { partition, from, to, cut, unread })
+        Ok(ReplayWindow {
+            partition,
+            from,
+            to,
+            cut,
+            unread,
+        })
     }
 
     /// Reads a window from an offset on. `each` takes a record, and reports whether to go on.
@@ -179,22 +200,46 @@ impl WindowReader {
                     heard_us = self.clock.mono_us();
                     next = message.offset() + 1;
                     let copied = record::copy(&message);
-                    let position = KafkaPosition { partition: window.partition, offset: message.offset() };
-                    let record::CopiedRecord { message, malformed, produced, .. } = copied;
-                    if !each(ReplayRecord { position, message, malformed, produced }) || next >= window.to {
+                    let position = KafkaPosition {
+                        partition: window.partition,
+                        offset: message.offset(),
+                    };
+                    let record::CopiedRecord {
+                        message,
+                        malformed,
+                        produced,
+                        ..
+                    } = copied;
+                    if !each(ReplayRecord {
+                        position,
+                        message,
+                        malformed,
+                        produced,
+                    }) || next >= window.to
+                    {
                         return Ok(());
                     }
                 }
                 Some(Err(KafkaError::PartitionEOF(_))) => return Ok(()),
                 Some(Err(error)) => match error.rdkafka_error_code() {
-                    Some(RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange) => {
-                        return Err(RereadError::Cut { partition: window.partition, offset: next });
+                    Some(
+                        RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange,
+                    ) => {
+                        return Err(RereadError::Cut {
+                            partition: window.partition,
+                            offset: next,
+                        });
                     }
-                    Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic) => {
+                    Some(
+                        RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic,
+                    ) => {
                         return Err(RereadError::Gone(self.topic.clone()));
                     }
                     Some(RDKafkaErrorCode::TopicAuthorizationFailed) => {
-                        return Err(RereadError::Broker(format!("topic {} may not be read", self.topic)));
+                        return Err(RereadError::Broker(format!(
+                            "topic {} may not be read",
+                            self.topic
+                        )));
                     }
                     // The client library connects again by itself.
                     _ => {}
@@ -212,7 +257,10 @@ impl WindowReader {
         for _ in 0..EVENT_POLLS {
             drop(self.consumer.poll(EVENT_TIMEOUT));
         }
-        RereadError::Broker(format!("kafka cannot be used: {}", self.consumer.context().0.explain(what)))
+        RereadError::Broker(format!(
+            "kafka cannot be used: {}",
+            self.consumer.context().0.explain(what)
+        ))
     }
 }
 

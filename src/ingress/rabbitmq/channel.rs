@@ -16,7 +16,8 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use crate::broker::rabbitmq::{
-    AmqpFault, FaultKind, LiveConnection, from_amqp, look_for_queue, short_name, unreadable_reason, within,
+    AmqpFault, FaultKind, LiveConnection, from_amqp, look_for_queue, short_name, unreadable_reason,
+    within,
 };
 use crate::domain::{Flags, Header, HeaderValue, Message, Origin, UnixMs};
 use crate::ingress::Feed;
@@ -64,14 +65,28 @@ pub(super) enum ReadExit {
 
 impl Subscription {
     /// Opens a channel for a queue, which must be there.
-    pub(super) async fn open(live: &LiveConnection, queue: &str, prefetch: u16) -> Result<Self, AmqpFault> {
+    pub(super) async fn open(
+        live: &LiveConnection,
+        queue: &str,
+        prefetch: u16,
+    ) -> Result<Self, AmqpFault> {
         let channel = live.channel().await?;
         look_for_queue(&channel, queue).await?;
-        within("basic.qos", channel.basic_qos(prefetch, BasicQosOptions::default())).await?;
+        within(
+            "basic.qos",
+            channel.basic_qos(prefetch, BasicQosOptions::default()),
+        )
+        .await?;
         let queue = short_name(queue)?;
         let prefetch = prefetch.into();
         let has_warned = AtomicBool::new(false);
-        Ok(Self { channel, queue, prefetch, ledger: Ledger::new(), has_warned })
+        Ok(Self {
+            channel,
+            queue,
+            prefetch,
+            ledger: Ledger::new(),
+            has_warned,
+        })
     }
 
     /// The ledger of the deliveries that are not resolved.
@@ -84,7 +99,12 @@ impl Subscription {
         let tag = ShortString::try_new(tag).unwrap_or_default();
         let options = BasicConsumeOptions::default();
         let arguments = FieldTable::default();
-        within("basic.consume", self.channel.basic_consume(self.queue.clone(), tag, options, arguments)).await
+        within(
+            "basic.consume",
+            self.channel
+                .basic_consume(self.queue.clone(), tag, options, arguments),
+        )
+        .await
     }
 
     /// Reads and acknowledges until the process drains, the deliveries must go back, or the channel is lost
@@ -138,7 +158,11 @@ impl Subscription {
                     }
                 }
                 let full = end.is_some() || batch.len() == MAX_BATCH;
-                next = if full { None } else { consumer.next().now_or_never() };
+                next = if full {
+                    None
+                } else {
+                    consumer.next().now_or_never()
+                };
             }
             pace.note(batch.len(), Instant::now());
             while !batch.is_empty() {
@@ -162,7 +186,10 @@ impl Subscription {
         while self.channel.status().connected() {
             tick(CHANNEL_CHECK_INTERVAL).await;
         }
-        AmqpFault::new(FaultKind::Lost, "the channel was lost while its deliveries waited")
+        AmqpFault::new(
+            FaultKind::Lost,
+            "the channel was lost while its deliveries waited",
+        )
     }
 
     fn enter(&self, amqp: AmqpDelivery) -> Delivery {
@@ -178,7 +205,11 @@ impl Subscription {
         Delivery {
             malformed,
             produced: properties.timestamp.and_then(produced),
-            flags: if amqp.redelivered { flags.with(Flags::SOURCE_REDELIVERY) } else { flags },
+            flags: if amqp.redelivered {
+                flags.with(Flags::SOURCE_REDELIVERY)
+            } else {
+                flags
+            },
             position: None,
             receipt,
             message: Message {
@@ -194,7 +225,10 @@ impl Subscription {
     /// Warns once a subscription that the broker delivers a message for the tenth time or more. A quorum queue
     /// with a delivery limit drops or dead-letters it a few deliveries later.
     fn warn_of_redeliveries(&self, headers: &[Header]) {
-        let count = headers.iter().find(|h| h.name.as_str() == DELIVERY_COUNT).and_then(|h| whole(&h.value));
+        let count = headers
+            .iter()
+            .find(|h| h.name.as_str() == DELIVERY_COUNT)
+            .and_then(|h| whole(&h.value));
         if let Some(count) = count.filter(|count| *count >= MANY_DELIVERIES)
             && !self.has_warned.swap(true, Ordering::Relaxed)
         {
@@ -227,13 +261,21 @@ impl Subscription {
     /// Sends rejections one by one, then acknowledges the rest of the prefix at once. The acknowledged tag must
     /// not be a rejected one.
     async fn send_answers(&self) -> Result<(), AmqpFault> {
-        let Some(released) = self.ledger.release() else { return Ok(()) };
+        let Some(released) = self.ledger.release() else {
+            return Ok(());
+        };
         for tag in released.rejected {
-            let reject = self.channel.basic_reject(tag as u64, BasicRejectOptions { requeue: false });
+            let reject = self
+                .channel
+                .basic_reject(tag as u64, BasicRejectOptions { requeue: false });
             within("basic.reject", reject).await?;
         }
-        let Some(tag) = released.safe else { return Ok(()) };
-        let ack = self.channel.basic_ack(tag as u64, BasicAckOptions { multiple: true });
+        let Some(tag) = released.safe else {
+            return Ok(());
+        };
+        let ack = self
+            .channel
+            .basic_ack(tag as u64, BasicAckOptions { multiple: true });
         within("basic.ack", ack).await
     }
 
@@ -246,7 +288,9 @@ impl Subscription {
         shutdown: &Shutdown,
     ) -> Result<(), AmqpFault> {
         let in_order = async {
-            let cancel = self.channel.basic_cancel(consumer.tag(), BasicCancelOptions::default());
+            let cancel = self
+                .channel
+                .basic_cancel(consumer.tag(), BasicCancelOptions::default());
             within("basic.cancel", cancel).await?;
             loop {
                 self.acknowledge().await;
@@ -282,7 +326,10 @@ struct LastBatch {
 
 impl ArrivalPace {
     fn new(prefetch: usize) -> Self {
-        Self { prefetch, last: None }
+        Self {
+            prefetch,
+            last: None,
+        }
     }
 
     /// Reports, when a first message has come, whether to gather more: the message followed the last batch
@@ -296,7 +343,10 @@ impl ArrivalPace {
     }
 
     fn note(&mut self, messages: usize, now: Instant) {
-        self.last = Some(LastBatch { messages, completed: now });
+        self.last = Some(LastBatch {
+            messages,
+            completed: now,
+        });
     }
 }
 
@@ -316,7 +366,11 @@ fn whole(value: &HeaderValue) -> Option<i64> {
 
 /// The end of the second in which a message says it was produced.
 fn produced(seconds: u64) -> Option<UnixMs> {
-    i64::try_from(seconds).ok()?.checked_mul(1000)?.checked_add(999).map(UnixMs)
+    i64::try_from(seconds)
+        .ok()?
+        .checked_mul(1000)?
+        .checked_add(999)
+        .map(UnixMs)
 }
 
 #[cfg(test)]
@@ -334,7 +388,10 @@ mod tests {
         pace.note(125, start);
         assert!(pace.is_gathering(start));
         pace.note(126, start);
-        assert!(!pace.is_gathering(start), "four times as many are all that the queue lends");
+        assert!(
+            !pace.is_gathering(start),
+            "four times as many are all that the queue lends"
+        );
         let mut few = ArrivalPace::new(MIN_GATHER_PREFETCH - 1);
         few.note(1, start);
         assert!(!few.is_gathering(start));

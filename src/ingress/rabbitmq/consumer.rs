@@ -55,7 +55,10 @@ enum SubscriptionExit {
 
 impl<S: Sink> QueueConsumer<S> {
     pub(super) fn new(setup: QueueSetup<S>) -> Self {
-        Self { setup, trouble: None }
+        Self {
+            setup,
+            trouble: None,
+        }
     }
 
     /// Runs until the process drains.
@@ -81,7 +84,11 @@ impl<S: Sink> QueueConsumer<S> {
             };
             failures += 1;
             self.troubled(&fault);
-            let backoff = if fault.kind == FaultKind::Lost { Backoff::BROKER } else { Backoff::CLIENT };
+            let backoff = if fault.kind == FaultKind::Lost {
+                Backoff::BROKER
+            } else {
+                Backoff::CLIENT
+            };
             tokio::select! {
                 biased;
                 () = self.setup.shutdown.draining() => return,
@@ -92,14 +99,24 @@ impl<S: Sink> QueueConsumer<S> {
 
     /// Runs one subscription.
     async fn subscribe(&mut self, live: &LiveConnection) -> SubscriptionExit {
-        let QueueSetup { route, queue, prefetch, shutdown, .. } = &self.setup;
+        let QueueSetup {
+            route,
+            queue,
+            prefetch,
+            shutdown,
+            ..
+        } = &self.setup;
         let name = format!("rabbitmq/{}/{queue}", self.setup.broker.name());
         let begin = async {
             // `None`: shutting down began during the wait for the store.
-            let Some(feed) = self.setup.sink.open(route, name).await else { return Ok(None) };
+            let Some(feed) = self.setup.sink.open(route, name).await else {
+                return Ok(None);
+            };
             feed.until_ready().await;
             let subscription = Subscription::open(live, queue, *prefetch).await?;
-            let consumer = subscription.consume(&format!("postdate.{}", route.name)).await?;
+            let consumer = subscription
+                .consume(&format!("postdate.{}", route.name))
+                .await?;
             Ok(Some((subscription, feed, consumer)))
         };
         let begun = tokio::select! {
@@ -147,7 +164,12 @@ impl<S: Sink> QueueConsumer<S> {
         mut consumer: lapin::Consumer,
         mut feed: S::Feed,
     ) -> SubscriptionExit {
-        let QueueSetup { route, queue, shutdown, .. } = &self.setup;
+        let QueueSetup {
+            route,
+            queue,
+            shutdown,
+            ..
+        } = &self.setup;
         let end = match subscription.read(&mut consumer, &mut feed, shutdown).await {
             Ok(end) => end,
             Err(fault) => return SubscriptionExit::Lost(fault),

@@ -58,13 +58,20 @@ pub fn start<S: Sink>(
     let task = format!("ingress:rabbitmq:{}", broker.name());
     let shared = broker.open(ROLE, &task, dependencies.tasks, dependencies.shutdown);
     for route in routes {
-        let Endpoint::Rabbitmq { connection, queue, prefetch: wanted } = &route.from else {
+        let Endpoint::Rabbitmq {
+            connection,
+            queue,
+            prefetch: wanted,
+        } = &route.from
+        else {
             continue;
         };
         if connection != broker.name() {
             continue;
         }
-        let prefetch = dependencies.allocation.prefetch(*wanted, route.policy.max_size);
+        let prefetch = dependencies
+            .allocation
+            .prefetch(*wanted, route.policy.max_size);
         if prefetch < *wanted {
             let max_size = route.policy.max_size;
             info!(route = %route.name, queue, prefetch, wanted, max_size, "prefetch is lowered to what fits into memory if each message is as large as max_size; a smaller max_size allows more");
@@ -79,6 +86,8 @@ pub fn start<S: Sink>(
             metrics: dependencies.metrics.route(&route.name).cloned(),
             shutdown: dependencies.shutdown.clone(),
         });
-        dependencies.tasks.spawn(&format!("{task}:{}", route.name), consumer.run());
+        dependencies
+            .tasks
+            .spawn(&format!("{task}:{}", route.name), consumer.run());
     }
 }

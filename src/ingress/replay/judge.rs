@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use super::stored::content_of;
-use crate::domain::{InvalidReason, KafkaPosition, Message, OnInvalid, Origin, Route, Target, Text, UnixMs};
+use crate::domain::{
+    InvalidReason, KafkaPosition, Message, OnInvalid, Origin, Route, Target, Text, UnixMs,
+};
 use crate::ingress::admit::{Admitted, admit};
 use crate::ingress::jitter::SourceJitter;
 
@@ -78,7 +80,11 @@ impl RecordJudge {
     /// A judge of one partition. `source` is the name under which the ingress reads the partition: it decides
     /// placement and jitter. `now` is the time at which the replay began.
     pub fn new(route: &Arc<Route>, source: &str, now: UnixMs) -> Self {
-        Self { route: route.clone(), jitter: SourceJitter::new(route, source), now }
+        Self {
+            route: route.clone(),
+            jitter: SourceJitter::new(route, source),
+            now,
+        }
     }
 
     /// Judges a record by the present rules of the route, and by the time at which it came: its own timestamp
@@ -86,35 +92,77 @@ impl RecordJudge {
     pub fn judge(&mut self, record: ReplayRecord) -> JudgedRecord {
         let Self { route, jitter, now } = self;
         let now = *now;
-        let ReplayRecord { position, message, malformed, produced } = record;
+        let ReplayRecord {
+            position,
+            message,
+            malformed,
+            produced,
+        } = record;
         let arrival = produced.filter(|at| *at <= now).unwrap_or(now);
         let unreadable = malformed.is_some();
-        let (request, message, target) = match admit(message, malformed, produced, route, arrival.into()) {
-            Admitted::PassThrough { message, .. } => (RecordRequest::Passing, message, None),
-            Admitted::Delayed { due, id, target, message } => {
-                let due = jitter.apply(due, id.as_ref(), Some(position));
-                (RecordRequest::Delayed { id, due }, message, Some(target))
-            }
-            Admitted::Cancel { id } => (RecordRequest::Cancel { id }, nothing(), None),
-            Admitted::Reschedule { id, due, target, message } => {
-                let due = jitter.apply(due, Some(&id), Some(position));
-                (RecordRequest::Reschedule { id, due }, message, Some(target))
-            }
-            Admitted::Invalid { reason, error, message } => {
-                let kept = match route.policy.on_invalid {
-                    OnInvalid::DeadLetter => true,
-                    OnInvalid::PassThrough => unreadable,
-                    OnInvalid::Drop => false,
-                };
-                (RecordRequest::Invalid { reason, error, unreadable, kept }, message, None)
-            }
-        };
+        let (request, message, target) =
+            match admit(message, malformed, produced, route, arrival.into()) {
+                Admitted::PassThrough { message, .. } => (RecordRequest::Passing, message, None),
+                Admitted::Delayed {
+                    due,
+                    id,
+                    target,
+                    message,
+                } => {
+                    let due = jitter.apply(due, id.as_ref(), Some(position));
+                    (RecordRequest::Delayed { id, due }, message, Some(target))
+                }
+                Admitted::Cancel { id } => (RecordRequest::Cancel { id }, nothing(), None),
+                Admitted::Reschedule {
+                    id,
+                    due,
+                    target,
+                    message,
+                } => {
+                    let due = jitter.apply(due, Some(&id), Some(position));
+                    (RecordRequest::Reschedule { id, due }, message, Some(target))
+                }
+                Admitted::Invalid {
+                    reason,
+                    error,
+                    message,
+                } => {
+                    let kept = match route.policy.on_invalid {
+                        OnInvalid::DeadLetter => true,
+                        OnInvalid::PassThrough => unreadable,
+                        OnInvalid::Drop => false,
+                    };
+                    (
+                        RecordRequest::Invalid {
+                            reason,
+                            error,
+                            unreadable,
+                            kept,
+                        },
+                        message,
+                        None,
+                    )
+                }
+            };
         let content = content_of(&message, route);
-        JudgedRecord { position, at: produced.map(|at| at.min(now)), request, content, message, target }
+        JudgedRecord {
+            position,
+            at: produced.map(|at| at.min(now)),
+            request,
+            content,
+            message,
+            target,
+        }
     }
 }
 
 /// An empty message: nobody needs the content of a cancel.
 fn nothing() -> Message {
-    Message { origin: Origin::Kafka, key: None, body: None, headers: Vec::new(), properties: None }
+    Message {
+        origin: Origin::Kafka,
+        key: None,
+        body: None,
+        headers: Vec::new(),
+        properties: None,
+    }
 }

@@ -170,7 +170,14 @@ impl<'a> ReplayPlanner<'a> {
             stored.name != 0 && stored.offset < from && stored.standing != ScannedState::Ended
         });
         let names = before.map(|stored| {
-            (stored.name, LatestOfName { offset: stored.offset, due: stored.due, there: Some(stored.due) })
+            (
+                stored.name,
+                LatestOfName {
+                    offset: stored.offset,
+                    due: stored.due,
+                    there: Some(stored.due),
+                },
+            )
         });
         Self {
             bounds,
@@ -191,9 +198,8 @@ impl<'a> ReplayPlanner<'a> {
         self.tally.read += 1;
         self.clock = self.clock.max(record.at.unwrap_or(self.bounds.now));
         let (name, due) = match &record.request {
-            RecordRequest::Delayed { id: Some(id), due } | RecordRequest::Reschedule { id, due } => {
-                (id, Some(*due))
-            }
+            RecordRequest::Delayed { id: Some(id), due }
+            | RecordRequest::Reschedule { id, due } => (id, Some(*due)),
             RecordRequest::Cancel { id } => (id, None),
             _ => return self.nameless(record),
         };
@@ -233,8 +239,14 @@ impl<'a> ReplayPlanner<'a> {
             }
             // The store gave it the name, so by now it is the one message of that name.
             self.drop_step(last.filter(|last| last.due > self.clock));
-            self.names
-                .insert(name, LatestOfName { offset: record.position.offset, due, there: Some(stored.due) });
+            self.names.insert(
+                name,
+                LatestOfName {
+                    offset: record.position.offset,
+                    due,
+                    there: Some(stored.due),
+                },
+            );
             return;
         }
         let mut instead_of = None;
@@ -250,8 +262,22 @@ impl<'a> ReplayPlanner<'a> {
                 _ => {}
             }
         }
-        self.plan(record, ReplayStep::Store { due, named: true, instead_of });
-        self.names.insert(name, LatestOfName { offset: record.position.offset, due, there: None });
+        self.plan(
+            record,
+            ReplayStep::Store {
+                due,
+                named: true,
+                instead_of,
+            },
+        );
+        self.names.insert(
+            name,
+            LatestOfName {
+                offset: record.position.offset,
+                due,
+                there: None,
+            },
+        );
     }
 
     /// Plans a cancel. A cancel that came too late counts all the same: nobody waits for a message that was
@@ -259,23 +285,42 @@ impl<'a> ReplayPlanner<'a> {
     fn cancel(&mut self, name: u128, record: &JudgedRecord) {
         let last = self.names.remove(&name);
         self.drop_step(last);
-        if let Some(LatestOfName { offset, there: Some(_), .. }) = last {
+        if let Some(LatestOfName {
+            offset,
+            there: Some(_),
+            ..
+        }) = last
+        {
             self.plan(record, ReplayStep::Cancel { of: offset });
         }
     }
 
     fn reschedule(&mut self, name: u128, due: UnixMs, record: &JudgedRecord) {
-        let Some(last) = self.names.get(&name).copied().filter(|last| last.due > self.clock) else {
+        let Some(last) = self
+            .names
+            .get(&name)
+            .copied()
+            .filter(|last| last.due > self.clock)
+        else {
             // The command becomes a message, as it did then.
             return self.store(name, due, record);
         };
         let own = self.stored.find(record.position, record.content);
-        let own = own.filter(|stored| stored.standing != ScannedState::Ended).map(|_| record.position.offset);
+        let own = own
+            .filter(|stored| stored.standing != ScannedState::Ended)
+            .map(|_| record.position.offset);
         let mut moved = LatestOfName { due, ..last };
         match last.there {
             None => {
-                if let Some(PlannedStep { step: ReplayStep::Store { due: at, instead_of, .. }, .. }) =
-                    self.steps.get_mut(&last.offset)
+                if let Some(PlannedStep {
+                    step:
+                        ReplayStep::Store {
+                            due: at,
+                            instead_of,
+                            ..
+                        },
+                    ..
+                }) = self.steps.get_mut(&last.offset)
                 {
                     *at = due;
                     // The store had lost the message by then, and took the command for a message.
@@ -284,7 +329,13 @@ impl<'a> ReplayPlanner<'a> {
             }
             Some(there) if !self.is_unmoved(there, last.due, due) => {}
             Some(_) => {
-                self.plan(record, ReplayStep::Reschedule { of: last.offset, due });
+                self.plan(
+                    record,
+                    ReplayStep::Reschedule {
+                        of: last.offset,
+                        due,
+                    },
+                );
                 moved.there = Some(due);
             }
         }
@@ -295,23 +346,44 @@ impl<'a> ReplayPlanner<'a> {
     /// commanded one nor one that somebody gave it since.
     fn is_unmoved(&self, there: UnixMs, before: UnixMs, commanded: UnixMs) -> bool {
         let to = |at: UnixMs| there.since(at).abs();
-        if self.exact { there == before } else { to(before) < to(commanded) }
+        if self.exact {
+            there == before
+        } else {
+            to(before) < to(commanded)
+        }
     }
 
     /// Drops the step of a message that is to be stored.
     fn drop_step(&mut self, last: Option<LatestOfName>) {
-        if let Some(LatestOfName { offset, there: None, .. }) = last {
+        if let Some(LatestOfName {
+            offset,
+            there: None,
+            ..
+        }) = last
+        {
             self.steps.remove(&offset);
         }
     }
 
     fn plan(&mut self, record: &JudgedRecord, step: ReplayStep) {
-        self.steps.insert(record.position.offset, PlannedStep { step, at: record.at });
+        self.steps.insert(
+            record.position.offset,
+            PlannedStep {
+                step,
+                at: record.at,
+            },
+        );
     }
 
     /// Ends the plan.
     pub fn finish(self) -> ReplayPlan {
-        let Self { bounds, steps: planned, mut tally, named, .. } = self;
+        let Self {
+            bounds,
+            steps: planned,
+            mut tally,
+            named,
+            ..
+        } = self;
         tally.settled = named - planned.len() as u64;
         let mut steps = HashMap::with_capacity(planned.len());
         for (offset, PlannedStep { mut step, at }) in planned {
@@ -337,7 +409,11 @@ impl<'a> ReplayPlanner<'a> {
             steps.insert(offset, step);
         }
         steps.shrink_to_fit();
-        ReplayPlan { bounds, steps, tally }
+        ReplayPlan {
+            bounds,
+            steps,
+            tally,
+        }
     }
 }
 
@@ -360,7 +436,11 @@ fn judge(
     stored: &StoredRecords,
 ) -> Result<ReplayStep, SkipReason> {
     let step = match &record.request {
-        RecordRequest::Delayed { due, .. } => ReplayStep::Store { due: *due, named: false, instead_of: None },
+        RecordRequest::Delayed { due, .. } => ReplayStep::Store {
+            due: *due,
+            named: false,
+            instead_of: None,
+        },
         RecordRequest::Invalid { kept: true, .. } => ReplayStep::DeadLetter,
         _ => return Err(SkipReason::Passing),
     };
@@ -371,13 +451,17 @@ fn judge(
         return Err(SkipReason::Later);
     }
     match step {
-        ReplayStep::Store { due, .. } if is_before(due, record.at, bounds) => Err(SkipReason::Before),
+        ReplayStep::Store { due, .. } if is_before(due, record.at, bounds) => {
+            Err(SkipReason::Before)
+        }
         step => Ok(step),
     }
 }
 
 fn is_later(at: Option<UnixMs>, bounds: &ReplayBounds) -> bool {
-    bounds.until.is_some_and(|until| at.is_some_and(|at| at > until))
+    bounds
+        .until
+        .is_some_and(|until| at.is_some_and(|at| at > until))
 }
 
 /// Reports whether a message came and fell due before `due_after`.

@@ -36,7 +36,9 @@ pub struct StoredRecords {
 impl StoredRecordsBuilder {
     /// Adds a message of the store.
     pub fn add(&mut self, entry: &Entry, standing: ScannedState, route: &Route) {
-        let Some(KafkaPosition { partition, offset }) = entry.position else { return };
+        let Some(KafkaPosition { partition, offset }) = entry.position else {
+            return;
+        };
         let named = entry.id.as_ref().filter(|_| entry.flags.has(Flags::NAMED));
         let whole = !entry.flags.has(Flags::LEFT_OUT);
         self.0.entry(partition).or_default().push(StoredRecord {
@@ -53,7 +55,9 @@ impl StoredRecordsBuilder {
     pub fn finish(self) -> StoredRecords {
         let mut by_partition = self.0;
         for records in by_partition.values_mut() {
-            records.sort_unstable_by_key(|stored| (stored.offset, stored.content, Reverse(stored.standing)));
+            records.sort_unstable_by_key(|stored| {
+                (stored.offset, stored.content, Reverse(stored.standing))
+            });
             records.dedup_by_key(|stored| (stored.offset, stored.content));
             records.shrink_to_fit();
         }
@@ -81,7 +85,9 @@ impl StoredRecords {
         let KafkaPosition { partition, offset } = position;
         let records = self.of(partition);
         let first = records.partition_point(|stored| stored.offset < offset);
-        let there = records[first..].iter().take_while(|stored| stored.offset == offset);
+        let there = records[first..]
+            .iter()
+            .take_while(|stored| stored.offset == offset);
         there
             .filter(|stored| stored.content.is_none_or(|c| c == content))
             .max_by_key(|stored| stored.standing)
@@ -95,13 +101,18 @@ impl StoredRecords {
 pub(super) fn content_of(message: &Message, route: &Route) -> u32 {
     let mut hash = Xxh3::new();
     let mut put = |part: Option<&[u8]>| {
-        hash.update(&part.map_or(u64::MAX, |bytes| bytes.len() as u64).to_le_bytes());
+        hash.update(
+            &part
+                .map_or(u64::MAX, |bytes| bytes.len() as u64)
+                .to_le_bytes(),
+        );
         hash.update(part.unwrap_or_default());
     };
     put(message.key.as_deref());
     put(message.body.as_deref());
-    let is_kept =
-        |header: &&Header| !is_delay_header(header, route) && !is_context_header(header.name.as_str());
+    let is_kept = |header: &&Header| {
+        !is_delay_header(header, route) && !is_context_header(header.name.as_str())
+    };
     for header in message.headers.iter().filter(is_kept) {
         put(Some(header.name.bytes()));
         match &header.value {

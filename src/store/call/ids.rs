@@ -13,11 +13,18 @@ pub(in crate::store) struct Ids {
 
 impl Ids {
     pub(in crate::store) fn new() -> Self {
-        Self { nonce: base36(fastrand::u64(..1 << 52)), next: AtomicU64::new(1) }
+        Self {
+            nonce: base36(fastrand::u64(..1 << 52)),
+            next: AtomicU64::new(1),
+        }
     }
 
     /// A new name: `nonce.counter`.
     pub(in crate::store) fn unique(&self) -> String {
-        format!("{}.{}", self.nonce, base36(self.next.fetch_add(1, Ordering::Relaxed)))
+        format!(
+            "{}.{}",
+            self.nonce,
+            base36(self.next.fetch_add(1, Ordering::Relaxed))
+        )
     }
 }

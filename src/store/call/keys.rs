@@ -10,8 +10,8 @@ use crate::store::{BundleId, DeadId};
 /// Names of the keys that every script gets, in the order of `prelude.lua`. `shelves` is the key that orders
 /// the due sets of a route.
 const FIXED_NAMES: [&str; 12] = [
-    "idx", "claims", "tokens", "gone", "done", "expiries", "opened", "names", "counts", "calls", "heads",
-    "shelves",
+    "idx", "claims", "tokens", "gone", "done", "expiries", "opened", "names", "counts", "calls",
+    "heads", "shelves",
 ];
 
 #[derive(Clone, Debug)]
@@ -21,7 +21,9 @@ pub(in crate::store) struct Keys {
 
 impl Keys {
     pub(in crate::store) fn new(prefix: &str) -> Self {
-        Self { prefix: prefix.to_owned() }
+        Self {
+            prefix: prefix.to_owned(),
+        }
     }
 
     /// Hash that describes the store: its format and its number of partitions.
@@ -67,7 +69,11 @@ impl Keys {
     /// The key that a shared key of a wrong type is moved to, in the same slot.
     pub(in crate::store) fn quarantined(&self, name: &str, key: &str, now: UnixMs) -> String {
         // The hash tag is that of the key, or the whole key, so that the slot stays the same.
-        let tag = if key.contains("{members}") { "members" } else { key };
+        let tag = if key.contains("{members}") {
+            "members"
+        } else {
+            key
+        };
         format!("{}:quarantine:{{{tag}}}:{name}:{now}", self.prefix)
     }
 

@@ -14,7 +14,10 @@ pub(in crate::store) fn name_key(route: &RouteName, id: &Text) -> String {
 
 /// The blob that is kept of a dead letter.
 pub(in crate::store) fn dead_blob(dead_letter: &DeadLetter) -> Bytes {
-    dead_letter.raw.clone().unwrap_or_else(|| encode(&dead_letter.bundle))
+    dead_letter
+        .raw
+        .clone()
+        .unwrap_or_else(|| encode(&dead_letter.bundle))
 }
 
 /// A new id for a dead letter. Route and reason can be read from it without the body.

@@ -82,7 +82,10 @@ pub(in crate::store) struct Rollbacks {
 
 impl Rollbacks {
     pub(in crate::store) fn new() -> Self {
-        Self { times: AtomicU64::new(0), logged_us: AtomicI64::new(i64::MIN) }
+        Self {
+            times: AtomicU64::new(0),
+            logged_us: AtomicI64::new(i64::MIN),
+        }
     }
 
     pub(in crate::store) fn times(&self) -> u64 {
@@ -148,7 +151,10 @@ impl NumberedCalls {
     }
 
     pub(in crate::store) async fn turn(&self, p: Partition) -> CallTurn<'_> {
-        CallTurn { calls: self, numbers: self.numbers[usize::from(p.0)].lock().await }
+        CallTurn {
+            calls: self,
+            numbers: self.numbers[usize::from(p.0)].lock().await,
+        }
     }
 
     pub(in crate::store) fn link(&self) -> &StoreLink {
@@ -157,7 +163,11 @@ impl NumberedCalls {
 
     /// Makes one call and sends it again under its number until it is answered. A call dropped in the middle
     /// may or may not have been applied. A later call of this caller overtakes it.
-    pub(in crate::store) async fn run(&self, p: Partition, call: ScriptCall) -> Result<Value, StoreError> {
+    pub(in crate::store) async fn run(
+        &self,
+        p: Partition,
+        call: ScriptCall,
+    ) -> Result<Value, StoreError> {
         self.turn(p).await.run(p, call).await
     }
 
@@ -168,7 +178,9 @@ impl NumberedCalls {
         call: &ScriptCall,
     ) -> Result<Value, StoreError> {
         let connected = self.link.reach(Keys::slot(p)).await?;
-        self.once(&connected, p, call, &[]).await.map(|reply| reply.answer)
+        self.once(&connected, p, call, &[])
+            .await
+            .map(|reply| reply.answer)
     }
 
     async fn attempt(
@@ -198,7 +210,9 @@ impl NumberedCalls {
     ) -> Result<ScriptReply, StoreError> {
         let sent = self.clock.sending(connected.clock);
         let started = self.clock.local().mono_us();
-        let value = send(connected, call, head).await.map_err(|e| self.link.judge(connected, &e))?;
+        let value = send(connected, call, head)
+            .await
+            .map_err(|e| self.link.judge(connected, &e))?;
         // A master that was replaced while it was away may answer for a while.
         self.link.still_counts(connected)?;
         let reply = ScriptReply::read(value)?;
@@ -235,9 +249,16 @@ impl CallTurn<'_> {
     ) -> Result<Value, StoreError> {
         self.numbers.next += 1;
         let quiet_us = self.calls.clock.local().mono_us() - self.numbers.answered_us;
-        let answered = if quiet_us < INSIST_US { self.numbers.answered } else { 0 };
-        let head: [ScriptArg; 3] =
-            [self.calls.name.clone().into(), self.numbers.next.into(), answered.into()];
+        let answered = if quiet_us < INSIST_US {
+            self.numbers.answered
+        } else {
+            0
+        };
+        let head: [ScriptArg; 3] = [
+            self.calls.name.clone().into(),
+            self.numbers.next.into(),
+            answered.into(),
+        ];
         let mut failures = 0;
         let mut waiting = None;
         loop {
@@ -263,7 +284,10 @@ impl CallTurn<'_> {
                     *self.calls.last_failure.lock() = error.to_string();
                     waiting.get_or_insert_with(|| WaitingCall::new(&self.calls.waiting));
                     if failures == 1 && matches!(error, StoreError::Full(_)) {
-                        warn!(op = call.op, "redis is at maxmemory; ingress waits until memory is free");
+                        warn!(
+                            op = call.op,
+                            "redis is at maxmemory; ingress waits until memory is free"
+                        );
                     }
                     tracing::debug!(partition = p.0, op = call.op, %error, failures, "a call to the store failed; retrying");
                     tokio::time::sleep(Backoff::CLIENT.wait(failures)).await;
@@ -282,21 +306,33 @@ async fn send(connected: &Connected, call: &ScriptCall, head: &[ScriptArg]) -> R
     let value = transact(&mut connection, call, &evalsha).await;
     match value {
         Err(error) if error.code() == Some("NOSCRIPT") => {
-            call.script.prepare_invoke().load_async(&mut connection).await?;
+            call.script
+                .prepare_invoke()
+                .load_async(&mut connection)
+                .await?;
             transact(&mut connection, call, &evalsha).await
         }
         other => other,
     }
 }
 
-async fn transact(connection: &mut RedisWire, call: &ScriptCall, evalsha: &Cmd) -> RedisResult<Value> {
+async fn transact(
+    connection: &mut RedisWire,
+    call: &ScriptCall,
+    evalsha: &Cmd,
+) -> RedisResult<Value> {
     if call.blobs.is_empty() {
         return evalsha.query_async(connection).await;
     }
     let mut pipe = redis::Pipeline::with_capacity(call.blobs.len() + 1);
     pipe.atomic().ignore_errors();
     for (key, blob) in &call.blobs {
-        pipe.cmd("SET").arg(key).arg(&blob[..]).arg("NX").arg("EX").arg(ORPHAN_SECONDS);
+        pipe.cmd("SET")
+            .arg(key)
+            .arg(&blob[..])
+            .arg("NX")
+            .arg("EX")
+            .arg(ORPHAN_SECONDS);
     }
     pipe.add_command(evalsha.clone());
     // The last element is the script's own answer. EXEC succeeds whatever the script says.

@@ -16,11 +16,17 @@ pub(in crate::store) struct ScriptReply {
 
 impl ScriptReply {
     pub(in crate::store) fn read(value: Value) -> Result<Self, StoreError> {
-        let Value::Array(parts) = value else { return Err(shape("a script's answer")) };
+        let Value::Array(parts) = value else {
+            return Err(shape("a script's answer"));
+        };
         let [seconds, micros, rolled_back, answer] =
             <[Value; 4]>::try_from(parts).map_err(|_| shape("a script's answer"))?;
         let time_us = integer(&seconds)? * 1_000_000 + integer(&micros)?;
-        Ok(Self { time_us, rolled_back: integer(&rolled_back)? == 1, answer })
+        Ok(Self {
+            time_us,
+            rolled_back: integer(&rolled_back)? == 1,
+            answer,
+        })
     }
 }
 
@@ -42,7 +48,10 @@ pub(in crate::store) fn integer(value: &Value) -> Result<i64, StoreError> {
         Value::Int(n) => Ok(*n),
         Value::BulkString(bytes) => {
             // Redis writes scores as `1.79e12` only beyond 2^53. These scores are whole milliseconds.
-            std::str::from_utf8(bytes).ok().and_then(|t| t.parse().ok()).ok_or_else(|| shape("a number"))
+            std::str::from_utf8(bytes)
+                .ok()
+                .and_then(|t| t.parse().ok())
+                .ok_or_else(|| shape("a number"))
         }
         _ => Err(shape("a number")),
     }

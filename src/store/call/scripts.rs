@@ -107,14 +107,16 @@ mod shifted {
     pub(in crate::store) fn text(script: &str) -> Script {
         let script = crate::mutants::script(script);
         if let Some(key) = KEY.get() {
-            let shift = format!("time[1] = time[1] + (tonumber(redis.call('GET', '{key}') or '0'))");
+            let shift =
+                format!("time[1] = time[1] + (tonumber(redis.call('GET', '{key}') or '0'))");
             return Script::new(&script.replace(CLOCK_LINE, &format!("{CLOCK_LINE}{shift}\n")));
         }
         match SECONDS.load(Ordering::Acquire) {
             0 => Script::new(&script),
-            by => {
-                Script::new(&script.replace(CLOCK_LINE, &format!("{CLOCK_LINE}time[1] = time[1] + {by}\n")))
-            }
+            by => Script::new(&script.replace(
+                CLOCK_LINE,
+                &format!("{CLOCK_LINE}time[1] = time[1] + {by}\n"),
+            )),
         }
     }
 
@@ -122,14 +124,18 @@ mod shifted {
     fn the_prelude_reads_the_clock_in_that_line_alone() {
         let prelude = include_str!("scripts/prelude.lua");
         assert_eq!(prelude.matches("'TIME'").count(), 1);
-        let most = format!("local BUNDLE_MESSAGES = {}\n", crate::domain::limits::BUNDLE_MESSAGES);
+        let most = format!(
+            "local BUNDLE_MESSAGES = {}\n",
+            crate::domain::limits::BUNDLE_MESSAGES
+        );
         assert!(prelude.contains(&most), "scripts know the same bound");
         assert!(prelude.contains(CLOCK_LINE));
     }
 }
 
 /// Stores bundles. Refused at `maxmemory`.
-pub(in crate::store) static WRITE: LazyLock<ScriptVariants> = LazyLock::new(|| versions!("write.lua"));
+pub(in crate::store) static WRITE: LazyLock<ScriptVariants> =
+    LazyLock::new(|| versions!("write.lua"));
 /// Runs `write.lua` for a call that stores nothing: a cancel frees memory.
 pub(in crate::store) static CANCEL: LazyLock<ScriptVariants> =
     LazyLock::new(|| versions!(allow_oom "write.lua"));
@@ -153,20 +159,27 @@ pub(in crate::store) static EXTEND: LazyLock<ScriptVariants> =
     LazyLock::new(|| versions!(allow_oom "extend.lua"));
 pub(in crate::store) static GIVE_BACK: LazyLock<ScriptVariants> =
     LazyLock::new(|| versions!(allow_oom "give_back.lua"));
-pub(in crate::store) static SWEEP: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "sweep.lua"));
-pub(in crate::store) static SCRUB: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "scrub.lua"));
+pub(in crate::store) static SWEEP: LazyLock<Script> =
+    LazyLock::new(|| script!(allow_oom "sweep.lua"));
+pub(in crate::store) static SCRUB: LazyLock<Script> =
+    LazyLock::new(|| script!(allow_oom "scrub.lua"));
 pub(in crate::store) static SCRUB_DEAD: LazyLock<Script> =
     LazyLock::new(|| script!(allow_oom "scrub_dead.lua"));
-pub(in crate::store) static QUARANTINE: LazyLock<Script> = LazyLock::new(|| script!(bare "quarantine.lua"));
-pub(in crate::store) static RECOUNT: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "recount.lua"));
+pub(in crate::store) static QUARANTINE: LazyLock<Script> =
+    LazyLock::new(|| script!(bare "quarantine.lua"));
+pub(in crate::store) static RECOUNT: LazyLock<Script> =
+    LazyLock::new(|| script!(allow_oom "recount.lua"));
 pub(in crate::store) static FIND: LazyLock<Script> = LazyLock::new(|| script!(bare "find.lua"));
-pub(in crate::store) static TAKE_TOKENS: LazyLock<Script> = LazyLock::new(|| script!(bare "take_tokens.lua"));
+pub(in crate::store) static TAKE_TOKENS: LazyLock<Script> =
+    LazyLock::new(|| script!(bare "take_tokens.lua"));
 pub(in crate::store) static FORGET_NAMES: LazyLock<Script> =
     LazyLock::new(|| script!(bare "forget_names.lua"));
-pub(in crate::store) static REDRIVE: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "redrive.lua"));
+pub(in crate::store) static REDRIVE: LazyLock<Script> =
+    LazyLock::new(|| script!(allow_oom "redrive.lua"));
 pub(in crate::store) static DROP_DEAD: LazyLock<Script> =
     LazyLock::new(|| script!(allow_oom "drop_dead.lua"));
-pub(in crate::store) static HEARTBEAT: LazyLock<Script> = LazyLock::new(|| script!(bare "heartbeat.lua"));
+pub(in crate::store) static HEARTBEAT: LazyLock<Script> =
+    LazyLock::new(|| script!(bare "heartbeat.lua"));
 /// Appends to a trail. Refused at `maxmemory`: a trail must not take the memory of messages.
 pub(in crate::store) static TRAIL: LazyLock<Script> =
     LazyLock::new(|| script!(refused_at_maxmemory "trail.lua"));

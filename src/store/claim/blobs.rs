@@ -47,7 +47,11 @@ impl BlobHead {
             let long = plain.heads.saturating_sub(plain.count * USUAL_HEAD_BYTES);
             plain.heads + long * OPENED_PER_BYTE + if with_bodies { plain.bodies } else { 0 }
         });
-        if mutants::is(Mutant::CompressedBudget) { self.len } else { self.len.max(opened) }
+        if mutants::is(Mutant::CompressedBudget) {
+            self.len
+        } else {
+            self.len.max(opened)
+        }
     }
 }
 
@@ -76,14 +80,20 @@ impl StoreLink {
         for keys in keys.chunks(STEP_BYTES / HEAD_BYTES) {
             let mut pipe = redis::Pipeline::with_capacity(2 * keys.len());
             for key in keys {
-                pipe.cmd("STRLEN").arg(key).cmd("GETRANGE").arg(key).arg(0).arg(HEAD_BYTES - 1);
+                pipe.cmd("STRLEN")
+                    .arg(key)
+                    .cmd("GETRANGE")
+                    .arg(key)
+                    .arg(0)
+                    .arg(HEAD_BYTES - 1);
             }
             let answers = self.ask_for(slot, pipe, keys.len() * HEAD_BYTES).await?;
             for pair in answers.chunks(2) {
                 measured.push(match pair {
-                    [Value::Int(len @ 1..), Value::BulkString(head)] => {
-                        Some(BlobHead { len: *len as usize, head: Bytes::copy_from_slice(head) })
-                    }
+                    [Value::Int(len @ 1..), Value::BulkString(head)] => Some(BlobHead {
+                        len: *len as usize,
+                        head: Bytes::copy_from_slice(head),
+                    }),
                     [Value::Int(_) | Value::Nil, _] => None,
                     _ => return Err(shape("the size of a blob")),
                 });
@@ -98,9 +108,17 @@ impl StoreLink {
         slot: Slot,
         blobs: &[(String, BlobHead)],
     ) -> Result<Vec<Option<Bytes>>, StoreError> {
-        let short = |(_, blob): &(String, BlobHead)| (blob.head.len() == blob.len).then(|| blob.head.clone());
+        let short = |(_, blob): &(String, BlobHead)| {
+            (blob.head.len() == blob.len).then(|| blob.head.clone())
+        };
         let mut contents: Vec<Option<Bytes>> = blobs.iter().map(short).collect();
-        let long = blobs.iter().map(|(_, blob)| if blob.len > blob.head.len() { blob.len } else { 0 });
+        let long = blobs.iter().map(|(_, blob)| {
+            if blob.len > blob.head.len() {
+                blob.len
+            } else {
+                0
+            }
+        });
         let mut parts = BytesMut::new();
         for step in steps(long) {
             let mut pipe = redis::Pipeline::new();
@@ -116,7 +134,10 @@ impl StoreLink {
                 }
                 ReadStep::Part(at, from, bytes) => {
                     let (key, blob) = &blobs[at];
-                    pipe.cmd("GETRANGE").arg(key).arg(from).arg(from + bytes - 1);
+                    pipe.cmd("GETRANGE")
+                        .arg(key)
+                        .arg(from)
+                        .arg(from + bytes - 1);
                     let part = self.ask_for(slot, pipe, bytes).await?.pop().and_then(bulk);
                     if from == 0 {
                         parts = BytesMut::with_capacity(blob.len);
@@ -179,8 +200,14 @@ impl StoreLink {
         let mut contents = vec![None; blobs.len()];
         let of = by_partition(blobs.iter().map(|(p, ..)| *p));
         let reads = of.into_iter().map(|(p, places)| async move {
-            let own = places.iter().map(|&at| (blobs[at].1.clone(), blobs[at].2.clone()));
-            (self.read_blobs(Keys::slot(p), &own.collect::<Vec<_>>()).await, places)
+            let own = places
+                .iter()
+                .map(|&at| (blobs[at].1.clone(), blobs[at].2.clone()));
+            (
+                self.read_blobs(Keys::slot(p), &own.collect::<Vec<_>>())
+                    .await,
+                places,
+            )
         });
         for (answer, places) in join_all(reads).await {
             for (at, content) in places.into_iter().zip(answer?) {
@@ -226,7 +253,11 @@ fn by_partition(partitions: impl Iterator<Item = Partition>) -> BTreeMap<Partiti
 }
 
 fn bulk(answer: Value) -> Option<Bytes> {
-    if let Value::BulkString(bytes) = answer { Some(Bytes::from(bytes)) } else { None }
+    if let Value::BulkString(bytes) = answer {
+        Some(Bytes::from(bytes))
+    } else {
+        None
+    }
 }
 
 /// Cuts blobs of these lengths into steps, in order. Lengths of 0 are left out.
@@ -267,7 +298,10 @@ mod tests {
         let one = MIB;
         assert_eq!(
             steps_of(&[two, two, one]),
-            [ReadStep::Whole(vec![0, 1], 4 * MIB), ReadStep::Whole(vec![2], one)],
+            [
+                ReadStep::Whole(vec![0, 1], 4 * MIB),
+                ReadStep::Whole(vec![2], one)
+            ],
             "a step is filled and not exceeded"
         );
         let parts = [
@@ -276,6 +310,9 @@ mod tests {
             ReadStep::Whole(vec![0, 2], 2),
         ];
         assert_eq!(steps_of(&[1, STEP_BYTES + 3, 1]), parts);
-        assert_eq!(steps_of(&[STEP_BYTES]), [ReadStep::Whole(vec![0], STEP_BYTES)]);
+        assert_eq!(
+            steps_of(&[STEP_BYTES]),
+            [ReadStep::Whole(vec![0], STEP_BYTES)]
+        );
     }
 }

@@ -54,14 +54,22 @@ impl Store {
     pub async fn claim(&self, request: &ClaimRequest) -> Result<Vec<ClaimAnswer>, StoreError> {
         let until_us = self.lease_end(request);
         let claimed = self.claim_unread(request).await?;
-        let measured = self.measure_claimed(request.partition, claimed, &until_us).await?;
-        self.open_claimed(request.partition, &measured, &until_us).await
+        let measured = self
+            .measure_claimed(request.partition, claimed, &until_us)
+            .await?;
+        self.open_claimed(request.partition, &measured, &until_us)
+            .await
     }
 
     /// Claims bundles without reading their contents, which may exceed the caller's free memory. The caller measures
     /// them, opens the bundles that it wants and gives the others back.
-    pub async fn claim_unread(&self, request: &ClaimRequest) -> Result<Vec<ClaimAnswer>, StoreError> {
-        let (token, values) = self.send_claim(request, Vec::new(), ScriptVariant::default()).await?;
+    pub async fn claim_unread(
+        &self,
+        request: &ClaimRequest,
+    ) -> Result<Vec<ClaimAnswer>, StoreError> {
+        let (token, values) = self
+            .send_claim(request, Vec::new(), ScriptVariant::default())
+            .await?;
         read_rows(request.partition, &token, &values)
     }
 
@@ -80,7 +88,12 @@ impl Store {
         let p = request.partition;
         let token: Arc<str> = self.0.ids.unique().into();
         let mut keys = self.0.keys.fixed_of(p, with);
-        keys.extend(request.due_sets.iter().map(|(due_set, _)| self.0.keys.due(p, due_set)));
+        keys.extend(
+            request
+                .due_sets
+                .iter()
+                .map(|(due_set, _)| self.0.keys.due(p, due_set)),
+        );
         let mut args = head;
         args.extend::<[ScriptArg; 5]>([
             token.as_ref().into(),
@@ -92,9 +105,17 @@ impl Store {
         for (due_set, messages) in &request.due_sets {
             args.extend::<[ScriptArg; 2]>([due_set.as_str().into(), (*messages).into()]);
         }
-        let call = ScriptCall { script: scripts::CLAIM.of(with), op: "claim", keys, args, blobs: Vec::new() };
+        let call = ScriptCall {
+            script: scripts::CLAIM.of(with),
+            op: "claim",
+            keys,
+            args,
+            blobs: Vec::new(),
+        };
         let answer = self.0.claims.run(p, call).await?;
-        let Value::Array(values) = answer else { return Err(shape("the answer to a claim")) };
+        let Value::Array(values) = answer else {
+            return Err(shape("the answer to a claim"));
+        };
         Ok((token, values))
     }
 
@@ -106,13 +127,19 @@ impl Store {
         claimed: Vec<ClaimAnswer>,
         until_us: &AtomicI64,
     ) -> Result<Vec<MeasuredClaim>, StoreError> {
-        let keys: Vec<String> = claimed.iter().map(|c| self.0.keys.blob(p, &c.claim.id)).collect();
+        let keys: Vec<String> = claimed
+            .iter()
+            .map(|c| self.0.keys.blob(p, &c.claim.id))
+            .collect();
         let link = &self.0.contents;
         let mut failures = 0;
         let mut asked_again = false;
         let heads = loop {
             let answer = link.measure_blobs(Keys::slot(p), &keys).await;
-            if self.is_worth_another(answer.as_ref().err(), until_us, &mut failures).await {
+            if self
+                .is_worth_another(answer.as_ref().err(), until_us, &mut failures)
+                .await
+            {
                 continue;
             }
             let heads = answer?;
@@ -125,7 +152,11 @@ impl Store {
         };
         let measured = |(claimed, head): (ClaimAnswer, Option<BlobHead>)| {
             let bytes = head.as_ref().map_or(0, |blob| blob.opened_len(true));
-            MeasuredClaim { claimed, bytes, head }
+            MeasuredClaim {
+                claimed,
+                bytes,
+                head,
+            }
         };
         Ok(claimed.into_iter().zip(heads).map(measured).collect())
     }
@@ -138,14 +169,21 @@ impl Store {
         measured: &[MeasuredClaim],
         until_us: &AtomicI64,
     ) -> Result<Vec<ClaimAnswer>, StoreError> {
-        let wanted =
-            |one: &MeasuredClaim| Some((self.0.keys.blob(p, &one.claimed.claim.id), one.head.clone()?));
+        let wanted = |one: &MeasuredClaim| {
+            Some((
+                self.0.keys.blob(p, &one.claimed.claim.id),
+                one.head.clone()?,
+            ))
+        };
         let wanted: Vec<(String, BlobHead)> = measured.iter().filter_map(wanted).collect();
         let link = &self.0.contents;
         let mut failures = 0;
         let mut blobs = loop {
             let answer = link.read_blobs(Keys::slot(p), &wanted).await;
-            if !self.is_worth_another(answer.as_ref().err(), until_us, &mut failures).await {
+            if !self
+                .is_worth_another(answer.as_ref().err(), until_us, &mut failures)
+                .await
+            {
                 break answer?.into_iter();
             }
         };
@@ -193,14 +231,26 @@ impl Store {
         let ends = Instant::now() + SWEEP_DEADLINE;
         // A read that took longer says nothing about who could extend claims meanwhile.
         let read_time = Duration::from_millis(lease_ms / 2).clamp(SWEEP_READ_MIN, SWEEP_READ_MAX);
-        let Ok(found) = timeout(read_time, self.read_sweep_work(partitions, lease_ms, thorough)).await else {
-            return partitions.iter().map(|&p| (p, Err(late("search for expired claims")))).collect();
+        let Ok(found) = timeout(
+            read_time,
+            self.read_sweep_work(partitions, lease_ms, thorough),
+        )
+        .await
+        else {
+            return partitions
+                .iter()
+                .map(|&p| (p, Err(late("search for expired claims"))))
+                .collect();
         };
         let found: Vec<(Partition, Result<SweepWork, StoreError>)> =
             partitions.iter().copied().zip(found).collect();
         let sweeps = stream::iter(found).map(|(p, work)| async move {
             match work {
-                Ok(work) => (p, self.sweep_found(p, work, lease_ms, paused.contains(&p)).await),
+                Ok(work) => (
+                    p,
+                    self.sweep_found(p, work, lease_ms, paused.contains(&p))
+                        .await,
+                ),
                 Err(why) => (p, Err(why)),
             }
         });
@@ -209,7 +259,11 @@ impl Store {
         while let Ok(Some(one)) = timeout_at(ends, sweeps.next()).await {
             swept.push(one);
         }
-        swept.extend(partitions[swept.len()..].iter().map(|&p| (p, Err(late("sweep")))));
+        swept.extend(
+            partitions[swept.len()..]
+                .iter()
+                .map(|&p| (p, Err(late("sweep")))),
+        );
         swept
     }
 
@@ -223,7 +277,13 @@ impl Store {
     ) -> Vec<Result<SweepWork, StoreError>> {
         let claimed = |p, from: String, to: String| {
             let mut claimed = redis::cmd("ZRANGEBYSCORE");
-            claimed.arg(self.0.keys.of(p, "claims")).arg(from).arg(to).arg("LIMIT").arg(0).arg(SWEEP_CLAIMS);
+            claimed
+                .arg(self.0.keys.of(p, "claims"))
+                .arg(from)
+                .arg(to)
+                .arg("LIMIT")
+                .arg(0)
+                .arg(SWEEP_CLAIMS);
             claimed
         };
         let mut commands = Vec::with_capacity(partitions.len() * 3);
@@ -263,19 +323,35 @@ impl Store {
         if work.over > 0 {
             self.forget_names(p).await?;
         }
-        let ids: Vec<BundleId> = work.claims.iter().filter_map(|id| BundleId::parse(id)).collect();
+        let ids: Vec<BundleId> = work
+            .claims
+            .iter()
+            .filter_map(|id| BundleId::parse(id))
+            .collect();
         if ids.is_empty() {
             return Ok(SweepOutcome::default());
         }
         let mut keys = self.0.keys.fixed(p);
         keys.extend(ids.iter().map(|id| self.0.keys.due(p, id.due_set())));
-        let mut args: Vec<ScriptArg> =
-            vec![lease_ms.into(), (if paused { "1" } else { "0" }).into(), ids.len().into()];
+        let mut args: Vec<ScriptArg> = vec![
+            lease_ms.into(),
+            (if paused { "1" } else { "0" }).into(),
+            ids.len().into(),
+        ];
         args.extend(ids.iter().map(|id| ScriptArg::from(id.as_str())));
-        let call = ScriptCall { script: &scripts::SWEEP, op: "sweep", keys, args, blobs: Vec::new() };
+        let call = ScriptCall {
+            script: &scripts::SWEEP,
+            op: "sweep",
+            keys,
+            args,
+            blobs: Vec::new(),
+        };
         let letters = text(&self.0.settles.run_unnumbered(p, &call).await?)?;
         let count = |letter| letters.chars().filter(|&l| l == letter).count() as u32;
-        Ok(SweepOutcome { expired: count('e'), clamped: count('c') })
+        Ok(SweepOutcome {
+            expired: count('e'),
+            clamped: count('c'),
+        })
     }
 }
 
@@ -291,7 +367,10 @@ impl SweepWork {
         let mut found = found.into_iter();
         let mut claims: Vec<String> = found.next().map_or(Ok(Vec::new()), read)?;
         claims.extend(found.next().map_or(Ok(Vec::new()), read::<Vec<String>>)?);
-        Ok(Self { claims, over: found.next().map_or(Ok(0), read)? })
+        Ok(Self {
+            claims,
+            over: found.next().map_or(Ok(0), read)?,
+        })
     }
 }
 
@@ -301,7 +380,11 @@ fn open(claimed: &ClaimAnswer) -> Result<Bundle, CodecError> {
     if let Some(version) = later_version(&claimed.blob) {
         return Err(CodecError::UnknownVersion(version));
     }
-    if claimed.opened > SPLIT_EXPIRIES { Err(CodecError::Poison) } else { decode(&claimed.blob) }
+    if claimed.opened > SPLIT_EXPIRIES {
+        Err(CodecError::Poison)
+    } else {
+        decode(&claimed.blob)
+    }
 }
 
 /// Reads the claimed bundles of an answer.
@@ -319,29 +402,46 @@ pub(in crate::store) fn read_rows(
 
 /// Reads one claimed bundle. `None`: the member of the due set is not a bundle id, or what stands beside it is not
 /// ours. That must not cost the other bundles: its claim expires, and a scrub mends it.
-fn read_claimed(p: Partition, token: &Arc<str>, row: &Value) -> Result<Option<ClaimAnswer>, StoreError> {
-    let Value::BulkString(row) = row else { return Err(shape("a claimed bundle")) };
+fn read_claimed(
+    p: Partition,
+    token: &Arc<str>,
+    row: &Value,
+) -> Result<Option<ClaimAnswer>, StoreError> {
+    let Value::BulkString(row) = row else {
+        return Err(shape("a claimed bundle"));
+    };
     let row = String::from_utf8_lossy(row);
     let row = &*row;
     let (due, said, id) = match row.strip_prefix("* ") {
         None => row.split_once(' ').map(|(due, id)| (due, None, id)),
         Some(row) => match row.splitn(6, ' ').collect::<Vec<_>>()[..] {
-            [due, expiries, opened, gone, done, id] => Some((due, Some((expiries, opened, gone, done)), id)),
+            [due, expiries, opened, gone, done, id] => {
+                Some((due, Some((expiries, opened, gone, done)), id))
+            }
             _ => None,
         },
     }
     .ok_or_else(|| shape("a claimed bundle"))?;
     let Some(id) = BundleId::parse(id) else {
-        warn!(partition = p.0, id, "member of a due set is not a bundle; a scrub removes it");
+        warn!(
+            partition = p.0,
+            id, "member of a due set is not a bundle; a scrub removes it"
+        );
         return Ok(None);
     };
     let (expiries, opened, gone, done) = said.unwrap_or(("0", "0", "", ""));
     // A score may be any number that Redis knows, infinite ones included.
     let number = |text: &str| text.parse::<f64>().map_or(0, |number| number as i64);
     let bit = |map: &str, index: usize| map.as_bytes().get(index) == Some(&b'1');
-    let skip = (0..id.count()).map(|index| bit(gone, index) || bit(done, index)).collect();
+    let skip = (0..id.count())
+        .map(|index| bit(gone, index) || bit(done, index))
+        .collect();
     Ok(Some(ClaimAnswer {
-        claim: Claim { partition: p, id, token: token.clone() },
+        claim: Claim {
+            partition: p,
+            id,
+            token: token.clone(),
+        },
         due: UnixMs(number(due)),
         expiries: number(expiries) as u32,
         opened: number(opened) as u32,

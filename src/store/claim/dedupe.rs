@@ -21,7 +21,13 @@ pub(in crate::store) struct DeliveredNames(Arc<BTreeMap<RouteName, i64>>);
 
 impl DeliveredNames {
     pub(in crate::store) fn new(routes: &BTreeMap<RouteName, i64>) -> Self {
-        Self(Arc::new(routes.iter().filter(|(_, ms)| **ms > 0).map(|(r, ms)| (r.clone(), *ms)).collect()))
+        Self(Arc::new(
+            routes
+                .iter()
+                .filter(|(_, ms)| **ms > 0)
+                .map(|(r, ms)| (r.clone(), *ms))
+                .collect(),
+        ))
     }
 
     /// Reports whether a route remembers delivered names.
@@ -31,7 +37,10 @@ impl DeliveredNames {
 
     fn ms(&self, route: &str) -> Option<i64> {
         // By default no route remembers names, and nothing is compared.
-        self.0.iter().find(|(name, _)| name.as_str() == route).map(|(_, ms)| *ms)
+        self.0
+            .iter()
+            .find(|(name, _)| name.as_str() == route)
+            .map(|(_, ms)| *ms)
     }
 
     /// The arguments that have these names remembered, by route. Empty if there is nothing to remember.
@@ -47,7 +56,11 @@ impl DeliveredNames {
         for (route, names) in of_route {
             let Some(ms) = self.ms(route) else { continue };
             args.extend::<[ScriptArg; 2]>([ms.into(), names.len().into()]);
-            args.extend(names.into_iter().map(|name| ScriptArg::from(format!("{route}/{name}"))));
+            args.extend(
+                names
+                    .into_iter()
+                    .map(|name| ScriptArg::from(format!("{route}/{name}"))),
+            );
         }
         args
     }
@@ -61,8 +74,13 @@ impl Store {
         for _ in 0..FORGET_CALLS {
             let keys = vec![self.0.keys.delivered(p), self.0.keys.of(p, "counts")];
             let args = vec![ScriptArg::from(FORGET_BATCH)];
-            let call =
-                ScriptCall { script: &scripts::FORGET_NAMES, op: "trim", keys, args, blobs: Vec::new() };
+            let call = ScriptCall {
+                script: &scripts::FORGET_NAMES,
+                op: "trim",
+                keys,
+                args,
+                blobs: Vec::new(),
+            };
             let gone = integer(&self.0.settles.run_unnumbered(p, &call).await?)?;
             forgotten += gone as u32;
             if gone < FORGET_BATCH {

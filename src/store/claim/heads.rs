@@ -35,8 +35,14 @@ pub struct HeadsQuery<'a> {
 impl Store {
     /// The earliest due set of every route in these partitions, if it is due by `until`. One trip a node. In a
     /// cluster, partitions of a node that is away are left out. `Err` if no node answers.
-    pub async fn heads(&self, partitions: &[Partition], until: UnixMs) -> Result<Vec<Head>, StoreError> {
-        self.due_heads(partitions, until, until, &|_| false).await.map(|result| result.heads)
+    pub async fn heads(
+        &self,
+        partitions: &[Partition],
+        until: UnixMs,
+    ) -> Result<Vec<Head>, StoreError> {
+        self.due_heads(partitions, until, until, &|_| false)
+            .await
+            .map(|result| result.heads)
     }
 
     /// The earliest due set of every route that is due by `later`. Of each `open` route also the following due
@@ -48,8 +54,15 @@ impl Store {
         later: UnixMs,
         open: &(dyn Fn(&Head) -> bool + Sync),
     ) -> Result<HeadsSeen, StoreError> {
-        let query = HeadsQuery { until, later, past: UnixMs(i64::MIN), open, served: &|_| true };
-        self.served_heads(partitions, &query, &mut UnservedHeads::default()).await
+        let query = HeadsQuery {
+            until,
+            later,
+            past: UnixMs(i64::MIN),
+            open,
+            served: &|_| true,
+        };
+        self.served_heads(partitions, &query, &mut UnservedHeads::default())
+            .await
     }
 
     /// The same as [`Store::due_heads`], without reading unserved heads that have not changed.
@@ -60,11 +73,16 @@ impl Store {
         unserved: &mut UnservedHeads,
     ) -> Result<HeadsSeen, StoreError> {
         let mut seen = self.changed_heads(partitions, query, unserved).await?;
-        let again: Vec<Partition> =
-            seen.iter().filter(|(_, heads)| heads.is_none()).map(|(p, _)| *p).collect();
+        let again: Vec<Partition> = seen
+            .iter()
+            .filter(|(_, heads)| heads.is_none())
+            .map(|(p, _)| *p)
+            .collect();
         if !again.is_empty() {
             seen.retain(|_, heads| heads.is_some());
-            let commands = again.iter().map(|&p| self.heads_between(p, None, query.later));
+            let commands = again
+                .iter()
+                .map(|&p| self.heads_between(p, None, query.later));
             let found: Vec<Option<Vec<(String, f64)>>> =
                 in_part(self.0.side.gather(commands.collect()).await)?;
             for (p, list) in again.into_iter().zip(found) {
@@ -84,7 +102,9 @@ impl Store {
                 } else if (query.open)(&head) {
                     longer.push(head);
                 } else {
-                    result.beyond.insert(head.partition_route(), slice_start(slice_of(head.due) + 1));
+                    result
+                        .beyond
+                        .insert(head.partition_route(), slice_start(slice_of(head.due) + 1));
                     result.heads.push(head);
                 }
             }
@@ -106,24 +126,35 @@ impl Store {
         let (known, unknown): (Vec<Partition>, Vec<Partition>) =
             partitions.iter().partition(|&&p| unserved.of(p).is_some());
         let mut seen: BTreeMap<_, _> = unknown.into_iter().map(|p| (p, None)).collect();
-        let known: Vec<(Partition, &PastHeads)> =
-            known.into_iter().filter_map(|p| unserved.of(p).map(|past| (p, past))).collect();
+        let known: Vec<(Partition, &PastHeads)> = known
+            .into_iter()
+            .filter_map(|p| unserved.of(p).map(|past| (p, past)))
+            .collect();
         if known.is_empty() {
             return Ok(seen);
         }
         let mut commands = Vec::with_capacity(known.len() * 2);
         for (p, past) in &known {
             let mut count = redis::cmd("ZCOUNT");
-            count.arg(self.0.keys.of(*p, "heads")).arg("-inf").arg(format!("({}", past.until.0));
+            count
+                .arg(self.0.keys.of(*p, "heads"))
+                .arg("-inf")
+                .arg(format!("({}", past.until.0));
             commands.push((Keys::slot(*p), count));
             commands.push(self.heads_between(*p, Some(past.until), query.later));
-            let served = past.served.iter().map(|head| self.due_sets_of(head, past.until, 1));
+            let served = past
+                .served
+                .iter()
+                .map(|head| self.due_sets_of(head, past.until, 1));
             commands.extend(served.map(|due_set| (Keys::slot(*p), due_set)));
         }
         let mut answers = in_part::<Value>(self.0.side.gather(commands).await)?.into_iter();
         for (p, past) in known {
-            let of_partition: Vec<Option<Value>> = answers.by_ref().take(2 + past.served.len()).collect();
-            let Some(answers) = of_partition.into_iter().collect() else { continue };
+            let of_partition: Vec<Option<Value>> =
+                answers.by_ref().take(2 + past.served.len()).collect();
+            let Some(answers) = of_partition.into_iter().collect() else {
+                continue;
+            };
             seen.insert(p, unchanged(p, past, answers)?);
         }
         Ok(seen)
@@ -144,10 +175,14 @@ impl Store {
         until: UnixMs,
         result: &mut HeadsSeen,
     ) -> Result<(), StoreError> {
-        let commands = heads
-            .iter()
-            .map(|head| (Keys::slot(head.partition), self.due_sets_of(head, until, ROUTE_DUE_SETS + 1)));
-        let found: Vec<Option<Vec<String>>> = in_part(self.0.side.gather(commands.collect()).await)?;
+        let commands = heads.iter().map(|head| {
+            (
+                Keys::slot(head.partition),
+                self.due_sets_of(head, until, ROUTE_DUE_SETS + 1),
+            )
+        });
+        let found: Vec<Option<Vec<String>>> =
+            in_part(self.0.side.gather(commands.collect()).await)?;
         for (head, places) in heads.into_iter().zip(found) {
             let Some(places) = places else {
                 // The node has just gone away: nothing is known of what else is due there.
@@ -156,7 +191,11 @@ impl Store {
             };
             let mut due_sets = places.iter().filter_map(|place| due_set_at(place));
             let shown = due_sets.by_ref().take(ROUTE_DUE_SETS);
-            result.heads.extend(shown.map(|(due_set, due)| Head { due_set, due, ..head.clone() }));
+            result.heads.extend(shown.map(|(due_set, due)| Head {
+                due_set,
+                due,
+                ..head.clone()
+            }));
             if let Some((_, due)) = due_sets.next() {
                 result.beyond.insert(head.partition_route(), due);
             }
@@ -169,21 +208,33 @@ impl Store {
         let mut due_sets = redis::cmd("ZRANGEBYLEX");
         due_sets.arg(self.0.keys.of(head.partition, "shelves"));
         due_sets.arg(format!("[{}/", head.route()));
-        due_sets.arg(format!("({}/{:016}", head.route(), until.0.saturating_add(1)));
+        due_sets.arg(format!(
+            "({}/{:016}",
+            head.route(),
+            until.0.saturating_add(1)
+        ));
         due_sets.arg("LIMIT").arg(0).arg(most);
         due_sets
     }
 }
 
 fn heads_of(partition: Partition, list: Vec<(String, f64)>) -> Vec<Head> {
-    let head = |(due_set, due)| Head { partition, due_set, due: UnixMs(due as i64) };
+    let head = |(due_set, due)| Head {
+        partition,
+        due_set,
+        due: UnixMs(due as i64),
+    };
     list.into_iter().map(head).collect()
 }
 
 /// The heads that a read has to show of a partition. The answers are: how many heads are due before the moment,
 /// the heads that are due later, and the first due set of each served route among the earlier ones. `None` if
 /// one of the earlier heads has changed.
-fn unchanged(p: Partition, past: &PastHeads, answers: Vec<Value>) -> Result<Option<Vec<Head>>, StoreError> {
+fn unchanged(
+    p: Partition,
+    past: &PastHeads,
+    answers: Vec<Value>,
+) -> Result<Option<Vec<Head>>, StoreError> {
     let mut answers = answers.into_iter();
     let mut next = || answers.next().unwrap_or(Value::Nil);
     let count: usize = read(next())?;
@@ -191,8 +242,14 @@ fn unchanged(p: Partition, past: &PastHeads, answers: Vec<Value>) -> Result<Opti
     for head in &past.served {
         let places: Vec<String> = read(next())?;
         let first = places.first().and_then(|place| due_set_at(place));
-        let Some((due_set, due)) = first.filter(|(_, due)| *due < past.until) else { return Ok(None) };
-        heads.push(Head { due_set, due, ..head.clone() });
+        let Some((due_set, due)) = first.filter(|(_, due)| *due < past.until) else {
+            return Ok(None);
+        };
+        heads.push(Head {
+            due_set,
+            due,
+            ..head.clone()
+        });
     }
     Ok((count == past.count).then_some(heads))
 }
@@ -204,5 +261,8 @@ fn in_part<T: redis::FromRedisValue>(
     if let (true, Some(Err(why))) = (answers.iter().all(Result::is_err), answers.first()) {
         return Err(why.clone());
     }
-    answers.into_iter().map(|answer| answer.ok().map(read).transpose()).collect()
+    answers
+        .into_iter()
+        .map(|answer| answer.ok().map(read).transpose())
+        .collect()
 }

@@ -16,7 +16,8 @@ use crate::store::call::scripts;
 use crate::store::call::scripts::ScriptVariant;
 use crate::store::model::bundle::BundleId;
 use crate::store::{
-    HeldKey, OrderPosition, OrderedAnswer, OrderedClaims, OrderedRequest, Store, StoreError, slice_of,
+    HeldKey, OrderPosition, OrderedAnswer, OrderedClaims, OrderedRequest, Store, StoreError,
+    slice_of,
 };
 use bytes::Bytes;
 
@@ -61,7 +62,12 @@ impl KeyOrder {
     fn next_sequence(&self, count: usize) -> u64 {
         let now_us = self.0.clock.now_us().unwrap_or_default().max(0) as u64;
         let next = |given: u64| now_us.max(given + 1) + count as u64 - 1;
-        let given = self.0.given.fetch_update(Ordering::AcqRel, Ordering::Acquire, |given| Some(next(given)));
+        let given = self
+            .0
+            .given
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |given| {
+                Some(next(given))
+            });
         next(given.unwrap_or_default()) + 1 - count as u64
     }
 
@@ -101,19 +107,27 @@ impl Store {
 
     /// Claims bundles of an ordered route in one partition, as its only owner. After an `Err` there may be
     /// claims that the caller does not know: it must give up its owner name.
-    pub async fn claim_in_order(&self, request: &OrderedRequest) -> Result<OrderedAnswer, StoreError> {
+    pub async fn claim_in_order(
+        &self,
+        request: &OrderedRequest,
+    ) -> Result<OrderedAnswer, StoreError> {
         let until_us = self.lease_end(&request.claim);
         let p = request.claim.partition;
         let mut answer = self.claim_in_order_unread(request).await?;
         if let OrderedAnswer::Claimed(claims) = &mut answer {
-            let measured = self.measure_claimed(p, std::mem::take(&mut claims.claimed), &until_us).await?;
+            let measured = self
+                .measure_claimed(p, std::mem::take(&mut claims.claimed), &until_us)
+                .await?;
             claims.claimed = self.open_claimed(p, &measured, &until_us).await?;
         }
         Ok(answer)
     }
 
     /// Like `claim_in_order`, but the bundles are not read, see [`Store::claim_unread`].
-    pub async fn claim_in_order_unread(&self, request: &OrderedRequest) -> Result<OrderedAnswer, StoreError> {
+    pub async fn claim_in_order_unread(
+        &self,
+        request: &OrderedRequest,
+    ) -> Result<OrderedAnswer, StoreError> {
         let p = request.claim.partition;
         let may_take = if request.may_take { "1" } else { "0" };
         let mut head: Vec<ScriptArg> = vec![
@@ -125,7 +139,14 @@ impl Store {
         ];
         head.extend(request.freed.iter().cloned().map(ScriptArg::Blob));
         let (token, mut values) = self
-            .send_claim(&request.claim, head, ScriptVariant { ordered: true, ..ScriptVariant::default() })
+            .send_claim(
+                &request.claim,
+                head,
+                ScriptVariant {
+                    ordered: true,
+                    ..ScriptVariant::default()
+                },
+            )
             .await?;
         let mode = values.first().map(text).transpose()?.unwrap_or_default();
         match (mode.as_str(), values.len()) {
@@ -138,17 +159,31 @@ impl Store {
         let due = text(&values[1])?;
         let id = text(&values[2])?;
         let left = match BundleId::parse(&id) {
-            Some(id) => Some(OrderPosition { due: UnixMs(integer(&values[1])?), sequence: id.sequence() }),
+            Some(id) => Some(OrderPosition {
+                due: UnixMs(integer(&values[1])?),
+                sequence: id.sequence(),
+            }),
             None if due.is_empty() => None,
             // A scrub will remove this malformed member. What lies behind it is not known.
-            None => Some(OrderPosition { due: UnixMs(integer(&values[1])?), sequence: 0 }),
+            None => Some(OrderPosition {
+                due: UnixMs(integer(&values[1])?),
+                sequence: 0,
+            }),
         };
         let claimed = read_rows(p, &token, &rows)?;
-        let held_keys = if mode == "n" { Some(self.held_keys(p, &request.route).await?) } else { None };
+        let held_keys = if mode == "n" {
+            Some(self.held_keys(p, &request.route).await?)
+        } else {
+            None
+        };
         if let Some(highest) = held_keys.iter().flatten().map(|(_, hold)| hold.to).max() {
             self.0.order.seen(highest);
         }
-        Ok(OrderedAnswer::Claimed(OrderedClaims { claimed, left, held_keys }))
+        Ok(OrderedAnswer::Claimed(OrderedClaims {
+            claimed,
+            left,
+            held_keys,
+        }))
     }
 
     /// Gives up an ordered route of which nothing is claimed any more, so that its next owner need not wait.
@@ -160,24 +195,39 @@ impl Store {
     ) -> Result<(), StoreError> {
         let keys = vec![self.0.keys.order(p)];
         let args = vec![route.as_str().into(), owner.into()];
-        let call =
-            ScriptCall { script: &scripts::RELEASE_ROUTE, op: "release", keys, args, blobs: Vec::new() };
+        let call = ScriptCall {
+            script: &scripts::RELEASE_ROUTE,
+            op: "release",
+            keys,
+            args,
+            blobs: Vec::new(),
+        };
         self.0.settles.run_unnumbered(p, &call).await.map(drop)
     }
 
     /// All held keys of a route in a partition. Only the route's owner changes them.
-    async fn held_keys(&self, p: Partition, route: &RouteName) -> Result<Vec<(Bytes, HeldKey)>, StoreError> {
+    async fn held_keys(
+        &self,
+        p: Partition,
+        route: &RouteName,
+    ) -> Result<Vec<(Bytes, HeldKey)>, StoreError> {
         let prefix = format!("k:{route}/");
         let mut cursor = 0u64;
         let mut held_keys = Vec::new();
         loop {
             let mut pipe = redis::pipe();
             pipe.cmd("HSCAN").arg(self.0.keys.order(p)).arg(cursor);
-            pipe.arg("MATCH").arg(format!("{prefix}*")).arg("COUNT").arg(HELD_KEYS_PAGE);
+            pipe.arg("MATCH")
+                .arg(format!("{prefix}*"))
+                .arg("COUNT")
+                .arg(HELD_KEYS_PAGE);
             let (found,): (ScannedHeldKeys,) = self.ask(p, &pipe).await?;
             cursor = found.0;
             held_keys.extend(found.1.into_iter().filter_map(|(field, value)| {
-                Some((Bytes::from(field).slice(prefix.len()..), HeldKey::parse(&value)?))
+                Some((
+                    Bytes::from(field).slice(prefix.len()..),
+                    HeldKey::parse(&value)?,
+                ))
             }));
             if cursor == 0 {
                 return Ok(held_keys);
@@ -200,12 +250,26 @@ impl Store {
         let all: Vec<Partition> = self.0.partitions.all().collect();
         let ask = |&p: &Partition| {
             let mut entry = redis::cmd("HGET");
-            entry.arg(self.0.keys.of(p, "names")).arg(name_key(route, &id.into()));
+            entry
+                .arg(self.0.keys.of(p, "names"))
+                .arg(name_key(route, &id.into()));
             (Keys::slot(p), entry)
         };
-        let entries: Vec<Option<String>> = self.0.browse.gather_all(all.iter().map(ask).collect()).await?;
-        let known: Vec<Partition> =
-            all.into_iter().zip(entries).filter(|(_, entry)| entry.is_some()).map(|(p, _)| p).collect();
-        Ok(if known.contains(&home) { home } else { known.first().copied().unwrap_or(home) })
+        let entries: Vec<Option<String>> = self
+            .0
+            .browse
+            .gather_all(all.iter().map(ask).collect())
+            .await?;
+        let known: Vec<Partition> = all
+            .into_iter()
+            .zip(entries)
+            .filter(|(_, entry)| entry.is_some())
+            .map(|(p, _)| p)
+            .collect();
+        Ok(if known.contains(&home) {
+            home
+        } else {
+            known.first().copied().unwrap_or(home)
+        })
     }
 }

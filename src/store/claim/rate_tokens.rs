@@ -39,13 +39,30 @@ impl Store {
         wanted: u32,
     ) -> Result<RateGrant, StoreError> {
         let p = self.home_of(route, "");
-        let args: Vec<ScriptArg> =
-            vec![route.as_str().into(), rate.per_second.into(), rate.capacity().into(), wanted.into()];
+        let args: Vec<ScriptArg> = vec![
+            route.as_str().into(),
+            rate.per_second.into(),
+            rate.capacity().into(),
+            wanted.into(),
+        ];
         let keys = vec![self.0.keys.of(p, "rates")];
-        let call = ScriptCall { script: &scripts::TAKE_TOKENS, op: "lease", keys, args, blobs: Vec::new() };
+        let call = ScriptCall {
+            script: &scripts::TAKE_TOKENS,
+            op: "lease",
+            keys,
+            args,
+            blobs: Vec::new(),
+        };
         let answer = self.0.claims.run_unnumbered(p, &call).await?;
-        let Value::Array(parts) = &answer else { return Err(shape("the answer to a lease")) };
-        let [granted, wait_us] = &parts[..] else { return Err(shape("the answer to a lease")) };
-        Ok(RateGrant { granted: integer(granted)? as u32, wait_us: integer(wait_us)? })
+        let Value::Array(parts) = &answer else {
+            return Err(shape("the answer to a lease"));
+        };
+        let [granted, wait_us] = &parts[..] else {
+            return Err(shape("the answer to a lease"));
+        };
+        Ok(RateGrant {
+            granted: integer(granted)? as u32,
+            wait_us: integer(wait_us)?,
+        })
     }
 }

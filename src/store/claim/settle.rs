@@ -13,8 +13,8 @@ use crate::store::call::scripts;
 use crate::store::call::scripts::ScriptVariant;
 use crate::store::model::bundle::BundleId;
 use crate::store::{
-    Claim, ClaimProgress, DeadId, DeadLetter, Division, HeldKey, Remainder, SettleAnswer, Settlement, Store,
-    StoreError, encode,
+    Claim, ClaimProgress, DeadId, DeadLetter, Division, HeldKey, Remainder, SettleAnswer,
+    Settlement, Store, StoreError, encode,
 };
 
 impl Store {
@@ -26,9 +26,14 @@ impl Store {
         p: Partition,
         settled: &[Settlement],
     ) -> Result<Vec<SettleAnswer>, StoreError> {
-        let delivered = settled.iter().map(|s| (s.claim.id.route(), &s.delivered[..]));
+        let delivered = settled
+            .iter()
+            .map(|s| (s.claim.id.route(), &s.delivered[..]));
         let delivered_names = self.0.delivered_names.args(delivered);
-        let with = ScriptVariant { remembers: !delivered_names.is_empty(), ..ScriptVariant::default() };
+        let with = ScriptVariant {
+            remembers: !delivered_names.is_empty(),
+            ..ScriptVariant::default()
+        };
         let mut keys = self.0.keys.fixed_of(p, with);
         keys.extend(settled.iter().map(|s| self.0.keys.blob(p, &s.claim.id)));
         let mut args: Vec<ScriptArg> = vec![settled.len().into()];
@@ -46,8 +51,13 @@ impl Store {
             }
         }
         args.extend(delivered_names);
-        let call =
-            ScriptCall { script: scripts::SETTLE.of(with), op: "settle", keys, args, blobs: Vec::new() };
+        let call = ScriptCall {
+            script: scripts::SETTLE.of(with),
+            op: "settle",
+            keys,
+            args,
+            blobs: Vec::new(),
+        };
         letters(&self.0.settles.run(p, call).await?, settled.len())
     }
 
@@ -55,18 +65,33 @@ impl Store {
     /// flight, in order.
     pub async fn divide(&self, division: &Division) -> Result<SettleAnswer, StoreError> {
         let p = division.claim.partition;
-        let new_bundles: Vec<(BundleId, &Remainder)> =
-            division.remainders.iter().map(|r| (self.new_id(&division.claim.id, r), r)).collect();
-        let mut due_sets: Vec<&str> =
-            new_bundles.iter().filter(|(_, r)| r.lease_ms.is_none()).map(|(id, _)| id.due_set()).collect();
+        let new_bundles: Vec<(BundleId, &Remainder)> = division
+            .remainders
+            .iter()
+            .map(|r| (self.new_id(&division.claim.id, r), r))
+            .collect();
+        let mut due_sets: Vec<&str> = new_bundles
+            .iter()
+            .filter(|(_, r)| r.lease_ms.is_none())
+            .map(|(id, _)| id.due_set())
+            .collect();
         due_sets.sort_unstable();
         due_sets.dedup();
-        let dead: Vec<DeadId> =
-            division.dead.iter().map(|dead_letter| dead_id(dead_letter, p, &self.0.ids)).collect();
+        let dead: Vec<DeadId> = division
+            .dead
+            .iter()
+            .map(|dead_letter| dead_id(dead_letter, p, &self.0.ids))
+            .collect();
         let (queues, places) = queues_of(&dead);
         let route = division.claim.id.route();
-        let delivered_names = self.0.delivered_names.args(std::iter::once((route, &division.delivered[..])));
-        let with = ScriptVariant { remembers: !delivered_names.is_empty(), ordered: self.0.order.has(route) };
+        let delivered_names = self
+            .0
+            .delivered_names
+            .args(std::iter::once((route, &division.delivered[..])));
+        let with = ScriptVariant {
+            remembers: !delivered_names.is_empty(),
+            ordered: self.0.order.has(route),
+        };
         let mut keys = self.0.keys.fixed_of(p, with);
         keys.push(self.0.keys.blob(p, &division.claim.id));
         keys.extend(due_sets.iter().map(|due_set| self.0.keys.due(p, due_set)));
@@ -79,7 +104,12 @@ impl Store {
             division.claim.id.as_str().into(),
             division.claim.token.as_ref().into(),
             confirmed.into(),
-            (if division.dead.iter().any(DeadLetter::is_empty) { "1" } else { "0" }).into(),
+            (if division.dead.iter().any(DeadLetter::is_empty) {
+                "1"
+            } else {
+                "0"
+            })
+            .into(),
             due_sets.len().into(),
             new_bundles.len().into(),
             dead.len().into(),
@@ -91,7 +121,11 @@ impl Store {
             let token: Arc<str> = self.0.ids.unique().into();
             push_remainder(&mut args, id, remainder, &due_sets, &token);
             if remainder.lease_ms.is_some() {
-                claims.push(Claim { partition: p, id: id.clone(), token });
+                claims.push(Claim {
+                    partition: p,
+                    id: id.clone(),
+                    token,
+                });
             }
         }
         for ((id, place), dead_letter) in dead.iter().zip(places).zip(&division.dead) {
@@ -115,8 +149,13 @@ impl Store {
         }
         push_asked(&mut args, &new_bundles);
         args.extend(delivered_names);
-        let call =
-            ScriptCall { script: scripts::DIVIDE.of(with), op: "divide", keys, args, blobs: Vec::new() };
+        let call = ScriptCall {
+            script: scripts::DIVIDE.of(with),
+            op: "divide",
+            keys,
+            args,
+            blobs: Vec::new(),
+        };
         let sent_at = self.0.clock.now();
         let answer = text(&self.0.settles.run(p, call).await?)?;
         match answer.as_str() {
@@ -140,16 +179,29 @@ impl Store {
     ) -> Result<Vec<SettleAnswer>, StoreError> {
         let delivered_names = self.delivered(claims);
         let ordered = claims.iter().any(|h| self.0.order.has(h.claim.id.route()));
-        let with = ScriptVariant { remembers: !delivered_names.is_empty(), ordered };
+        let with = ScriptVariant {
+            remembers: !delivered_names.is_empty(),
+            ordered,
+        };
         let mut keys = self.0.keys.fixed_of(p, with);
-        let with_news = claims.iter().filter(|h| h.confirmed.as_ref().is_some_and(|bits| !bits.is_empty()));
+        let with_news = claims
+            .iter()
+            .filter(|h| h.confirmed.as_ref().is_some_and(|bits| !bits.is_empty()));
         keys.extend(with_news.map(|h| self.0.keys.blob(p, &h.claim.id)));
         let mut args: Vec<ScriptArg> = vec![lease_ms.into(), claims.len().into()];
         push_claims(&mut args, claims);
         args.extend(delivered_names);
-        let call =
-            ScriptCall { script: scripts::EXTEND.of(with), op: "extend", keys, args, blobs: Vec::new() };
-        letters(&self.0.settles.run_unnumbered(p, &call).await?, claims.len())
+        let call = ScriptCall {
+            script: scripts::EXTEND.of(with),
+            op: "extend",
+            keys,
+            args,
+            blobs: Vec::new(),
+        };
+        letters(
+            &self.0.settles.run_unnumbered(p, &call).await?,
+            claims.len(),
+        )
     }
 
     /// Returns claims of one partition that will not be used, and notes what of them is confirmed.
@@ -159,9 +211,16 @@ impl Store {
         claims: &[ClaimProgress],
     ) -> Result<Vec<SettleAnswer>, StoreError> {
         let delivered_names = self.delivered(claims);
-        let with = ScriptVariant { remembers: !delivered_names.is_empty(), ..ScriptVariant::default() };
+        let with = ScriptVariant {
+            remembers: !delivered_names.is_empty(),
+            ..ScriptVariant::default()
+        };
         let mut keys = self.0.keys.fixed_of(p, with);
-        keys.extend(claims.iter().map(|h| self.0.keys.due(p, h.claim.id.due_set())));
+        keys.extend(
+            claims
+                .iter()
+                .map(|h| self.0.keys.due(p, h.claim.id.due_set())),
+        );
         let mut args: Vec<ScriptArg> = vec!["".into(), claims.len().into()];
         push_claims(&mut args, claims);
         args.extend(delivered_names);
@@ -172,26 +231,56 @@ impl Store {
             args,
             blobs: Vec::new(),
         };
-        letters(&self.0.settles.run_unnumbered(p, &call).await?, claims.len())
+        letters(
+            &self.0.settles.run_unnumbered(p, &call).await?,
+            claims.len(),
+        )
     }
 
     /// Returns claims of one partition whose content this version cannot read, as if they had never been
     /// opened. The bundles are due again after `wait_ms`, so that they block nothing else. With 0 they keep
     /// their places.
-    pub async fn put_off(&self, p: Partition, claims: &[Claim], wait_ms: u64) -> Result<(), StoreError> {
+    pub async fn put_off(
+        &self,
+        p: Partition,
+        claims: &[Claim],
+        wait_ms: u64,
+    ) -> Result<(), StoreError> {
         let mut keys = self.0.keys.fixed(p);
-        keys.extend(claims.iter().map(|claim| self.0.keys.due(p, claim.id.due_set())));
+        keys.extend(
+            claims
+                .iter()
+                .map(|claim| self.0.keys.due(p, claim.id.due_set())),
+        );
         let mut args: Vec<ScriptArg> = vec![wait_ms.to_string().into(), claims.len().into()];
         for claim in claims {
-            args.extend::<[ScriptArg; 3]>([claim.id.as_str().into(), claim.token.as_ref().into(), "".into()]);
+            args.extend::<[ScriptArg; 3]>([
+                claim.id.as_str().into(),
+                claim.token.as_ref().into(),
+                "".into(),
+            ]);
         }
         let script = scripts::GIVE_BACK.of(ScriptVariant::default());
-        let call = ScriptCall { script, op: "put_off", keys, args, blobs: Vec::new() };
-        letters(&self.0.settles.run_unnumbered(p, &call).await?, claims.len()).map(drop)
+        let call = ScriptCall {
+            script,
+            op: "put_off",
+            keys,
+            args,
+            blobs: Vec::new(),
+        };
+        letters(
+            &self.0.settles.run_unnumbered(p, &call).await?,
+            claims.len(),
+        )
+        .map(drop)
     }
 
     fn delivered(&self, claims: &[ClaimProgress]) -> Vec<ScriptArg> {
-        self.0.delivered_names.args(claims.iter().map(|h| (h.claim.id.route(), &h.delivered[..])))
+        self.0.delivered_names.args(
+            claims
+                .iter()
+                .map(|h| (h.claim.id.route(), &h.delivered[..])),
+        )
     }
 
     fn new_id(&self, old: &BundleId, remainder: &Remainder) -> BundleId {
@@ -200,8 +289,16 @@ impl Store {
         // A bundle has as many sequence numbers as messages. A remainder that keeps its place takes those of
         // its first message.
         let first = remainder.from.iter().min().copied().unwrap_or_default();
-        let sequence = remainder.sequence.unwrap_or(old.sequence() + u64::from(first));
-        self.0.order.id(&self.0.ids, route, bundle.first_due(), bundle.entries.len(), Some(sequence))
+        let sequence = remainder
+            .sequence
+            .unwrap_or(old.sequence() + u64::from(first));
+        self.0.order.id(
+            &self.0.ids,
+            route,
+            bundle.first_due(),
+            bundle.entries.len(),
+            Some(sequence),
+        )
     }
 }
 
@@ -212,7 +309,10 @@ fn push_remainder(
     due_sets: &[&str],
     token: &Arc<str>,
 ) {
-    let due_set = due_sets.iter().position(|s| *s == id.due_set()).map_or(0, |at| at + 1);
+    let due_set = due_sets
+        .iter()
+        .position(|s| *s == id.due_set())
+        .map_or(0, |at| at + 1);
     let (token, lease) = match remainder.lease_ms {
         Some(lease) => (token.as_ref(), lease),
         None => ("", 0),
@@ -234,8 +334,13 @@ fn push_remainder(
 fn push_moves(args: &mut Vec<ScriptArg>, new_bundles: &[(BundleId, &Remainder)]) {
     let mut moves: Vec<ScriptArg> = Vec::new();
     for (place, (_, remainder)) in new_bundles.iter().enumerate() {
-        for (index, (entry, from)) in
-            remainder.new_bundle.bundle.entries.iter().zip(&remainder.from).enumerate()
+        for (index, (entry, from)) in remainder
+            .new_bundle
+            .bundle
+            .entries
+            .iter()
+            .zip(&remainder.from)
+            .enumerate()
         {
             if let Some(id) = entry.id.as_ref().filter(|_| !entry.flags.has(Flags::DYING)) {
                 moves.extend::<[ScriptArg; 4]>([
@@ -256,13 +361,30 @@ fn push_holds(args: &mut Vec<ScriptArg>, held_keys: &[(Bytes, HeldKey)]) {
     for (key, hold) in held_keys {
         args.extend::<[ScriptArg; 2]>([ScriptArg::Blob(key.clone()), hold.text().into()]);
     }
-    args.push(held_keys.iter().map(|(_, hold)| hold.to).max().unwrap_or_default().into());
+    args.push(
+        held_keys
+            .iter()
+            .map(|(_, hold)| hold.to)
+            .max()
+            .unwrap_or_default()
+            .into(),
+    );
 }
 
 /// Appends when the returned bundles were to be delivered. Their due time only says when they are tried next.
 fn push_asked(args: &mut Vec<ScriptArg>, new_bundles: &[(BundleId, &Remainder)]) {
-    let asked = |r: &Remainder| r.new_bundle.bundle.entries.iter().filter_map(|entry| entry.asked).min();
-    let late: Vec<_> = new_bundles.iter().filter_map(|(id, r)| Some((id, asked(r)?))).collect();
+    let asked = |r: &Remainder| {
+        r.new_bundle
+            .bundle
+            .entries
+            .iter()
+            .filter_map(|entry| entry.asked)
+            .min()
+    };
+    let late: Vec<_> = new_bundles
+        .iter()
+        .filter_map(|(id, r)| Some((id, asked(r)?)))
+        .collect();
     args.push(late.len().into());
     for (id, asked) in late {
         args.extend::<[ScriptArg; 2]>([id.as_str().into(), asked.0.into()]);
@@ -270,7 +392,10 @@ fn push_asked(args: &mut Vec<ScriptArg>, new_bundles: &[(BundleId, &Remainder)])
 }
 
 fn push_claims(args: &mut Vec<ScriptArg>, claims: &[ClaimProgress]) {
-    for ClaimProgress { claim, confirmed, .. } in claims {
+    for ClaimProgress {
+        claim, confirmed, ..
+    } in claims
+    {
         args.extend::<[ScriptArg; 3]>([
             claim.id.as_str().into(),
             claim.token.as_ref().into(),
@@ -280,7 +405,9 @@ fn push_claims(args: &mut Vec<ScriptArg>, claims: &[ClaimProgress]) {
 }
 
 fn bitmap(bits: &[bool]) -> String {
-    bits.iter().map(|&bit| if bit { '1' } else { '0' }).collect()
+    bits.iter()
+        .map(|&bit| if bit { '1' } else { '0' })
+        .collect()
 }
 
 fn letters(answer: &Value, expected: usize) -> Result<Vec<SettleAnswer>, StoreError> {
@@ -290,6 +417,12 @@ fn letters(answer: &Value, expected: usize) -> Result<Vec<SettleAnswer>, StoreEr
     }
     Ok(letters
         .chars()
-        .map(|l| if l == 's' { SettleAnswer::Stale } else { SettleAnswer::Applied(Vec::new()) })
+        .map(|l| {
+            if l == 's' {
+                SettleAnswer::Stale
+            } else {
+                SettleAnswer::Applied(Vec::new())
+            }
+        })
         .collect())
 }

@@ -32,12 +32,18 @@ enum FaultCause {
 impl ConnectFault {
     /// The fault of a server that does not answer in time.
     pub(in crate::store) fn silence(text: impl Into<String>) -> Self {
-        Self { text: text.into(), cause: FaultCause::Silence }
+        Self {
+            text: text.into(),
+            cause: FaultCause::Silence,
+        }
     }
 
     /// The same fault, told of a server by its address.
     pub(in crate::store) fn at(&self, address: impl std::fmt::Display) -> Self {
-        Self { text: format!("{address}: {}", self.text), cause: self.cause }
+        Self {
+            text: format!("{address}: {}", self.text),
+            cause: self.cause,
+        }
     }
 
     /// Reports whether TLS is the reason.
@@ -58,7 +64,10 @@ impl std::fmt::Display for ConnectFault {
 
 impl From<String> for ConnectFault {
     fn from(text: String) -> Self {
-        Self { text, cause: FaultCause::Other }
+        Self {
+            text,
+            cause: FaultCause::Other,
+        }
     }
 }
 
@@ -74,7 +83,11 @@ impl RedisClient {
     }
 
     /// A client of a server that is no part of the store.
-    pub(in crate::store) fn with_files(info: ConnectionInfo, files: ClientFiles, hints: KeyHints) -> Self {
+    pub(in crate::store) fn with_files(
+        info: ConnectionInfo,
+        files: ClientFiles,
+        hints: KeyHints,
+    ) -> Self {
         Self { info, files, hints }
     }
 
@@ -84,12 +97,26 @@ impl RedisClient {
         if self.files.is_empty() {
             return Client::open(info).map_err(|error| error.to_string().into());
         }
-        let unusable = |text| ConnectFault { text, cause: FaultCause::Tls };
+        let unusable = |text| ConnectFault {
+            text,
+            cause: FaultCause::Tls,
+        };
         let root_cert = self.files.ca_pem().map_err(unusable)?;
-        let identity = self.files.identity.as_ref().map(IdentityFiles::read).transpose().map_err(unusable)?;
-        let client_tls =
-            identity.map(|pem| ClientTlsConfig { client_cert: pem.certificate, client_key: pem.key });
-        let certificates = TlsCertificates { client_tls, root_cert };
+        let identity = self
+            .files
+            .identity
+            .as_ref()
+            .map(IdentityFiles::read)
+            .transpose()
+            .map_err(unusable)?;
+        let client_tls = identity.map(|pem| ClientTlsConfig {
+            client_cert: pem.certificate,
+            client_key: pem.key,
+        });
+        let certificates = TlsCertificates {
+            client_tls,
+            root_cert,
+        };
         Client::build_with_tls(info, certificates).map_err(|error| unusable(error.to_string()))
     }
 
@@ -103,7 +130,10 @@ impl RedisClient {
         match examine(host, port, expected).await {
             Some(trouble) => {
                 let text = format!("{} ({fault})", trouble.sentence(&self.hints));
-                ConnectFault { text, cause: FaultCause::Tls }
+                ConnectFault {
+                    text,
+                    cause: FaultCause::Tls,
+                }
             }
             None => fault,
         }
@@ -112,6 +142,10 @@ impl RedisClient {
     /// The same for a server that does not answer: it may wait for the end of a line that TLS never sends. For the
     /// start only, since it takes time of its own.
     pub(in crate::store) async fn explain_silence(&self, fault: ConnectFault) -> ConnectFault {
-        if fault.is_silence() { self.explain(fault).await } else { fault }
+        if fault.is_silence() {
+            self.explain(fault).await
+        } else {
+            fault
+        }
     }
 }

@@ -47,19 +47,29 @@ struct WireTraffic {
 
 impl fmt::Debug for RedisWire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Wire").field("traffic", &self.traffic).finish_non_exhaustive()
+        f.debug_struct("Wire")
+            .field("traffic", &self.traffic)
+            .finish_non_exhaustive()
     }
 }
 
 impl RedisWire {
     /// Wraps a connection, which must have no response timeout of its own.
     pub(in crate::store) fn new(connection: MultiplexedConnection, response: Duration) -> Self {
-        Self { connection, traffic: Arc::default(), response, asked: 0 }
+        Self {
+            connection,
+            traffic: Arc::default(),
+            response,
+            asked: 0,
+        }
     }
 
     /// The same connection, for calls whose answers may have this many bytes.
     pub(in crate::store) fn asking(&self, bytes: u64) -> Self {
-        Self { asked: bytes, ..self.clone() }
+        Self {
+            asked: bytes,
+            ..self.clone()
+        }
     }
 }
 
@@ -72,7 +82,8 @@ impl WireTraffic {
         call: impl Future<Output = RedisResult<T>>,
     ) -> RedisResult<T> {
         let end = self.begun.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let mut deadline = CallDeadline::new(end, bytes, self.answered.load(Ordering::Relaxed), response);
+        let mut deadline =
+            CallDeadline::new(end, bytes, self.answered.load(Ordering::Relaxed), response);
         let mut call = pin!(call);
         loop {
             match tokio::time::timeout_at(deadline.next(), &mut call).await {
@@ -81,7 +92,9 @@ impl WireTraffic {
                     return answer;
                 }
                 Err(_) if deadline.is_over(self.answered.load(Ordering::Relaxed)) => {
-                    return Err(RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut)));
+                    return Err(RedisError::from(std::io::Error::from(
+                        std::io::ErrorKind::TimedOut,
+                    )));
                 }
                 Err(_) => {}
             }
@@ -106,7 +119,14 @@ struct CallDeadline {
 impl CallDeadline {
     fn new(end: u64, bytes: u64, answered: u64, response: Duration) -> Self {
         let since = Instant::now();
-        let mut deadline = Self { begin: end - bytes, end, response, latest: since, answered, since };
+        let mut deadline = Self {
+            begin: end - bytes,
+            end,
+            response,
+            latest: since,
+            answered,
+            since,
+        };
         deadline.latest = since + response + deadline.remaining_time();
         deadline
     }
@@ -125,7 +145,11 @@ impl CallDeadline {
     /// The next moment to check.
     fn next(&self) -> Instant {
         let due = self.latest.min(self.silent_at());
-        if self.remaining_time() > SILENCE_CHECK { due.min(Instant::now() + SILENCE_CHECK) } else { due }
+        if self.remaining_time() > SILENCE_CHECK {
+            due.min(Instant::now() + SILENCE_CHECK)
+        } else {
+            due
+        }
     }
 
     fn is_over(&mut self, answered: u64) -> bool {
@@ -148,7 +172,14 @@ fn time_of(end: u64, answered: u64) -> Duration {
 
 /// The bytes of a command on the wire.
 fn size(command: &Cmd) -> u64 {
-    let of = |arg: Arg<&[u8]>| FRAME_BYTES + if let Arg::Simple(bytes) = arg { bytes.len() } else { 0 };
+    let of = |arg: Arg<&[u8]>| {
+        FRAME_BYTES
+            + if let Arg::Simple(bytes) = arg {
+                bytes.len()
+            } else {
+                0
+            }
+    };
     command.args_iter().map(of).sum::<usize>() as u64
 }
 
@@ -189,7 +220,10 @@ mod tests {
     /// Seconds after which a call of this many bytes gives up if it is never answered.
     async fn gives_up(traffic: &WireTraffic, bytes: u64) -> f64 {
         let start = Instant::now();
-        let error = traffic.carry(bytes, RESPONSE_TIMEOUT, pending::<RedisResult<()>>()).await.unwrap_err();
+        let error = traffic
+            .carry(bytes, RESPONSE_TIMEOUT, pending::<RedisResult<()>>())
+            .await
+            .unwrap_err();
         assert!(error.is_timeout(), "{error}");
         start.elapsed().as_secs_f64()
     }
@@ -211,16 +245,22 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_call_waits_for_its_bytes_at_the_floor_rate() {
         for mib in [1, 4, 64, 256] {
-            answers(&WireTraffic::default(), mib * MIB, mib as f64 + 1.9).await.expect("in time");
+            answers(&WireTraffic::default(), mib * MIB, mib as f64 + 1.9)
+                .await
+                .expect("in time");
             let waited = gives_up(&WireTraffic::default(), mib * MIB).await;
-            assert!((mib as f64 + 2.0..mib as f64 + 2.3).contains(&waited), "{mib} MiB: {waited}");
+            assert!(
+                (mib as f64 + 2.0..mib as f64 + 2.3).contains(&waited),
+                "{mib} MiB: {waited}"
+            );
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_probe_waits_for_what_is_before_it_and_not_for_what_is_answered() {
         let traffic = WireTraffic::default();
-        let (large, probe) = tokio::join!(answers(&traffic, 8 * MIB, 9.0), answers(&traffic, 10, 9.5));
+        let (large, probe) =
+            tokio::join!(answers(&traffic, 8 * MIB, 9.0), answers(&traffic, 10, 9.5));
         large.and(probe).expect("in time");
         let waited = gives_up(&traffic, 10).await;
         assert!(waited < 2.1, "{waited}: all of it was answered");
@@ -233,13 +273,14 @@ mod tests {
             let traffic = WireTraffic::default();
             let large = answers(&traffic, mib * MIB, mib as f64 + 1.5);
             let (large, small) = tokio::join!(large, answers(&traffic, 100, overtaken_at));
-            large
-                .and(small)
-                .unwrap_or_else(|error| panic!("{mib} MiB, overtaken at {overtaken_at} s: {error}"));
+            large.and(small).unwrap_or_else(|error| {
+                panic!("{mib} MiB, overtaken at {overtaken_at} s: {error}")
+            });
         }
         // It still ends: by its own bytes, from the last answer on.
         let traffic = WireTraffic::default();
-        let (waited, small) = tokio::join!(gives_up(&traffic, 4 * MIB), answers(&traffic, 100, 1.0));
+        let (waited, small) =
+            tokio::join!(gives_up(&traffic, 4 * MIB), answers(&traffic, 100, 1.0));
         small.expect("in time");
         assert!((6.0..6.3).contains(&waited), "{waited}");
     }
@@ -262,8 +303,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_fell_silent_is_noticed_before_the_whole_queue_had_its_time() {
         let traffic = WireTraffic::default();
-        let calls = async { tokio::join!(answers(&traffic, 100 * MIB, 1.0), gives_up(&traffic, MIB)).1 };
+        let calls =
+            async { tokio::join!(answers(&traffic, 100 * MIB, 1.0), gives_up(&traffic, MIB)).1 };
         let waited = calls.await;
-        assert!((4.0..4.6).contains(&waited), "{waited}: answered up to it after 1 s, then silence");
+        assert!(
+            (4.0..4.6).contains(&waited),
+            "{waited}: answered up to it after 1 s, then silence"
+        );
     }
 }

@@ -71,7 +71,11 @@ impl DurabilityWait {
         if has_wait {
             // A server that does not tell its settings may be right.
             let never_syncs = is("appendonly", "no") || is("appendfsync", "no");
-            return if never_syncs { Err(TierError::Unable(NEVER_SYNCS)) } else { Ok(Self::Disks(wait)) };
+            return if never_syncs {
+                Err(TierError::Unable(NEVER_SYNCS))
+            } else {
+                Ok(Self::Disks(wait))
+            };
         }
         if !is("appendonly", "yes") || !is("appendfsync", "always") {
             return Err(TierError::Unable(
@@ -80,14 +84,21 @@ impl DurabilityWait {
             ));
         }
         // The server answers after its fsync. Only the replicas are still to be waited for.
-        if wait.replicas == 0 { Ok(Self::Answered) } else { Self::replicas(wait, connection).await }
+        if wait.replicas == 0 {
+            Ok(Self::Answered)
+        } else {
+            Self::replicas(wait, connection).await
+        }
     }
 
     /// The wait for replicas, once the server lets this user wait.
     async fn replicas(wait: ReplicaWait, connection: &mut RedisWire) -> Result<Self, TierError> {
         let mut asked = redis::cmd("WAIT");
         asked.arg(0).arg(1);
-        asked.query_async::<u32>(connection).await.map_err(TierError::Away)?;
+        asked
+            .query_async::<u32>(connection)
+            .await
+            .map_err(TierError::Away)?;
         Ok(Self::Replicas(wait))
     }
 
@@ -101,7 +112,9 @@ impl DurabilityWait {
         if disks {
             command.arg(1);
         }
-        command.arg(wait.replicas).arg(wait.timeout.as_millis() as u64);
+        command
+            .arg(wait.replicas)
+            .arg(wait.timeout.as_millis() as u64);
         let (local, replicas): (u32, u32) = if disks {
             command.query_async(connection).await?
         } else {
@@ -111,8 +124,15 @@ impl DurabilityWait {
             return Ok(());
         }
         let of = format!("{replicas} of {} replicas", wait.replicas);
-        let own = if local == 0 { ", and its own disk did not" } else { "" };
-        Err(WaitFailure::Few(format!("{of} confirmed within {:?}{own}", wait.timeout)))
+        let own = if local == 0 {
+            ", and its own disk did not"
+        } else {
+            ""
+        };
+        Err(WaitFailure::Few(format!(
+            "{of} confirmed within {:?}{own}",
+            wait.timeout
+        )))
     }
 }
 
@@ -150,11 +170,21 @@ struct LastWait {
 
 impl DurabilityWaits {
     pub(in crate::store) fn new(kind: DurabilityWait) -> Self {
-        Self { kind, answered: AtomicU64::new(0), last: Mutex::new(LastWait { upto: 0, outcome: Ok(()) }) }
+        Self {
+            kind,
+            answered: AtomicU64::new(0),
+            last: Mutex::new(LastWait {
+                upto: 0,
+                outcome: Ok(()),
+            }),
+        }
     }
 
     /// Waits until a call that was just answered on this connection is where the tier wants it.
-    pub(in crate::store) async fn await_durable(&self, connection: &RedisWire) -> Result<(), WaitFailure> {
+    pub(in crate::store) async fn await_durable(
+        &self,
+        connection: &RedisWire,
+    ) -> Result<(), WaitFailure> {
         if self.kind == DurabilityWait::Answered || mutants::is(Mutant::NoWait) {
             return Ok(());
         }

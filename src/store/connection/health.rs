@@ -30,9 +30,15 @@ const MAX_TOLD: usize = 5;
 
 impl RedisHealth {
     /// Waits for a connection of each role.
-    pub(in crate::store) fn new(config: &Config, readiness: &Readiness, roles: &[&'static str]) -> Self {
+    pub(in crate::store) fn new(
+        config: &Config,
+        readiness: &Readiness,
+        roles: &[&'static str],
+    ) -> Self {
         let part = readiness.part("redis", true);
-        let waiting = roles.iter().map(|role| ((*role, WHOLE_ROLE), Some(NOT_REACHED.to_owned())));
+        let waiting = roles
+            .iter()
+            .map(|role| ((*role, WHOLE_ROLE), Some(NOT_REACHED.to_owned())));
         Self {
             part,
             place: config.place(),
@@ -49,15 +55,24 @@ impl RedisHealth {
     }
 
     /// Notes that a role now has connections to these nodes, and to no others.
-    pub(in crate::store) fn follow(&self, role: &'static str, nodes: &[u64], trouble: Option<&str>) {
+    pub(in crate::store) fn follow(
+        &self,
+        role: &'static str,
+        nodes: &[u64],
+        trouble: Option<&str>,
+    ) {
         let mut connections = self.connections.lock();
         connections.retain(|(of, node), _| *of != role || nodes.contains(node));
         for node in nodes {
-            connections.entry((role, *node)).or_insert_with(|| Some(NOT_REACHED.to_owned()));
+            connections
+                .entry((role, *node))
+                .or_insert_with(|| Some(NOT_REACHED.to_owned()));
         }
         let trouble = trouble.map(str::to_owned);
-        connections
-            .insert((role, WHOLE_ROLE), trouble.or_else(|| nodes.is_empty().then(|| "no master".to_owned())));
+        connections.insert(
+            (role, WHOLE_ROLE),
+            trouble.or_else(|| nodes.is_empty().then(|| "no master".to_owned())),
+        );
         self.tell(&connections);
     }
 
@@ -73,14 +88,21 @@ impl RedisHealth {
 
     fn tell(&self, connections: &BTreeMap<ConnectionKey, Option<String>>) {
         let troubles = || connections.values().flatten();
-        if let Some(why) = troubles().find(|why| *why != NOT_REACHED).or_else(|| troubles().next()) {
+        if let Some(why) = troubles()
+            .find(|why| *why != NOT_REACHED)
+            .or_else(|| troubles().next())
+        {
             // The first reason is often that a call failed, and the next connection knows why. One that was not reached yet
             // is no news: it becomes a connection, or another trouble.
             let mut told = self.told.lock();
             let is_news = why != NOT_REACHED && told.len() < MAX_TOLD && told.insert(why.clone());
             self.part.down(why.as_str());
             if is_news {
-                warn!(redis = self.place, error = why, "redis is away; waiting for it");
+                warn!(
+                    redis = self.place,
+                    error = why,
+                    "redis is away; waiting for it"
+                );
             }
         } else {
             self.told.lock().clear();

@@ -100,7 +100,13 @@ impl StoreLink {
         let watched = watched.clone();
         let not_durable = Mutex::default();
         let asked = Semaphore::new(Self::asked_permits());
-        Self(Arc::new(LinkInner { purpose, watched, routes, not_durable, asked }))
+        Self(Arc::new(LinkInner {
+            purpose,
+            watched,
+            routes,
+            not_durable,
+            asked,
+        }))
     }
 
     /// The permits for bytes that reads of blobs may still ask for.
@@ -135,16 +141,25 @@ impl StoreLink {
             return self.to(slot).await;
         }
         let routes = self.0.routes.borrow();
-        let node = routes
-            .node_of(slot)
-            .ok_or_else(|| StoreError::Unavailable("nobody serves the partition's slot".to_owned()))?;
-        let connected = node.now().ok_or_else(|| StoreError::Unavailable("a node is away".to_owned()))?;
+        let node = routes.node_of(slot).ok_or_else(|| {
+            StoreError::Unavailable("nobody serves the partition's slot".to_owned())
+        })?;
+        let connected = node
+            .now()
+            .ok_or_else(|| StoreError::Unavailable("a node is away".to_owned()))?;
         Ok(connected.of(slot))
     }
 
     /// A connection to each master that is reachable now.
     pub(in crate::store) fn each(&self) -> Vec<Connected> {
-        self.0.routes.borrow().nodes.iter().flatten().filter_map(NodeLink::now).collect()
+        self.0
+            .routes
+            .borrow()
+            .nodes
+            .iter()
+            .flatten()
+            .filter_map(NodeLink::now)
+            .collect()
     }
 
     /// Reports whether every slot is served and every master can be reached.
@@ -157,11 +172,16 @@ impl StoreLink {
     /// Reports whether the answers of this connection still count: its node serves the slot that was asked for.
     pub(in crate::store) fn still_counts(&self, connected: &Connected) -> Result<(), StoreError> {
         let routes = self.0.routes.borrow();
-        let node = connected.slot.and_then(|slot| routes.node_of(slot)).map(|node| node.id);
+        let node = connected
+            .slot
+            .and_then(|slot| routes.node_of(slot))
+            .map(|node| node.id);
         if connected.slot.is_none() || node == Some(connected.node) {
             return Ok(());
         }
-        Err(StoreError::Unavailable("answered by a node that has been replaced".to_owned()))
+        Err(StoreError::Unavailable(
+            "answered by a node that has been replaced".to_owned(),
+        ))
     }
 
     /// Sends commands that belong together, all of one slot, in one trip.
@@ -205,17 +225,21 @@ impl StoreLink {
                 Err(why) => answers.push(Err(why)),
             }
         }
-        let sent = trips.into_values().map(|(connected, mut pipe, places)| async move {
-            pipe.ignore_errors();
-            let answer: Result<Vec<Value>, RedisError> =
-                pipe.query_async(&mut connected.connection.clone()).await;
-            (connected, places, answer)
-        });
+        let sent = trips
+            .into_values()
+            .map(|(connected, mut pipe, places)| async move {
+                pipe.ignore_errors();
+                let answer: Result<Vec<Value>, RedisError> =
+                    pipe.query_async(&mut connected.connection.clone()).await;
+                (connected, places, answer)
+            });
         for (connected, places, answer) in join_all(sent).await {
             match answer {
                 Ok(values) => {
                     for (at, value) in places.into_iter().zip(values) {
-                        answers[at] = value.extract_error().map_err(|error| self.judge(&connected, &error));
+                        answers[at] = value
+                            .extract_error()
+                            .map_err(|error| self.judge(&connected, &error));
                     }
                 }
                 Err(error) => {
@@ -234,14 +258,25 @@ impl StoreLink {
         &self,
         commands: Vec<(Slot, Cmd)>,
     ) -> Result<Vec<T>, StoreError> {
-        self.gather(commands).await.into_iter().map(|answer| read(answer?)).collect()
+        self.gather(commands)
+            .await
+            .into_iter()
+            .map(|answer| read(answer?))
+            .collect()
     }
 
     /// Waits until a call that this connection has just answered is where the tier wants it. A call that is not
     /// must be made again.
-    pub(in crate::store) async fn await_durable(&self, connected: &Connected) -> Result<(), StoreError> {
+    pub(in crate::store) async fn await_durable(
+        &self,
+        connected: &Connected,
+    ) -> Result<(), StoreError> {
         let role = self.0.purpose.role;
-        match connected.durability.await_durable(&connected.connection).await {
+        match connected
+            .durability
+            .await_durable(&connected.connection)
+            .await
+        {
             Ok(()) => {
                 if self.0.not_durable.lock().take().is_some() {
                     info!(role, "writes are durable again");
@@ -299,14 +334,20 @@ impl LinkStarter {
             let at = had.map.nodes.iter().position(|old| old == node)?;
             had.nodes.get(at)?.clone()
         };
-        let nodes: Vec<Option<NodeLink>> =
-            (0..map.nodes.len()).map(|at| find(&map.nodes[at]).or_else(|| self.node(map, at))).collect();
+        let nodes: Vec<Option<NodeLink>> = (0..map.nodes.len())
+            .map(|at| find(&map.nodes[at]).or_else(|| self.node(map, at)))
+            .collect();
         let ids: Vec<u64> = nodes.iter().flatten().map(|node| node.id).collect();
-        self.health.follow(self.purpose.role, &ids, map.trouble.as_deref());
+        self.health
+            .follow(self.purpose.role, &ids, map.trouble.as_deref());
         if !map.nodes.is_empty() {
-            self.clock.follow(&map.nodes.iter().map(RedisNode::clock).collect::<Vec<_>>());
+            self.clock
+                .follow(&map.nodes.iter().map(RedisNode::clock).collect::<Vec<_>>());
         }
-        NodeRoutes { map: map.clone(), nodes }
+        NodeRoutes {
+            map: map.clone(),
+            nodes,
+        }
     }
 
     fn node(&self, map: &SlotMap, at: usize) -> Option<NodeLink> {
@@ -314,8 +355,18 @@ impl LinkStarter {
         match client(&self.config, node) {
             Ok(client) => {
                 let rights = RightsProbe::of(&self.config.prefix, self.config.partitions, map, at);
-                let access = NodeAccess { client, clock: node.clock(), rights };
-                Some(NodeLink::start(access, self.purpose, &self.health, &self.tasks, &self.force))
+                let access = NodeAccess {
+                    client,
+                    clock: node.clock(),
+                    rights,
+                };
+                Some(NodeLink::start(
+                    access,
+                    self.purpose,
+                    &self.health,
+                    &self.tasks,
+                    &self.force,
+                ))
             }
             Err(error) => {
                 // The configuration was checked, so only an address that a server named can be wrong.

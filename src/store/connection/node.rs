@@ -98,7 +98,15 @@ impl NodeLink {
         let health = health.clone();
         let force = force.clone();
         let broken = watch::Sender::new(0);
-        let supervisor = ConnectionSupervisor { access, purpose, node, health, publish, broken, force };
+        let supervisor = ConnectionSupervisor {
+            access,
+            purpose,
+            node,
+            health,
+            publish,
+            broken,
+            force,
+        };
         tasks.spawn(&format!("store:link:{}", purpose.role), supervisor.run());
         Self { id: node, current }
     }
@@ -119,7 +127,10 @@ impl NodeLink {
 impl Connected {
     /// The same connection, asked for by this slot.
     pub(in crate::store) fn of(self, slot: Slot) -> Self {
-        Self { slot: Some(slot), ..self }
+        Self {
+            slot: Some(slot),
+            ..self
+        }
     }
 
     /// Has the connection replaced.
@@ -134,8 +145,15 @@ impl Connected {
 
 /// Reports whether an error speaks of the connection, of its user's rights, or of the role of the server behind it.
 pub(in crate::store) fn is_broken(error: &RedisError) -> bool {
-    let turned = matches!(error.code(), Some("READONLY" | "MASTERDOWN" | "LOADING" | "UNBLOCKED" | "NOAUTH"));
-    error.is_timeout() || error.is_io_error() || error.is_unrecoverable_error() || turned || is_denied(error)
+    let turned = matches!(
+        error.code(),
+        Some("READONLY" | "MASTERDOWN" | "LOADING" | "UNBLOCKED" | "NOAUTH")
+    );
+    error.is_timeout()
+        || error.is_io_error()
+        || error.is_unrecoverable_error()
+        || turned
+        || is_denied(error)
 }
 
 /// Connects and checks the role, within a deadline.
@@ -154,15 +172,18 @@ pub(in crate::store) async fn open(
     response: Duration,
 ) -> Result<RedisWire, ConnectFault> {
     // The wire sets deadlines. Those of the library ignore how many bytes are on their way.
-    let settings =
-        AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT_TIMEOUT)).set_response_timeout(None);
+    let settings = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(CONNECT_TIMEOUT))
+        .set_response_timeout(None);
     let redis = client.open()?;
     let connecting = redis.get_multiplexed_async_connection_with_config(&settings);
     let fault = match tokio::time::timeout(CONNECT_TIMEOUT * 2, connecting).await {
         Ok(Ok(connection)) => return Ok(RedisWire::new(connection, response)),
         Ok(Err(error)) if error.is_timeout() => ConnectFault::silence(error.to_string()),
         // The server understood, and refused.
-        Ok(Err(error)) if error.kind() == ErrorKind::AuthenticationFailed || error.code().is_some() => {
+        Ok(Err(error))
+            if error.kind() == ErrorKind::AuthenticationFailed || error.code().is_some() =>
+        {
             error.to_string().into()
         }
         Ok(Err(error)) => client.explain(error.to_string().into()).await,
@@ -172,7 +193,9 @@ pub(in crate::store) async fn open(
 }
 
 async fn probe(connection: &mut RedisWire) -> Result<(), String> {
-    let role = redis::cmd("ROLE").query_async::<redis::Value>(connection).await;
+    let role = redis::cmd("ROLE")
+        .query_async::<redis::Value>(connection)
+        .await;
     match role {
         Ok(redis::Value::Array(parts)) => match parts.first() {
             Some(redis::Value::BulkString(role)) if role.as_slice() == b"master" => Ok(()),
@@ -228,13 +251,19 @@ impl ConnectionSupervisor {
 
     async fn connect(&self) -> Result<(RedisWire, DurabilityWait), String> {
         let LinkPurpose { durability, .. } = self.purpose;
-        let response = RESPONSE_TIMEOUT + durability.wait().map(|wait| wait.timeout).unwrap_or_default();
+        let response = RESPONSE_TIMEOUT
+            + durability
+                .wait()
+                .map(|wait| wait.timeout)
+                .unwrap_or_default();
         let mut connection = connect(&self.access.client, response).await?;
         if let Some(rights) = &self.access.rights {
             rights.check(&mut connection).await?;
         }
         // Ask each connection: another master may be set up in another way.
-        let wait = DurabilityWait::of(durability, &mut connection).await.map_err(|why| why.to_string())?;
+        let wait = DurabilityWait::of(durability, &mut connection)
+            .await
+            .map_err(|why| why.to_string())?;
         Ok((connection, wait))
     }
 
@@ -249,14 +278,22 @@ impl ConnectionSupervisor {
 
 /// Waits until a caller reports this connection as broken.
 async fn until_broken(broken: &mut watch::Receiver<u64>, generation: u64) {
-    if broken.wait_for(|&broken| broken >= generation).await.is_err() {
+    if broken
+        .wait_for(|&broken| broken >= generation)
+        .await
+        .is_err()
+    {
         // Nobody is left to report, and the supervisor ends.
         std::future::pending::<()>().await;
     }
 }
 
 /// Watches a connection, and returns why it is no longer good.
-async fn watch_over(mut connection: RedisWire, generation: u64, mut broken: watch::Receiver<u64>) -> String {
+async fn watch_over(
+    mut connection: RedisWire,
+    generation: u64,
+    mut broken: watch::Receiver<u64>,
+) -> String {
     loop {
         tokio::select! {
             () = until_broken(&mut broken, generation) => return "a call failed".to_owned(),

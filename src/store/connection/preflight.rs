@@ -40,7 +40,11 @@ impl From<ConnectFault> for PreflightFailure {
     fn from(fault: ConnectFault) -> Self {
         let is_tls = fault.is_tls();
         let why = fault.into();
-        if is_tls { Self::Tls(why) } else { Self::Away(why) }
+        if is_tls {
+            Self::Tls(why)
+        } else {
+            Self::Away(why)
+        }
     }
 }
 
@@ -62,15 +66,27 @@ pub async fn preflight(config: &Config, claim_it: bool) -> Result<(), PreflightF
     let keys = Keys::new(&config.prefix);
     let map = read_once(config, &keys.slots(config.partitions)).await?;
     if let Some(why) = &map.trouble {
-        let failure = if map.is_tls_trouble { PreflightFailure::Tls } else { PreflightFailure::Away };
+        let failure = if map.is_tls_trouble {
+            PreflightFailure::Tls
+        } else {
+            PreflightFailure::Away
+        };
         return Err(failure(why.clone()).at(&place));
     }
     let home = map.node_of(Slot::for_key(keys.meta()));
     for at in 0..map.nodes.len() {
-        let checks = node(config, &map, at, home == Some(at) && claim_it, home == Some(at));
+        let checks = node(
+            config,
+            &map,
+            at,
+            home == Some(at) && claim_it,
+            home == Some(at),
+        );
         let checked = tokio::time::timeout(NODE_TIMEOUT, checks).await;
         let late = || Err(PreflightFailure::Away("no answer in time".to_owned()));
-        checked.unwrap_or_else(|_| late()).map_err(|failure| failure.at(&place))?;
+        checked
+            .unwrap_or_else(|_| late())
+            .map_err(|failure| failure.at(&place))?;
     }
     Ok(())
 }
@@ -102,18 +118,28 @@ async fn node(
 /// Checks whether the tier is available here. A server without the ability is refused. Missing replicas are
 /// waited for.
 async fn tier(durability: Durability, connection: &mut RedisWire) -> Result<(), PreflightFailure> {
-    DurabilityWait::of(durability, connection).await.map_err(|why| match why {
-        TierError::Unable(why) => refused(why.to_owned()),
-        TierError::Away(error) if is_denied(&error) => refused(format!("{error}: see docs/security.md")),
-        TierError::Away(error) => PreflightFailure::Away(error.to_string()),
-    })?;
-    let Some(wait) = durability.wait().filter(|wait| wait.replicas > 0) else { return Ok(()) };
+    DurabilityWait::of(durability, connection)
+        .await
+        .map_err(|why| match why {
+            TierError::Unable(why) => refused(why.to_owned()),
+            TierError::Away(error) if is_denied(&error) => {
+                refused(format!("{error}: see docs/security.md"))
+            }
+            TierError::Away(error) => PreflightFailure::Away(error.to_string()),
+        })?;
+    let Some(wait) = durability.wait().filter(|wait| wait.replicas > 0) else {
+        return Ok(());
+    };
     let mut info = redis::cmd("INFO");
     info.arg("replication");
-    let told: String =
-        info.query_async(connection).await.map_err(|error| PreflightFailure::Away(error.to_string()))?;
-    let there =
-        told.lines().filter(|line| line.starts_with("slave") && line.contains("state=online")).count();
+    let told: String = info
+        .query_async(connection)
+        .await
+        .map_err(|error| PreflightFailure::Away(error.to_string()))?;
+    let there = told
+        .lines()
+        .filter(|line| line.starts_with("slave") && line.contains("state=online"))
+        .count();
     if there < wait.replicas as usize {
         return Err(PreflightFailure::Away(format!(
             "{there} replicas follow this master, and durability = {:?} with wait_replicas = {} needs as many",
@@ -125,7 +151,11 @@ async fn tier(durability: Durability, connection: &mut RedisWire) -> Result<(), 
 }
 
 async fn setting(connection: &mut RedisWire, name: &str) -> RedisResult<Option<String>> {
-    let found: Vec<String> = redis::cmd("CONFIG").arg("GET").arg(name).query_async(connection).await?;
+    let found: Vec<String> = redis::cmd("CONFIG")
+        .arg("GET")
+        .arg(name)
+        .query_async(connection)
+        .await?;
     Ok(found.into_iter().nth(1))
 }
 
@@ -188,7 +218,11 @@ async fn description(
 ) -> Result<(), PreflightFailure> {
     let meta = Keys::new(&config.prefix).meta();
     let away = |error: redis::RedisError| PreflightFailure::Away(error.to_string());
-    let kind: String = redis::cmd("TYPE").arg(&meta).query_async(connection).await.map_err(away)?;
+    let kind: String = redis::cmd("TYPE")
+        .arg(&meta)
+        .query_async(connection)
+        .await
+        .map_err(away)?;
     if kind != "hash" && kind != "none" {
         return Err(refused(format!(
             "prefix {:?} is in use by something else ({meta} is a {kind})",
@@ -198,8 +232,16 @@ async fn description(
     let ours = config.partitions.count().to_string();
     if claim_it {
         let mut pipe = redis::pipe();
-        pipe.cmd("HSETNX").arg(&meta).arg("format").arg(KEY_FORMAT).ignore();
-        pipe.cmd("HSETNX").arg(&meta).arg("partitions").arg(&ours).ignore();
+        pipe.cmd("HSETNX")
+            .arg(&meta)
+            .arg("format")
+            .arg(KEY_FORMAT)
+            .ignore();
+        pipe.cmd("HSETNX")
+            .arg(&meta)
+            .arg("partitions")
+            .arg(&ours)
+            .ignore();
         pipe.exec_async(connection).await.map_err(away)?;
     }
     let (format, partitions): (Option<String>, Option<String>) = redis::cmd("HMGET")

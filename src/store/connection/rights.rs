@@ -13,7 +13,14 @@ use crate::store::call::keys::Keys;
 use crate::store::call::scripts;
 
 /// Commands that cannot be tried in a script, in the spelling of an access list.
-const OUTSIDE_SCRIPTS: [&str; 6] = ["config|get", "role", "script|load", "evalsha", "multi", "exec"];
+const OUTSIDE_SCRIPTS: [&str; 6] = [
+    "config|get",
+    "role",
+    "script|load",
+    "evalsha",
+    "multi",
+    "exec",
+];
 /// Commands of scripts and readers, as they are tried: `@1` is the first scratch key, see `rights.lua`. The first and
 /// the last one remove the scratch keys.
 const TRIED: [&[&str]; 41] = [
@@ -67,9 +74,16 @@ const DOCUMENT: &str = "docs/security.md";
 pub fn user_rules(prefix: &str) -> Vec<String> {
     let tried: BTreeSet<String> = TRIED.iter().map(|words| words[0].to_lowercase()).collect();
     let commands = OUTSIDE_SCRIPTS.into_iter().map(str::to_owned).chain(tried);
-    let fixed =
-        ["resetkeys".to_owned(), format!("~{prefix}:*"), "resetchannels".to_owned(), "-@all".to_owned()];
-    fixed.into_iter().chain(commands.map(|command| format!("+{command}"))).collect()
+    let fixed = [
+        "resetkeys".to_owned(),
+        format!("~{prefix}:*"),
+        "resetchannels".to_owned(),
+        "-@all".to_owned(),
+    ];
+    fixed
+        .into_iter()
+        .chain(commands.map(|command| format!("+{command}")))
+        .collect()
 }
 
 /// Tries the rights of a connection's user at one master.
@@ -88,14 +102,21 @@ impl RightsProbe {
         at: usize,
     ) -> Option<Self> {
         let is_there = |slot: Slot| map.node_of(slot) == Some(at);
-        let partition: Partition = partitions.all().find(|&partition| is_there(Keys::slot(partition)))?;
-        Some(Self { scratch_keys: Keys::new(prefix).scratch(partition) })
+        let partition: Partition = partitions
+            .all()
+            .find(|&partition| is_there(Keys::slot(partition)))?;
+        Some(Self {
+            scratch_keys: Keys::new(prefix).scratch(partition),
+        })
     }
 
     /// Tries all rights. An error that does not speak of rights is no news here: it shows where it matters.
     pub(in crate::store) async fn check(&self, connection: &mut RedisWire) -> Result<(), String> {
         let refusals: BTreeSet<Refusal> = match self.refusals(connection).await {
-            Ok(failures) => failures.iter().filter_map(|text| Refusal::of_script(text)).collect(),
+            Ok(failures) => failures
+                .iter()
+                .filter_map(|text| Refusal::of_script(text))
+                .collect(),
             Err(error) => Refusal::of_error(&error.to_string()).into_iter().collect(),
         };
         sentence(&refusals).map_or(Ok(()), Err)
@@ -124,8 +145,12 @@ impl RightsProbe {
 
 /// What errors say when a right is missing: those of the client library, of Valkey and of Redis in a script. The last
 /// ones name no command.
-const DENIED: [&str; 4] =
-    ["NoPerm", "NOPERM", "ACL failure in script", "The user executing the script can't"];
+const DENIED: [&str; 4] = [
+    "NoPerm",
+    "NOPERM",
+    "ACL failure in script",
+    "The user executing the script can't",
+];
 
 /// Reports whether an error speaks of a right that is missing.
 pub(in crate::store) fn is_denied(error: &RedisError) -> bool {
@@ -153,14 +178,23 @@ impl Refusal {
             return None;
         }
         let speaks_of_keys = error.contains("access") && error.contains("key");
-        Some(if speaks_of_keys { Self::Keys } else { Self::Command(command.to_owned()) })
+        Some(if speaks_of_keys {
+            Self::Keys
+        } else {
+            Self::Command(command.to_owned())
+        })
     }
 
     /// The right that a command outside of a script lacks, which its error names.
     fn of_error(error: &str) -> Option<Self> {
-        let named = error.split_once("run the '").and_then(|(_, rest)| rest.split_once('\''));
-        speaks_of_rights(error)
-            .then(|| named.map_or(Self::Keys, |(command, _)| Self::Command(command.to_uppercase())))
+        let named = error
+            .split_once("run the '")
+            .and_then(|(_, rest)| rest.split_once('\''));
+        speaks_of_rights(error).then(|| {
+            named.map_or(Self::Keys, |(command, _)| {
+                Self::Command(command.to_uppercase())
+            })
+        })
     }
 }
 
@@ -178,7 +212,9 @@ fn sentence(refusals: &BTreeSet<Refusal>) -> Option<String> {
         ([], false) => "touch the keys of the prefix".to_owned(),
         (commands, false) => format!("run {}", commands.join(", ")),
     };
-    Some(format!("its user may not {lacks}; {DOCUMENT} lists its rights"))
+    Some(format!(
+        "its user may not {lacks}; {DOCUMENT} lists its rights"
+    ))
 }
 
 #[cfg(test)]
@@ -188,15 +224,27 @@ mod tests {
     #[test]
     fn a_refusal_names_its_command_or_the_keys() {
         let lacks = |refusal: &str| Some(Refusal::Command(refusal.to_owned()));
-        let of_redis = "HGET ERR The user executing the script can't run this command or subcommand";
-        let of_valkey = "HGET ERR ACL failure in script: User a has no permissions to run the 'hget' command";
-        assert_eq!([of_redis, of_valkey].map(Refusal::of_script), [lacks("HGET"), lacks("HGET")]);
+        let of_redis =
+            "HGET ERR The user executing the script can't run this command or subcommand";
+        let of_valkey =
+            "HGET ERR ACL failure in script: User a has no permissions to run the 'hget' command";
+        assert_eq!(
+            [of_redis, of_valkey].map(Refusal::of_script),
+            [lacks("HGET"), lacks("HGET")]
+        );
         let keys = "UNLINK ERR The user executing the script can't access at least one of the keys mentioned";
         assert_eq!(Refusal::of_script(keys), Some(Refusal::Keys));
-        assert_eq!(Refusal::of_script("SET OOM command not allowed"), None, "not a matter of rights");
+        assert_eq!(
+            Refusal::of_script("SET OOM command not allowed"),
+            None,
+            "not a matter of rights"
+        );
         let direct = "NoPerm: User post has no permissions to run the 'script|load' command";
         assert_eq!(Refusal::of_error(direct), lacks("SCRIPT|LOAD"));
-        assert_eq!(Refusal::of_error("NoPerm: No permissions to access a key"), Some(Refusal::Keys));
+        assert_eq!(
+            Refusal::of_error("NoPerm: No permissions to access a key"),
+            Some(Refusal::Keys)
+        );
         assert_eq!(Refusal::of_error("broken pipe"), None);
     }
 
@@ -204,23 +252,35 @@ mod tests {
     fn a_sentence_names_all_commands_that_are_refused() {
         let command = |name: &str| Refusal::Command(name.to_owned());
         let two = sentence(&[command("HGET"), command("SCRIPT|LOAD")].into()).expect("a sentence");
-        assert_eq!(two, "its user may not run HGET, SCRIPT|LOAD; docs/security.md lists its rights");
+        assert_eq!(
+            two,
+            "its user may not run HGET, SCRIPT|LOAD; docs/security.md lists its rights"
+        );
         let keys = sentence(&[Refusal::Keys].into()).expect("a sentence");
-        assert_eq!(keys, "its user may not touch the keys of the prefix; docs/security.md lists its rights");
+        assert_eq!(
+            keys,
+            "its user may not touch the keys of the prefix; docs/security.md lists its rights"
+        );
         assert_eq!(sentence(&BTreeSet::new()), None);
     }
 
     #[test]
     fn every_command_of_every_script_and_reader_is_tried_or_listed() {
         let tried: BTreeSet<&str> = TRIED.iter().map(|words| words[0]).collect();
-        let known_outside = ["CONFIG", "ROLE", "EVALSHA", "CLUSTER", "SENTINEL", "WAIT", "WAITAOF"];
+        let known_outside = [
+            "CONFIG", "ROLE", "EVALSHA", "CLUSTER", "SENTINEL", "WAIT", "WAITAOF",
+        ];
         let mut missing = BTreeSet::new();
         for (file, text) in sources() {
             for start in ["redis.call('", "redis.pcall('", "cmd(\""] {
-                let words = text.split(start).skip(1).filter_map(|rest| rest.split(['\'', '"']).next());
-                let commands =
-                    words.filter(|word| word.len() > 1 && word.chars().all(|c| c.is_ascii_uppercase()));
-                for command in commands.filter(|c| !tried.contains(c) && !known_outside.contains(c)) {
+                let words = text
+                    .split(start)
+                    .skip(1)
+                    .filter_map(|rest| rest.split(['\'', '"']).next());
+                let commands = words
+                    .filter(|word| word.len() > 1 && word.chars().all(|c| c.is_ascii_uppercase()));
+                for command in commands.filter(|c| !tried.contains(c) && !known_outside.contains(c))
+                {
                     missing.insert(format!("{command} of {file}"));
                 }
             }
@@ -230,7 +290,8 @@ mod tests {
 
     /// The scripts and the Rust sources of the store.
     fn sources() -> Vec<(String, String)> {
-        let mut folders = vec![std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/store")];
+        let mut folders =
+            vec![std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/store")];
         let mut found = Vec::new();
         while let Some(folder) = folders.pop() {
             for entry in std::fs::read_dir(&folder).expect("a folder").flatten() {
@@ -255,7 +316,13 @@ mod tests {
     fn the_rights_are_written_down() {
         let path = format!("{}/{DOCUMENT}", env!("CARGO_MANIFEST_DIR"));
         let document = std::fs::read_to_string(path).expect("the document");
-        let line = format!("ACL SETUSER postdate on >PASSWORD {}", user_rules("postdate").join(" "));
-        assert!(document.lines().any(|of_document| of_document == line), "{line}");
+        let line = format!(
+            "ACL SETUSER postdate on >PASSWORD {}",
+            user_rules("postdate").join(" ")
+        );
+        assert!(
+            document.lines().any(|of_document| of_document == line),
+            "{line}"
+        );
     }
 }

@@ -72,18 +72,27 @@ pub(in crate::store) struct SlotMap {
 
 impl SlotMap {
     fn of_one(node: RedisNode) -> Self {
-        Self { nodes: vec![node], ..Self::default() }
+        Self {
+            nodes: vec![node],
+            ..Self::default()
+        }
     }
 
     fn unknown(why: impl Into<String>) -> Self {
-        Self { trouble: Some(why.into()), ..Self::default() }
+        Self {
+            trouble: Some(why.into()),
+            ..Self::default()
+        }
     }
 
     /// No node is known, since no server of those that are asked can be reached. `fault` is that of one of them.
     fn unreached(why: &str, fault: Option<&ConnectFault>) -> Self {
         let told = fault.map(ToString::to_string).unwrap_or_default();
         let is_tls_trouble = fault.is_some_and(ConnectFault::is_tls);
-        Self { is_tls_trouble, ..Self::unknown(format!("{why}; {told}")) }
+        Self {
+            is_tls_trouble,
+            ..Self::unknown(format!("{why}; {told}"))
+        }
     }
 
     /// The place of the node that serves this slot.
@@ -119,10 +128,15 @@ impl TopologyWatcher {
                 client(config, &RedisNode::Configured)?;
                 Self::Nobody
             }
-            Topology::Sentinel { nodes, master, sentinel_login, .. } => {
-                Self::Sentinels(Sentinels::new(nodes, master, sentinel_login, config)?)
+            Topology::Sentinel {
+                nodes,
+                master,
+                sentinel_login,
+                ..
+            } => Self::Sentinels(Sentinels::new(nodes, master, sentinel_login, config)?),
+            Topology::Cluster { nodes, .. } => {
+                Self::Nodes(ClusterNodes::new(nodes, wanted, config))
             }
-            Topology::Cluster { nodes, .. } => Self::Nodes(ClusterNodes::new(nodes, wanted, config)),
         })
     }
 
@@ -137,8 +151,13 @@ impl TopologyWatcher {
 }
 
 /// Reads the topology once, without keeping it up to date.
-pub(in crate::store) async fn read_once(config: &Config, wanted: &[Slot]) -> Result<SlotMap, PreflightError> {
-    Ok(TopologyWatcher::new(config, wanted)?.read(&SlotMap::default()).await)
+pub(in crate::store) async fn read_once(
+    config: &Config,
+    wanted: &[Slot],
+) -> Result<SlotMap, PreflightError> {
+    Ok(TopologyWatcher::new(config, wanted)?
+        .read(&SlotMap::default())
+        .await)
 }
 
 /// Starts to watch the topology. `wanted` are the slots that this store uses.
@@ -180,7 +199,11 @@ pub(in crate::store) fn watch(
             };
             if seen != *before {
                 let masters: Vec<String> = seen.nodes.iter().map(ToString::to_string).collect();
-                tracing::info!(?masters, trouble = seen.trouble, "the topology of redis has changed");
+                tracing::info!(
+                    ?masters,
+                    trouble = seen.trouble,
+                    "the topology of redis has changed"
+                );
                 publish.send_replace(Arc::new(seen));
             }
         }
@@ -189,17 +212,30 @@ pub(in crate::store) fn watch(
 }
 
 /// Makes a client for a node. The configuration is checked here. The connection comes later.
-pub(in crate::store) fn client(config: &Config, node: &RedisNode) -> Result<RedisClient, PreflightError> {
-    let refused =
-        |error: RedisError| PreflightError(format!("{} {}: {error}", config.place_key(), config.place()));
+pub(in crate::store) fn client(
+    config: &Config,
+    node: &RedisNode,
+) -> Result<RedisClient, PreflightError> {
+    let refused = |error: RedisError| {
+        PreflightError(format!(
+            "{} {}: {error}",
+            config.place_key(),
+            config.place()
+        ))
+    };
     let info = match (&config.topology, node) {
-        (Topology::Standalone(url), _) => {
-            url.expose().into_connection_info().map(with_tcp_settings).map_err(refused)?
+        (Topology::Standalone(url), _) => url
+            .expose()
+            .into_connection_info()
+            .map(with_tcp_settings)
+            .map_err(refused)?,
+        (
+            Topology::Sentinel { login, .. } | Topology::Cluster { login, .. },
+            RedisNode::At(address),
+        ) => at(address, login).map_err(refused)?,
+        (_, RedisNode::Configured) => {
+            return Err(PreflightError("a node without an address".to_owned()));
         }
-        (Topology::Sentinel { login, .. } | Topology::Cluster { login, .. }, RedisNode::At(address)) => {
-            at(address, login).map_err(refused)?
-        }
-        (_, RedisNode::Configured) => return Err(PreflightError("a node without an address".to_owned())),
     };
     Ok(RedisClient::new(info, config))
 }
@@ -214,17 +250,26 @@ fn at(address: &Address, login: &Login) -> Result<ConnectionInfo, RedisError> {
         settings = settings.set_password(password.expose());
     }
     let place = if login.tls {
-        ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
+        ConnectionAddr::TcpTls {
+            host,
+            port,
+            insecure: false,
+            tls_params: None,
+        }
     } else {
         ConnectionAddr::Tcp(host, port)
     };
-    Ok(with_tcp_settings(place.into_connection_info()?.set_redis_settings(settings)))
+    Ok(with_tcp_settings(
+        place.into_connection_info()?.set_redis_settings(settings),
+    ))
 }
 
 /// Sets TCP options. Nagle's algorithm and the other side's delayed acknowledgement together would add up to 40
 /// ms. A peer that is gone without a word is noticed by the probe's deadline or by the user timeout.
 fn with_tcp_settings(info: ConnectionInfo) -> ConnectionInfo {
     info.set_tcp_settings(
-        TcpSettings::default().set_nodelay(true).set_user_timeout(RESPONSE_TIMEOUT + CONNECT_TIMEOUT),
+        TcpSettings::default()
+            .set_nodelay(true)
+            .set_user_timeout(RESPONSE_TIMEOUT + CONNECT_TIMEOUT),
     )
 }

@@ -15,10 +15,22 @@ impl Store {
     /// Adds an entry. Waits while the store is away.
     pub async fn append_to_audit_log(&self, fields: &[(&str, &str)]) -> Result<(), StoreError> {
         let mut xadd = redis::cmd("XADD");
-        xadd.arg(self.0.keys.audit_log()).arg("MAXLEN").arg("~").arg(MAX_ENTRIES).arg("*").arg(fields);
+        xadd.arg(self.0.keys.audit_log())
+            .arg("MAXLEN")
+            .arg("~")
+            .arg(MAX_ENTRIES)
+            .arg("*")
+            .arg(fields);
         let mut pipe = redis::pipe();
         pipe.add_command(xadd);
-        self.mended(self.0.browse.pipe::<Value>(self.audit_log_slot(), &pipe).await).await.map(drop)
+        self.mended(
+            self.0
+                .browse
+                .pipe::<Value>(self.audit_log_slot(), &pipe)
+                .await,
+        )
+        .await
+        .map(drop)
     }
 
     /// The newest entries, newest first. With `before` only older ones.
@@ -29,8 +41,15 @@ impl Store {
     ) -> Result<Vec<AuditLogEntry>, StoreError> {
         let mut range = redis::cmd("XREVRANGE");
         let end = before.map_or_else(|| "+".to_owned(), |id| format!("({id}"));
-        range.arg(self.0.keys.audit_log()).arg(end).arg("-").arg("COUNT").arg(limit);
-        let told = self.mended(self.trips(vec![(self.audit_log_slot(), range)], 1).await).await;
+        range
+            .arg(self.0.keys.audit_log())
+            .arg(end)
+            .arg("-")
+            .arg("COUNT")
+            .arg(limit);
+        let told = self
+            .mended(self.trips(vec![(self.audit_log_slot(), range)], 1).await)
+            .await;
         Ok(told?.pop().unwrap_or_default())
     }
 

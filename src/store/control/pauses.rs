@@ -33,7 +33,10 @@ pub struct RoutePauses(watch::Receiver<KnownPauses>);
 impl RoutePauses {
     /// The paused parts of a route. `None` until the store was first asked.
     pub fn of(&self, route: &str) -> Option<PauseState> {
-        self.0.borrow().as_ref().map(|known| known.get(route).copied().unwrap_or_default())
+        self.0
+            .borrow()
+            .as_ref()
+            .map(|known| known.get(route).copied().unwrap_or_default())
     }
 
     /// Reports whether a route's messages may be published: known, and not paused.
@@ -44,7 +47,9 @@ impl RoutePauses {
     /// Waits until the route's messages may be published. Cancel-safe.
     pub async fn until_publishing(&mut self, route: &str) {
         let open = |known: &KnownPauses| {
-            known.as_ref().is_some_and(|known| known.get(route).is_none_or(|paused| !paused.publishing))
+            known
+                .as_ref()
+                .is_some_and(|known| known.get(route).is_none_or(|paused| !paused.publishing))
         };
         if self.0.wait_for(open).await.is_err() {
             // The store's tasks have ended: nothing will resume any more, and the callers end too.
@@ -132,7 +137,9 @@ async fn read(side: &StoreLink, key: &str) -> Result<BTreeMap<String, PauseState
     for (field, _) in found {
         match field.split_once('/') {
             Some((route, "ingress")) => seen.entry(route.to_owned()).or_default().ingress = true,
-            Some((route, "publishing")) => seen.entry(route.to_owned()).or_default().publishing = true,
+            Some((route, "publishing")) => {
+                seen.entry(route.to_owned()).or_default().publishing = true
+            }
             // A later version may pause more than this one knows of.
             _ => {}
         }
@@ -148,7 +155,12 @@ fn publish_pauses(publish: &watch::Sender<KnownPauses>, seen: BTreeMap<String, P
         let had = known.as_deref().cloned().unwrap_or_default();
         for (route, now) in &seen {
             if had.get(route) != Some(now) {
-                info!(route, ingress = now.ingress, publishing = now.publishing, "the route is paused");
+                info!(
+                    route,
+                    ingress = now.ingress,
+                    publishing = now.publishing,
+                    "the route is paused"
+                );
             }
         }
         for route in had.keys().filter(|route| !seen.contains_key(*route)) {
@@ -185,12 +197,16 @@ impl Store {
     }
 
     /// Since when a route's ingress is paused, by Redis's clock. `None`: it is not, or since a moment that cannot be read.
-    pub async fn ingress_paused_since(&self, route: &RouteName) -> Result<Option<UnixMs>, StoreError> {
+    pub async fn ingress_paused_since(
+        &self,
+        route: &RouteName,
+    ) -> Result<Option<UnixMs>, StoreError> {
         let key = self.0.keys.paused();
         let mut pipe = redis::pipe();
         pipe.cmd("HGET").arg(&key).arg(format!("{route}/ingress"));
-        let (since,): (Option<String>,) =
-            self.mended(self.0.side.pipe(Slot::for_key(&key), &pipe).await).await?;
+        let (since,): (Option<String>,) = self
+            .mended(self.0.side.pipe(Slot::for_key(&key), &pipe).await)
+            .await?;
         Ok(since.and_then(|since| since.parse().ok()).map(UnixMs))
     }
 
@@ -213,7 +229,9 @@ impl Store {
                 set(&mut pipe, &key, format!("{route}/{field}"));
             }
         }
-        let done = self.mended(self.0.side.pipe::<()>(Slot::for_key(&key), &pipe).await).await;
+        let done = self
+            .mended(self.0.side.pipe::<()>(Slot::for_key(&key), &pipe).await)
+            .await;
         self.0.pause_watcher.read_now.notify_one();
         done
     }

@@ -18,7 +18,10 @@ impl Store {
             return Ok(Ok(()));
         }
         let meta = self.0.keys.meta();
-        let fields: Vec<String> = routes.iter().map(|route| format!("order:{route}")).collect();
+        let fields: Vec<String> = routes
+            .iter()
+            .map(|route| format!("order:{route}"))
+            .collect();
         let mut pipe = redis::pipe();
         pipe.cmd("HMGET").arg(&meta).arg(&fields);
         let slot = Slot::for_key(&meta);
@@ -32,9 +35,18 @@ impl Store {
             return Ok(Ok(()));
         }
         // All counts, or none: messages on a node that is away must not be missed.
-        let counts = self.0.side.gather_all::<Vec<(String, i64)>>(self.all_counts()).await?;
+        let counts = self
+            .0
+            .side
+            .gather_all::<Vec<(String, i64)>>(self.all_counts())
+            .await?;
         let sum = |field: String| -> i64 {
-            counts.iter().flatten().filter(|(name, _)| *name == field).map(|(_, n)| n).sum()
+            counts
+                .iter()
+                .flatten()
+                .filter(|(name, _)| *name == field)
+                .map(|(_, n)| n)
+                .sum()
         };
         let mut pipe = redis::pipe();
         for (route, recorded) in changed {
@@ -44,9 +56,16 @@ impl Store {
                 return Ok(Err(refusal(route, of_key(&recorded), messages, dead)));
             }
             if of_key(&recorded) {
-                pipe.cmd("HDEL").arg(&meta).arg(format!("order:{route}")).ignore();
+                pipe.cmd("HDEL")
+                    .arg(&meta)
+                    .arg(format!("order:{route}"))
+                    .ignore();
             } else {
-                pipe.cmd("HSET").arg(&meta).arg(format!("order:{route}")).arg("key").ignore();
+                pipe.cmd("HSET")
+                    .arg(&meta)
+                    .arg(format!("order:{route}"))
+                    .arg("key")
+                    .ignore();
             }
         }
         let () = self.0.side.pipe(slot, &pipe).await?;
@@ -55,7 +74,11 @@ impl Store {
 }
 
 fn refusal(route: &RouteName, was_of_key: bool, messages: i64, dead: i64) -> PreflightError {
-    let (was, is) = if was_of_key { ("key", "none") } else { ("none", "key") };
+    let (was, is) = if was_of_key {
+        ("key", "none")
+    } else {
+        ("none", "key")
+    };
     PreflightError(format!(
         "route `{route}` has {messages} messages and {dead} dead letters in the store from a configuration with order = \
          {was:?}; with order = {is:?} they would not be found: let the messages leave and redrive or drop the dead \

@@ -7,7 +7,9 @@ use crate::domain::UnixMs;
 use crate::store::call::keys::Keys;
 use crate::store::call::reply::{ScriptReply, integer, shape, text};
 use crate::store::call::scripts;
-use crate::store::{HeartbeatReply, KnownStore, RegisteredReplica, ReplicaStatus, Store, StoreError};
+use crate::store::{
+    HeartbeatReply, KnownStore, RegisteredReplica, ReplicaStatus, Store, StoreError,
+};
 
 /// Silence (ms) after which an entry is removed.
 const KEEP_MS: u64 = 60_000;
@@ -23,13 +25,20 @@ impl Store {
         let status = serde_json::to_string(status).map_err(|_| shape("a replica's status"))?;
         let mut call = scripts::HEARTBEAT.prepare_invoke();
         call.key(self.0.keys.replicas()).key(self.0.keys.store());
-        call.arg(&self.0.ids.nonce).arg(known.identity.as_deref().unwrap_or_default());
-        call.arg(self.unique()).arg(known.heartbeat).arg(known.rolled_back_at.0).arg(status).arg(KEEP_MS);
+        call.arg(&self.0.ids.nonce)
+            .arg(known.identity.as_deref().unwrap_or_default());
+        call.arg(self.unique())
+            .arg(known.heartbeat)
+            .arg(known.rolled_back_at.0)
+            .arg(status)
+            .arg(KEEP_MS);
         let connected = self.0.side.reach(Keys::members()).await?;
         let mut connection = connected.connection.clone();
         let sent = self.0.clock.sending(connected.clock);
         let value = call.invoke_async::<Value>(&mut connection).await;
-        let value = self.mended(value.map_err(|error| self.0.side.judge(&connected, &error))).await?;
+        let value = self
+            .mended(value.map_err(|error| self.0.side.judge(&connected, &error)))
+            .await?;
         // A master that was replaced while it was away may answer for a while.
         self.0.side.still_counts(&connected)?;
         let reply = ScriptReply::read(value)?;
@@ -47,7 +56,10 @@ impl Store {
     /// Takes this replica out of the registry. The others serve its partitions after their next heartbeat.
     pub async fn unregister(&self) -> Result<(), StoreError> {
         let mut pipe = redis::pipe();
-        pipe.cmd("HDEL").arg(self.0.keys.replicas()).arg(&self.0.ids.nonce).ignore();
+        pipe.cmd("HDEL")
+            .arg(self.0.keys.replicas())
+            .arg(&self.0.ids.nonce)
+            .ignore();
         self.0.side.pipe(Keys::members(), &pipe).await
     }
 
@@ -57,7 +69,10 @@ impl Store {
         pipe.cmd("HGETALL").arg(self.0.keys.replicas());
         let (found,): (Vec<(String, String)>,) = self.0.browse.pipe(Keys::members(), &pipe).await?;
         let now = self.0.clock.now();
-        Ok(found.iter().filter_map(|(nonce, entry)| registered_replica(nonce, entry, now)).collect())
+        Ok(found
+            .iter()
+            .filter_map(|(nonce, entry)| registered_replica(nonce, entry, now))
+            .collect())
     }
 
     /// This machine's wall clock minus that of the master that keeps the registry, microseconds. Exact to half
@@ -66,7 +81,8 @@ impl Store {
         let mut pipe = redis::pipe();
         pipe.cmd("TIME");
         let before = self.0.clock.local().wall_us();
-        let ((seconds, micros),): ((i64, i64),) = self.0.browse.pipe(Keys::members(), &pipe).await?;
+        let ((seconds, micros),): ((i64, i64),) =
+            self.0.browse.pipe(Keys::members(), &pipe).await?;
         let after = self.0.clock.local().wall_us();
         Ok(before.midpoint(after) - (seconds * 1_000_000 + micros))
     }
@@ -74,13 +90,19 @@ impl Store {
 
 fn read_answer(reply: &ScriptReply) -> Result<HeartbeatReply, StoreError> {
     let now = UnixMs(reply.time_us.div_euclid(1000));
-    let Value::Array(parts) = &reply.answer else { return Err(shape("the answer to a heartbeat")) };
-    let [word, identity, rest @ ..] = &parts[..] else { return Err(shape("the answer to a heartbeat")) };
+    let Value::Array(parts) = &reply.answer else {
+        return Err(shape("the answer to a heartbeat"));
+    };
+    let [word, identity, rest @ ..] = &parts[..] else {
+        return Err(shape("the answer to a heartbeat"));
+    };
     let identity = Some(text(identity)?).filter(|identity| !identity.is_empty());
     if text(word)? == "strange" {
         return Ok(HeartbeatReply::Replaced(identity));
     }
-    let [beat, changed, silence, entries @ ..] = rest else { return Err(shape("the answer to a heartbeat")) };
+    let [beat, changed, silence, entries @ ..] = rest else {
+        return Err(shape("the answer to a heartbeat"));
+    };
     let mut replicas = Vec::with_capacity(entries.len() / 2);
     for pair in entries.chunks_exact(2) {
         replicas.extend(registered_replica(&text(&pair[0])?, &text(&pair[1])?, now));
@@ -103,5 +125,10 @@ fn registered_replica(nonce: &str, entry: &str, now: UnixMs) -> Option<Registere
     let heartbeat = parts.next()?.parse().ok()?;
     let at = UnixMs(parts.next()?.parse().ok()?);
     let status = serde_json::from_str(parts.next()?).ok()?;
-    Some(RegisteredReplica { nonce: nonce.to_owned(), heartbeat, silent_ms: now.since(at).max(0), status })
+    Some(RegisteredReplica {
+        nonce: nonce.to_owned(),
+        heartbeat,
+        silent_ms: now.since(at).max(0),
+        status,
+    })
 }

@@ -42,7 +42,10 @@ pub(in crate::store) async fn quarantine_shared(
 impl Store {
     /// Passes an answer on. An answer that speaks of damage has the shared keys checked first, so that the next
     /// call finds them right.
-    pub(in crate::store) async fn mended<T>(&self, answer: Result<T, StoreError>) -> Result<T, StoreError> {
+    pub(in crate::store) async fn mended<T>(
+        &self,
+        answer: Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
         if let Err(StoreError::Damaged(_)) = &answer {
             quarantine_shared(&self.0.side, &self.0.keys, self.0.clock.now()).await?;
         }

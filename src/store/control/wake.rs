@@ -28,7 +28,10 @@ struct ShardBell {
 
 impl WakeUps {
     pub(in crate::store) fn new(shards: usize, partitions: Partitions) -> Self {
-        let bell = || ShardBell { earliest: AtomicI64::new(i64::MAX), rung: Notify::new() };
+        let bell = || ShardBell {
+            earliest: AtomicI64::new(i64::MAX),
+            rung: Notify::new(),
+        };
         Self(Arc::new(WakeInner {
             bells: (0..shards.max(1)).map(|_| bell()).collect(),
             earliest: partitions.all().map(|_| AtomicI64::new(i64::MAX)).collect(),
@@ -57,7 +60,9 @@ impl WakeUps {
 
     /// Takes the earliest due time stored since the last call. `None` if nothing was stored.
     pub fn take(&self, shard: usize) -> Option<UnixMs> {
-        let due = self.0.bells[shard].earliest.swap(i64::MAX, Ordering::AcqRel);
+        let due = self.0.bells[shard]
+            .earliest
+            .swap(i64::MAX, Ordering::AcqRel);
         (due != i64::MAX).then_some(UnixMs(due))
     }
 
@@ -70,7 +75,11 @@ impl WakeUps {
     /// Takes the earliest due time that this process stored in a partition since the last call, if it is not
     /// later than `until`. A later one is forgotten: the server of the partition sees it in time.
     pub fn soon(&self, p: Partition, until: UnixMs) -> Option<UnixMs> {
-        let due = self.0.earliest.get(usize::from(p.0))?.swap(i64::MAX, Ordering::AcqRel);
+        let due = self
+            .0
+            .earliest
+            .get(usize::from(p.0))?
+            .swap(i64::MAX, Ordering::AcqRel);
         (due <= until.0).then_some(UnixMs(due))
     }
 
@@ -94,7 +103,15 @@ mod tests {
         assert_eq!(wake.soon(Partition(3), UnixMs(900)), None, "it was said");
         wake.stored(Partition(1), UnixMs(500));
         assert_eq!(wake.soon(Partition(1), UnixMs(499)), None);
-        assert_eq!(wake.soon(Partition(1), UnixMs(900)), None, "it was forgotten");
-        assert_eq!(wake.take(1), Some(UnixMs(300)), "the bell is another matter");
+        assert_eq!(
+            wake.soon(Partition(1), UnixMs(900)),
+            None,
+            "it was forgotten"
+        );
+        assert_eq!(
+            wake.take(1),
+            Some(UnixMs(300)),
+            "the bell is another matter"
+        );
     }
 }

@@ -12,7 +12,9 @@ use crate::store::call::reply::{shape, text};
 use crate::store::call::scripts;
 use crate::store::model::bundle::from_base36;
 use crate::store::model::dead_letter::queue_name;
-use crate::store::{Bundle, DeadBody, DeadFilter, DeadId, DeadMark, DeadPage, Store, StoreError, encode};
+use crate::store::{
+    Bundle, DeadBody, DeadFilter, DeadId, DeadMark, DeadPage, Store, StoreError, encode,
+};
 
 /// Most reads that one page takes. Where few dead letters match, a page may be empty and not the last.
 const PAGE_READS: usize = 8;
@@ -40,7 +42,9 @@ impl Store {
         let mut after = after.cloned();
         let mut window = limit * 4 / places.len() + 8;
         for _ in 0..PAGE_READS {
-            let reading = self.read_queues(&places, filter, after.as_ref(), window).await?;
+            let reading = self
+                .read_queues(&places, filter, after.as_ref(), window)
+                .await?;
             if reading.marks.is_empty() && !reading.whole {
                 // The window shows only dead letters of one millisecond: widen it.
                 window *= 4;
@@ -49,7 +53,10 @@ impl Store {
             let mut seen = reading.marks.into_iter();
             for mark in seen.by_ref() {
                 after = Some(mark.clone());
-                if filter.reason.is_none_or(|reason| mark.id.reason() == reason) {
+                if filter
+                    .reason
+                    .is_none_or(|reason| mark.id.reason() == reason)
+                {
                     page.marks.push(mark);
                 }
                 if page.marks.len() == limit {
@@ -70,11 +77,22 @@ impl Store {
 
     /// The dead-letter queues that hold anything which the filter may select.
     async fn queues(&self, filter: &DeadFilter) -> Result<Vec<(Partition, String)>, StoreError> {
-        let found = self.0.side.gather_all::<Vec<(String, i64)>>(self.all_counts()).await?;
+        let found = self
+            .0
+            .side
+            .gather_all::<Vec<(String, i64)>>(self.all_counts())
+            .await?;
         let mut places = Vec::new();
         for (p, fields) in self.0.partitions.all().zip(found) {
-            let queues = fields.iter().filter(|(_, n)| *n > 0).filter_map(|(f, _)| f.strip_prefix("d:"));
-            places.extend(queues.filter(|g| filter.includes_queue(g)).map(|g| (p, g.to_owned())));
+            let queues = fields
+                .iter()
+                .filter(|(_, n)| *n > 0)
+                .filter_map(|(f, _)| f.strip_prefix("d:"));
+            places.extend(
+                queues
+                    .filter(|g| filter.includes_queue(g))
+                    .map(|g| (p, g.to_owned())),
+            );
         }
         Ok(places)
     }
@@ -87,7 +105,11 @@ impl Store {
         after: Option<&DeadMark>,
         window: usize,
     ) -> Result<DeadReading, StoreError> {
-        let from = filter.from.into_iter().chain(after.map(|mark| mark.at)).max();
+        let from = filter
+            .from
+            .into_iter()
+            .chain(after.map(|mark| mark.at))
+            .max();
         let min = from.map_or("-inf".to_owned(), |at| at.to_string());
         let max = filter.to.map_or("+inf".to_owned(), |at| format!("({at}"));
         let commands = places.iter().map(|(p, queue)| {
@@ -106,7 +128,10 @@ impl Store {
                 complete_before = Some(complete_before.map_or(last, |at| at.min(last)));
             }
             marks.extend(members.into_iter().filter_map(|(id, at)| {
-                let mark = DeadMark { at: UnixMs(at as i64), id: DeadId::parse(&id)? };
+                let mark = DeadMark {
+                    at: UnixMs(at as i64),
+                    id: DeadId::parse(&id)?,
+                };
                 after.is_none_or(|after| mark > *after).then_some(mark)
             }));
         }
@@ -114,7 +139,10 @@ impl Store {
             marks.retain(|mark| mark.at < complete_before);
         }
         marks.sort_unstable();
-        Ok(DeadReading { marks, whole: complete_before.is_none() })
+        Ok(DeadReading {
+            marks,
+            whole: complete_before.is_none(),
+        })
     }
 
     /// The contents of these dead letters, in order. `None` for one that is not there (any more). Answers at
@@ -139,20 +167,26 @@ impl Store {
         for ids in ids.chunks(DROP_BATCH) {
             let scores = ids.iter().map(|id| {
                 let mut score = redis::cmd("ZSCORE");
-                score.arg(self.0.keys.queue(id.partition(), &id.queue())).arg(id.as_str());
+                score
+                    .arg(self.0.keys.queue(id.partition(), &id.queue()))
+                    .arg(id.as_str());
                 (Keys::slot(id.partition()), score)
             });
-            let keys: Vec<(Partition, String)> =
-                ids.iter().map(|id| (id.partition(), self.0.keys.dead(id))).collect();
+            let keys: Vec<(Partition, String)> = ids
+                .iter()
+                .map(|id| (id.partition(), self.0.keys.dead(id)))
+                .collect();
             let scores: Vec<Value> = self.0.side.gather_all(scores.collect()).await?;
             let heads = self.0.browse.measure_blobs_of(&keys).await?;
             let mut wanted = Vec::new();
             let mut places = Vec::new();
             let mut taken = 0;
-            for (id, (score, ((p, key), head))) in
-                ids.iter().zip(scores.iter().zip(keys.into_iter().zip(heads)))
+            for (id, (score, ((p, key), head))) in ids
+                .iter()
+                .zip(scores.iter().zip(keys.into_iter().zip(heads)))
             {
-                let is_there = is_known(id) && matches!(score, Value::BulkString(_) | Value::Double(_));
+                let is_there =
+                    is_known(id) && matches!(score, Value::BulkString(_) | Value::Double(_));
                 if let Some(head) = head.filter(|_| is_there) {
                     let opened = head.opened_len(with_bodies);
                     if opened > budget && !(bodies.is_empty() && wanted.is_empty()) {
@@ -166,8 +200,15 @@ impl Store {
                 taken += 1;
             }
             let mut found = vec![None; taken];
-            for (at, blob) in places.into_iter().zip(self.0.browse.read_blobs_of(&wanted).await?) {
-                let read = if with_bodies { DeadBody::read } else { DeadBody::read_outline };
+            for (at, blob) in places
+                .into_iter()
+                .zip(self.0.browse.read_blobs_of(&wanted).await?)
+            {
+                let read = if with_bodies {
+                    DeadBody::read
+                } else {
+                    DeadBody::read_outline
+                };
                 found[at] = blob.as_ref().map(read);
             }
             bodies.append(&mut found);
@@ -191,17 +232,33 @@ impl Store {
                 if !self.counted_no_dead(p, route, invalid) {
                     let queue = queue_name(route.as_str(), invalid);
                     pipe.cmd("ZRANGEBYSCORE").arg(self.0.keys.queue(p, &queue));
-                    pipe.arg("-inf").arg(format!("({before}")).arg("LIMIT").arg(0).arg(DROP_BATCH);
+                    pipe.arg("-inf")
+                        .arg(format!("({before}"))
+                        .arg("LIMIT")
+                        .arg(0)
+                        .arg(DROP_BATCH);
                 }
             }
         }
-        let found: Vec<Vec<String>> = if pipe.is_empty() { Vec::new() } else { self.ask(p, &pipe).await? };
-        Ok(found.iter().flatten().filter_map(|id| DeadId::parse(id)).collect())
+        let found: Vec<Vec<String>> = if pipe.is_empty() {
+            Vec::new()
+        } else {
+            self.ask(p, &pipe).await?
+        };
+        Ok(found
+            .iter()
+            .flatten()
+            .filter_map(|id| DeadId::parse(id))
+            .collect())
     }
 
     /// The dead letters of a route whose message has this id, among those in the partition that the id names.
     /// Looks at a bounded number of dead letters.
-    pub async fn dead_of_message(&self, route: &RouteName, id: &str) -> Result<Vec<DeadId>, StoreError> {
+    pub async fn dead_of_message(
+        &self,
+        route: &RouteName,
+        id: &str,
+    ) -> Result<Vec<DeadId>, StoreError> {
         let p = match id.strip_prefix('~') {
             Some(made) => match made.split('.').nth(1).and_then(from_base36) {
                 Some(p) if p < u64::from(self.0.partitions.count()) => Partition(p as u16),
@@ -215,8 +272,16 @@ impl Store {
 
     /// The same for an ordered route, whose names live with their keys.
     async fn dead_of_name(&self, route: &RouteName, id: &str) -> Result<Vec<DeadId>, StoreError> {
-        let filter = DeadFilter { route: Some(route.clone()), ..DeadFilter::default() };
-        let places: BTreeSet<Partition> = self.queues(&filter).await?.into_iter().map(|(p, _)| p).collect();
+        let filter = DeadFilter {
+            route: Some(route.clone()),
+            ..DeadFilter::default()
+        };
+        let places: BTreeSet<Partition> = self
+            .queues(&filter)
+            .await?
+            .into_iter()
+            .map(|(p, _)| p)
+            .collect();
         let mut found = Vec::new();
         for p in places {
             found.extend(self.dead_in(p, route, id).await?);
@@ -225,7 +290,12 @@ impl Store {
     }
 
     /// The same for one partition.
-    async fn dead_in(&self, p: Partition, route: &RouteName, id: &str) -> Result<Vec<DeadId>, StoreError> {
+    async fn dead_in(
+        &self,
+        p: Partition,
+        route: &RouteName,
+        id: &str,
+    ) -> Result<Vec<DeadId>, StoreError> {
         let mut found = Vec::new();
         for invalid in [false, true] {
             let mut pipe = redis::pipe();
@@ -237,12 +307,17 @@ impl Store {
             let ids: Vec<DeadId> = members.iter().filter_map(|id| DeadId::parse(id)).collect();
             let mut rest = &ids[..];
             while !rest.is_empty() {
-                let bodies = self.dead_outlines(&rest[..rest.len().min(DROP_BATCH)]).await?;
+                let bodies = self
+                    .dead_outlines(&rest[..rest.len().min(DROP_BATCH)])
+                    .await?;
                 let (read, later) = rest.split_at(bodies.len().max(1).min(rest.len()));
                 for (dead, body) in read.iter().zip(bodies) {
                     let bundle = body.and_then(|body| body.bundle.ok());
                     let entry = bundle.as_ref().and_then(|b| b.entries.first());
-                    if entry.and_then(|e| e.id.as_ref()).is_some_and(|own| own.as_str() == id) {
+                    if entry
+                        .and_then(|e| e.id.as_ref())
+                        .is_some_and(|own| own.as_str() == id)
+                    {
                         found.push(dead.clone());
                     }
                 }
@@ -258,7 +333,9 @@ impl Store {
             return Ok(None);
         }
         let mut pipe = redis::pipe();
-        pipe.cmd("ZSCORE").arg(self.0.keys.queue(id.partition(), &id.queue())).arg(id.as_str());
+        pipe.cmd("ZSCORE")
+            .arg(self.0.keys.queue(id.partition(), &id.queue()))
+            .arg(id.as_str());
         let (score,): (Option<f64>,) = self.ask(id.partition(), &pipe).await?;
         Ok(score.map(|at| UnixMs(at as i64)))
     }
@@ -269,14 +346,28 @@ impl Store {
     pub async fn redrive(&self, id: &DeadId, bundle: &Bundle) -> Result<bool, StoreError> {
         let p = id.partition();
         let keys = &self.0.keys;
-        let Some(entry) = bundle.entries.first().filter(|_| p.0 < self.0.partitions.count()) else {
+        let Some(entry) = bundle
+            .entries
+            .first()
+            .filter(|_| p.0 < self.0.partitions.count())
+        else {
             return Ok(false);
         };
-        let Some(route) = RouteName::new(id.route()) else { return Ok(false) };
-        let fresh = self.0.order.id(&self.0.ids, &route, entry.due, bundle.entries.len(), None);
-        let named = bundle.entries.iter().enumerate().filter(|(_, entry)| entry.flags.has(Flags::NAMED));
-        let names: Vec<(String, usize)> =
-            named.filter_map(|(index, entry)| Some((name_key(&route, entry.id.as_ref()?), index))).collect();
+        let Some(route) = RouteName::new(id.route()) else {
+            return Ok(false);
+        };
+        let fresh = self
+            .0
+            .order
+            .id(&self.0.ids, &route, entry.due, bundle.entries.len(), None);
+        let named = bundle
+            .entries
+            .iter()
+            .enumerate()
+            .filter(|(_, entry)| entry.flags.has(Flags::NAMED));
+        let names: Vec<(String, usize)> = named
+            .filter_map(|(index, entry)| Some((name_key(&route, entry.id.as_ref()?), index)))
+            .collect();
         let mut all = keys.fixed(p);
         all.extend([
             keys.queue(p, &id.queue()),
@@ -292,9 +383,18 @@ impl Store {
             ScriptArg::Blob(encode(bundle)),
             names.len().into(),
         ];
-        args.extend(names.into_iter().flat_map(|(name, index)| [name.into(), index.into()]));
-        let call =
-            ScriptCall { script: &scripts::REDRIVE, op: "redrive", keys: all, args, blobs: Vec::new() };
+        args.extend(
+            names
+                .into_iter()
+                .flat_map(|(name, index)| [name.into(), index.into()]),
+        );
+        let call = ScriptCall {
+            script: &scripts::REDRIVE,
+            op: "redrive",
+            keys: all,
+            args,
+            blobs: Vec::new(),
+        };
         match text(&self.0.deads.run(p, call).await?)?.as_str() {
             "o" => {
                 self.0.wake.stored(p, entry.due);
@@ -306,7 +406,12 @@ impl Store {
     }
 
     /// The same, and records it in the trail of a route that has one. `by` says who does it: a caller of the API.
-    pub async fn redrive_by(&self, id: &DeadId, bundle: &Bundle, by: &str) -> Result<bool, StoreError> {
+    pub async fn redrive_by(
+        &self,
+        id: &DeadId,
+        bundle: &Bundle,
+        by: &str,
+    ) -> Result<bool, StoreError> {
         // Its delivery, which may be sooner than the answer, comes later in the trail.
         let now = self.0.clock.now();
         let done = self.redrive(id, bundle).await?;
@@ -344,7 +449,9 @@ impl Store {
     /// The same, and records it in the trails of the routes that have one. `by` says who drops them: a caller of the
     /// API, or a key of the configuration.
     pub async fn drop_dead_by(&self, ids: &[DeadId], by: &str) -> Result<Vec<bool>, StoreError> {
-        let traced = ids.iter().filter(|id| self.0.trails.named(id.route()).is_some());
+        let traced = ids
+            .iter()
+            .filter(|id| self.0.trails.named(id.route()).is_some());
         let traced: Vec<DeadId> = traced.cloned().collect();
         let names = self.message_ids(&traced).await?;
         let dropped = self.drop_dead(ids).await?;
@@ -362,11 +469,16 @@ impl Store {
         let mut ids = BTreeMap::new();
         let mut rest = dead;
         while !rest.is_empty() {
-            let bodies = self.dead_outlines(&rest[..rest.len().min(DROP_BATCH)]).await?;
+            let bodies = self
+                .dead_outlines(&rest[..rest.len().min(DROP_BATCH)])
+                .await?;
             let (read, later) = rest.split_at(bodies.len().max(1).min(rest.len()));
             for (dead, body) in read.iter().zip(bodies) {
                 let bundle = body.and_then(|body| body.bundle.ok());
-                let id = bundle.as_ref().and_then(|b| b.entries.first()).and_then(|entry| entry.id.clone());
+                let id = bundle
+                    .as_ref()
+                    .and_then(|b| b.entries.first())
+                    .and_then(|entry| entry.id.clone());
                 ids.extend(id.map(|id| (dead.clone(), id)));
             }
             rest = later;
@@ -381,8 +493,18 @@ impl Store {
         keys.extend(ids.iter().map(|id| self.0.keys.dead(id)));
         let mut args: Vec<ScriptArg> = vec![queues.len().into()];
         args.extend(queues.into_iter().map(ScriptArg::Text));
-        args.extend(ids.iter().zip(places).flat_map(|(id, place)| [id.as_str().into(), place.into()]));
-        let call = ScriptCall { script: &scripts::DROP_DEAD, op: "drop", keys, args, blobs: Vec::new() };
+        args.extend(
+            ids.iter()
+                .zip(places)
+                .flat_map(|(id, place)| [id.as_str().into(), place.into()]),
+        );
+        let call = ScriptCall {
+            script: &scripts::DROP_DEAD,
+            op: "drop",
+            keys,
+            args,
+            blobs: Vec::new(),
+        };
         text(&self.0.deads.run(p, call).await?)
     }
 }

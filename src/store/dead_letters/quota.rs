@@ -51,7 +51,9 @@ struct QuotaLedger {
 impl QuotaLedger {
     /// Returns the rest of the limits.
     fn left(&self, limits: DeadLetterLimits) -> DeadVolume {
-        let Self { kept, taken, seen, .. } = self;
+        let Self {
+            kept, taken, seen, ..
+        } = self;
         DeadVolume {
             messages: whole(limits.max) - kept.messages - (taken.messages - seen.messages),
             bytes: whole(limits.max_bytes) - kept.bytes - (taken.bytes - seen.bytes),
@@ -89,14 +91,25 @@ impl DeadLetterQuota {
     pub fn new(routes: &[Arc<Route>]) -> Arc<Self> {
         let quota = |route: &Arc<Route>| {
             let limits = route.policy.dead_letters;
-            (route.name.clone(), RouteQuota { limits, state: Mutex::default() })
+            (
+                route.name.clone(),
+                RouteQuota {
+                    limits,
+                    state: Mutex::default(),
+                },
+            )
         };
         Arc::new(Self(routes.iter().map(quota).collect()))
     }
 
     /// Takes note of a count that was asked for at this moment.
     pub fn counted(&self, route: &RouteName, counts: &Counts, asked_at: Instant) -> QuotaState {
-        let Some(quota) = self.0.get(route) else { return QuotaState { full: false, excess: 0 } };
+        let Some(quota) = self.0.get(route) else {
+            return QuotaState {
+                full: false,
+                excess: 0,
+            };
+        };
         let max = whole(quota.limits.max);
         let max_bytes = whole(quota.limits.max_bytes);
         let kept = DeadVolume {
@@ -113,7 +126,9 @@ impl DeadLetterQuota {
 
     /// Takes quota for one failed message of this size. `false` if there is none left.
     pub fn take(&self, route: &RouteName, bytes: usize) -> bool {
-        let Some(quota) = self.0.get(route) else { return true };
+        let Some(quota) = self.0.get(route) else {
+            return true;
+        };
         let mut state = quota.state.lock();
         let left = state.left(quota.limits);
         if left.messages <= 0 || left.bytes <= 0 {
@@ -132,7 +147,9 @@ fn excess_by_bytes(counts: &Counts, max_bytes: i64) -> u64 {
         return 0;
     }
     let average = (counts.invalid_bytes / counts.invalid).max(1);
-    over.div_euclid(average).saturating_add(1).min(counts.invalid) as u64
+    over.div_euclid(average)
+        .saturating_add(1)
+        .min(counts.invalid) as u64
 }
 
 fn whole(limit: u64) -> i64 {
@@ -146,14 +163,23 @@ mod tests {
 
     fn quota() -> (Arc<DeadLetterQuota>, RouteName) {
         let mut route = Route::clone(&testing::route());
-        route.policy.dead_letters =
-            DeadLetterLimits { max: 10, max_bytes: 1000, ..DeadLetterLimits::default() };
+        route.policy.dead_letters = DeadLetterLimits {
+            max: 10,
+            max_bytes: 1000,
+            ..DeadLetterLimits::default()
+        };
         let name = route.name.clone();
         (DeadLetterQuota::new(&[Arc::new(route)]), name)
     }
 
     fn counts(dead: i64, dead_bytes: i64, invalid: i64, invalid_bytes: i64) -> Counts {
-        Counts { dead, dead_bytes, invalid, invalid_bytes, ..Counts::default() }
+        Counts {
+            dead,
+            dead_bytes,
+            invalid,
+            invalid_bytes,
+            ..Counts::default()
+        }
     }
 
     #[test]
@@ -178,7 +204,8 @@ mod tests {
     async fn what_is_taken_counts_until_a_count_has_certainly_seen_it() {
         let (quota, name) = quota();
         let take = |bytes: usize| quota.take(&name, bytes);
-        let count = |dead: i64| quota.counted(&name, &counts(dead, 10 * dead, 0, 0), Instant::now());
+        let count =
+            |dead: i64| quota.counted(&name, &counts(dead, 10 * dead, 0, 0), Instant::now());
         count(8);
         assert_eq!([take(10), take(10), take(10)], [true, true, false]);
         // A count that was made before the two were written, as often as it is repeated.
@@ -192,10 +219,18 @@ mod tests {
         tokio::time::advance(WRITE_TIME).await;
         // They were redriven.
         count(8);
-        assert_eq!([take(5000), take(1)], [true, false], "the last one may be large");
+        assert_eq!(
+            [take(5000), take(1)],
+            [true, false],
+            "the last one may be large"
+        );
         tokio::time::advance(WRITE_TIME * 2).await;
         count(9);
-        assert_eq!([take(10), take(10)], [false, false], "the large one was taken after the count before");
+        assert_eq!(
+            [take(10), take(10)],
+            [false, false],
+            "the large one was taken after the count before"
+        );
         tokio::time::advance(WRITE_TIME).await;
         count(9);
         assert_eq!([take(10), take(10)], [true, false]);

@@ -54,7 +54,11 @@ impl ForeignKeys {
     /// The keys of Redisson's queue of this name.
     pub fn redisson(queue: &str) -> Self {
         // Redisson puts a name into braces unless it has some.
-        let tagged = if queue.contains('{') { queue.to_owned() } else { format!("{{{queue}}}") };
+        let tagged = if queue.contains('{') {
+            queue.to_owned()
+        } else {
+            format!("{{{queue}}}")
+        };
         Self {
             zset: format!("{REDISSON_TIMEOUTS}:{tagged}"),
             second: SecondKey::List(format!("{REDISSON_ELEMENTS}:{tagged}")),
@@ -69,7 +73,11 @@ impl ForeignKeys {
             None => format!("postdate_import:{{{key}}}"),
         };
         let second = hash.map_or(SecondKey::None, |hash| SecondKey::Hash(hash.to_owned()));
-        Self { zset: key.to_owned(), second, lock }
+        Self {
+            zset: key.to_owned(),
+            second,
+            lock,
+        }
     }
 
     fn mode(&self) -> &'static str {
@@ -184,10 +192,16 @@ impl ForeignQueue {
         most_entry_bytes: usize,
     ) -> Result<Self, ForeignError> {
         let place = server.url.redacted_url();
-        let failed = |why: String| ForeignError::Server { place: place.clone(), why };
+        let failed = |why: String| ForeignError::Server {
+            place: place.clone(),
+            why,
+        };
         let info = redis::IntoConnectionInfo::into_connection_info(server.url.expose());
         let info = info.map_err(|error| failed(error.to_string()))?;
-        let files = ClientFiles { ca: server.ca.clone(), identity: None };
+        let files = ClientFiles {
+            ca: server.ca.clone(),
+            identity: None,
+        };
         let client = RedisClient::with_files(info, files, key_hints());
         let wire = match open(&client, RESPONSE_TIMEOUT).await {
             Ok(wire) => wire,
@@ -234,7 +248,10 @@ impl ForeignQueue {
                 0
             }
         };
-        Ok(QueueSize { due_times, elements })
+        Ok(QueueSize {
+            due_times,
+            elements,
+        })
     }
 
     async fn expect_type(&self, key: &str, wanted: &'static str) -> Result<(), ForeignError> {
@@ -242,16 +259,26 @@ impl ForeignQueue {
         if found == wanted || found == "none" {
             return Ok(());
         }
-        Err(ForeignError::OtherType { key: key.to_owned(), found, wanted })
+        Err(ForeignError::OtherType {
+            key: key.to_owned(),
+            found,
+            wanted,
+        })
     }
 
     async fn ask<T: redis::FromRedisValue>(&self, command: &redis::Cmd) -> Result<T, ForeignError> {
         let mut wire = self.wire.clone();
-        command.query_async(&mut wire).await.map_err(|error| self.failed(&error))
+        command
+            .query_async(&mut wire)
+            .await
+            .map_err(|error| self.failed(&error))
     }
 
     fn failed(&self, error: &redis::RedisError) -> ForeignError {
-        ForeignError::Server { place: self.place.clone(), why: error.to_string() }
+        ForeignError::Server {
+            place: self.place.clone(),
+            why: error.to_string(),
+        }
     }
 
     /// Reads entries from a rank on. Empty: there are no more.
@@ -266,15 +293,28 @@ impl ForeignQueue {
         };
         let mut script = self.read.prepare_invoke();
         script.key(&self.keys.zset).key(self.keys.second());
-        script.arg(mode).arg(rank).arg(READ_ENTRIES).arg(READ_BYTES).arg(self.most_entry_bytes);
+        script
+            .arg(mode)
+            .arg(rank)
+            .arg(READ_ENTRIES)
+            .arg(READ_BYTES)
+            .arg(self.most_entry_bytes);
         // The client's wait grows with the bytes that the answer may have.
-        let mut wire = self.wire.asking((READ_BYTES + self.most_entry_bytes) as u64);
-        let rows: Vec<(u8, Vec<u8>, String, Vec<u8>)> =
-            script.invoke_async(&mut wire).await.map_err(|error| self.failed(&error))?;
+        let mut wire = self
+            .wire
+            .asking((READ_BYTES + self.most_entry_bytes) as u64);
+        let rows: Vec<(u8, Vec<u8>, String, Vec<u8>)> = script
+            .invoke_async(&mut wire)
+            .await
+            .map_err(|error| self.failed(&error))?;
         let entry = |(kind, member, score, body): (u8, Vec<u8>, String, Vec<u8>)| {
             let member = Bytes::from(member);
             match kind {
-                0 => Ok(ForeignEntry { member, score, body: Bytes::from(body) }),
+                0 => Ok(ForeignEntry {
+                    member,
+                    score,
+                    body: Bytes::from(body),
+                }),
                 1 => Err((EntryProblem::TooLarge, member)),
                 2 => Err((EntryProblem::NoBody, member)),
                 _ => Err((EntryProblem::NoDueTime, member)),
@@ -286,9 +326,17 @@ impl ForeignQueue {
     /// Takes the lock. [`ForeignError::Locked`] if another import has it.
     pub async fn lock(&self) -> Result<(), ForeignError> {
         let mut set = redis::cmd("SET");
-        set.arg(&self.keys.lock).arg(&self.token).arg("NX").arg("PX").arg(lock_ms());
+        set.arg(&self.keys.lock)
+            .arg(&self.token)
+            .arg("NX")
+            .arg("PX")
+            .arg(lock_ms());
         let taken: Value = self.ask(&set).await?;
-        if taken == Value::Nil { Err(ForeignError::Locked) } else { Ok(()) }
+        if taken == Value::Nil {
+            Err(ForeignError::Locked)
+        } else {
+            Ok(())
+        }
     }
 
     /// The time until another import's lock ends unless it is extended.
@@ -311,8 +359,15 @@ impl ForeignQueue {
         let mut script = self.lock.prepare_invoke();
         script.key(&self.keys.lock).arg(&self.token).arg(ms);
         let mut wire = self.wire.clone();
-        let is_ours: bool = script.invoke_async(&mut wire).await.map_err(|error| self.failed(&error))?;
-        if is_ours { Ok(()) } else { Err(ForeignError::Locked) }
+        let is_ours: bool = script
+            .invoke_async(&mut wire)
+            .await
+            .map_err(|error| self.failed(&error))?;
+        if is_ours {
+            Ok(())
+        } else {
+            Err(ForeignError::Locked)
+        }
     }
 
     /// Removes entries that are there unchanged. Tells of each whether it was.
@@ -322,17 +377,34 @@ impl ForeignQueue {
         entries: &[ForeignEntry],
     ) -> Result<Vec<bool>, ForeignError> {
         // The phases read from opposite ends of Redisson's list: LREM starts near the element.
-        let count = if phase == ForeignPhase::Elements { 1 } else { -1 };
+        let count = if phase == ForeignPhase::Elements {
+            1
+        } else {
+            -1
+        };
         let mut script = self.remove.prepare_invoke();
-        script.key(&self.keys.lock).key(&self.keys.zset).key(self.keys.second());
-        script.arg(self.keys.mode()).arg(&self.token).arg(lock_ms()).arg(count);
+        script
+            .key(&self.keys.lock)
+            .key(&self.keys.zset)
+            .key(self.keys.second());
+        script
+            .arg(self.keys.mode())
+            .arg(&self.token)
+            .arg(lock_ms())
+            .arg(count);
         for entry in entries {
-            script.arg(&entry.member[..]).arg(&entry.score).arg(&entry.body[..]);
+            script
+                .arg(&entry.member[..])
+                .arg(&entry.score)
+                .arg(&entry.body[..]);
         }
         let mut wire = self.wire.clone();
-        let done: Option<Vec<bool>> =
-            script.invoke_async(&mut wire).await.map_err(|error| self.failed(&error))?;
-        done.filter(|done| done.len() == entries.len()).ok_or(ForeignError::Locked)
+        let done: Option<Vec<bool>> = script
+            .invoke_async(&mut wire)
+            .await
+            .map_err(|error| self.failed(&error))?;
+        done.filter(|done| done.len() == entries.len())
+            .ok_or(ForeignError::Locked)
     }
 }
 

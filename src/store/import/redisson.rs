@@ -46,7 +46,10 @@ mod tests {
 
     #[test]
     fn both_forms_are_unpacked_and_nothing_else() {
-        assert_eq!(value(&packed(&[7; 16], 5, b"hello")), Some(b"hello".to_vec()));
+        assert_eq!(
+            value(&packed(&[7; 16], 5, b"hello")),
+            Some(b"hello".to_vec())
+        );
         assert_eq!(value(&packed(&[7; 8], 0, b"")), Some(Vec::new()));
         let old = [&42.5f64.to_le_bytes()[..], &5u64.to_le_bytes(), b"hello"].concat();
         assert_eq!(value(&Bytes::from(old)), Some(b"hello".to_vec()));

@@ -28,12 +28,16 @@ pub fn slice_of(due: UnixMs) -> u64 {
 
 /// The beginning of a time slice. The end of time for slices beyond it.
 pub(in crate::store) fn slice_start(slice: u64) -> UnixMs {
-    UnixMs(i64::try_from(slice.min(i64::MAX as u64 >> SLICE_BITS) << SLICE_BITS).unwrap_or(i64::MAX))
+    UnixMs(
+        i64::try_from(slice.min(i64::MAX as u64 >> SLICE_BITS) << SLICE_BITS).unwrap_or(i64::MAX),
+    )
 }
 
 /// The entry of the key `shelves` for a due set whose first bundle is due at this time, ms.
 pub(in crate::store) fn place_of(due_set: &str, due: f64) -> String {
-    let (route, slice) = due_set.find('/').map_or((due_set, ""), |at| due_set.split_at(at));
+    let (route, slice) = due_set
+        .find('/')
+        .map_or((due_set, ""), |at| due_set.split_at(at));
     format!("{route}/{due:016.0}{slice}")
 }
 
@@ -51,12 +55,24 @@ pub struct BundleId(Arc<str>);
 impl BundleId {
     /// A new id. `unique` is `nonce.counter`.
     pub(in crate::store) fn new(route: &RouteName, slice: u64, unique: &str, count: usize) -> Self {
-        Self(format!("{route}/{}/{unique}.{}", base36(slice), base36(count as u64)).into())
+        Self(
+            format!(
+                "{route}/{}/{unique}.{}",
+                base36(slice),
+                base36(count as u64)
+            )
+            .into(),
+        )
     }
 
     /// A new id on an ordered route. Among bundles that are due at one moment, the one with the lower sequence
     /// number comes first in the due set too.
-    pub(in crate::store) fn sequenced(route: &RouteName, slice: u64, sequence: u64, count: usize) -> Self {
+    pub(in crate::store) fn sequenced(
+        route: &RouteName,
+        slice: u64,
+        sequence: u64,
+        count: usize,
+    ) -> Self {
         let unique = base36(fastrand::u64(..1 << 52));
         let slice = base36(slice);
         let sequence = base36(sequence);
@@ -66,7 +82,11 @@ impl BundleId {
 
     /// The sequence number of the first message, if the route is an ordered one.
     pub fn sequence(&self) -> u64 {
-        self.unique().split('.').next().and_then(from_base36).unwrap_or_default()
+        self.unique()
+            .split('.')
+            .next()
+            .and_then(from_base36)
+            .unwrap_or_default()
     }
 
     /// Parses an id of the store. `None` if the text has another form, or says more messages than any bundle has:
@@ -81,7 +101,8 @@ impl BundleId {
         let counter = parts.next()?;
         let count = parts.next()?;
         from_base36(nonce).and(from_base36(counter))?;
-        let whole = parts.next().is_none() && (1..=BUNDLE_MESSAGES as u64).contains(&from_base36(count)?);
+        let whole =
+            parts.next().is_none() && (1..=BUNDLE_MESSAGES as u64).contains(&from_base36(count)?);
         whole.then(|| Self(text.into()))
     }
 
@@ -129,7 +150,11 @@ impl BundleId {
         let places: Vec<_> = entries.iter().enumerate().map(put).collect();
         let made = Bytes::from(made);
         let own = |(entry, place): (&Entry, Range<usize>)| {
-            entry.id.clone().or_else(|| Text::from_utf8(made.slice(place))).unwrap_or_default()
+            entry
+                .id
+                .clone()
+                .or_else(|| Text::from_utf8(made.slice(place)))
+                .unwrap_or_default()
         };
         entries.iter().zip(places).map(own).collect()
     }
@@ -147,9 +172,14 @@ impl BundleId {
 }
 
 /// The first place of the message with this `~` id: the inverse of [`BundleId::message_id`].
-pub(in crate::store) fn place_in(route: &RouteName, id: &str) -> Option<(Partition, BundleId, u32)> {
+pub(in crate::store) fn place_in(
+    route: &RouteName,
+    id: &str,
+) -> Option<(Partition, BundleId, u32)> {
     let parts: Vec<&str> = id.strip_prefix('~')?.split('.').collect();
-    let [due, partition, nonce, counter, count, index] = parts[..] else { return None };
+    let [due, partition, nonce, counter, count, index] = parts[..] else {
+        return None;
+    };
     let due = i64::try_from(from_base36(due)?).ok()?;
     let partition = Partition(u16::try_from(from_base36(partition)?).ok()?);
     let index = u32::try_from(from_base36(index)?).ok()?;
@@ -208,7 +238,9 @@ pub(in crate::store) fn put_base36(out: &mut Vec<u8>, mut n: u64) {
 
 /// Parses the output of [`base36`]: lower case, no sign.
 pub(in crate::store) fn from_base36(text: &str) -> Option<u64> {
-    let plain = text.bytes().all(|b| b.is_ascii_digit() || b.is_ascii_lowercase());
+    let plain = text
+        .bytes()
+        .all(|b| b.is_ascii_digit() || b.is_ascii_lowercase());
     plain.then(|| u64::from_str_radix(text, 36).ok()).flatten()
 }
 
@@ -222,9 +254,19 @@ mod tests {
         let mut rng = fastrand::Rng::with_seed(5);
         for _ in 0..20_000 {
             let count = rng.u64(..) >> rng.u32(..64);
-            let text = format!("orders/{}/n.1.{}", base36(rng.u64(..1 << 30)), base36(count));
+            let text = format!(
+                "orders/{}/n.1.{}",
+                base36(rng.u64(..1 << 30)),
+                base36(count)
+            );
             let counted = BundleId::parse(&text).map(|id| id.count() as u64);
-            assert_eq!(counted, (1..=BUNDLE_MESSAGES as u64).contains(&count).then_some(count), "{text}");
+            assert_eq!(
+                counted,
+                (1..=BUNDLE_MESSAGES as u64)
+                    .contains(&count)
+                    .then_some(count),
+                "{text}"
+            );
             let mut junk = text.into_bytes();
             for _ in 0..rng.usize(1..4) {
                 let at = rng.usize(..junk.len());
@@ -244,7 +286,10 @@ mod tests {
         let id = BundleId::new(&route, slice_of(UnixMs(1_790_000_000_000)), "k3x.1z", 37);
         assert_eq!(BundleId::parse(id.as_str()), Some(id.clone()));
         assert_eq!((id.route(), id.count()), ("orders-eu", 37));
-        assert_eq!(id.due_set(), format!("orders-eu/{}", base36(1_790_000_000_000 >> 20)));
+        assert_eq!(
+            id.due_set(),
+            format!("orders-eu/{}", base36(1_790_000_000_000 >> 20))
+        );
         assert_eq!(BundleId::parse("orders/xyz"), None);
         for not_an_id in [
             "",
@@ -261,12 +306,26 @@ mod tests {
         ] {
             assert_eq!(BundleId::parse(not_an_id), None, "{not_an_id}");
         }
-        assert_eq!(id.message_id(Partition(35), 3, UnixMs(36)).as_str(), "~10.z.k3x.1z.11.3");
+        assert_eq!(
+            id.message_id(Partition(35), 3, UnixMs(36)).as_str(),
+            "~10.z.k3x.1z.11.3"
+        );
         let due = UnixMs(1_790_000_000_007);
         let message = id.message_id(Partition(35), 36, due);
-        assert_eq!(place_in(&route, message.as_str()), Some((Partition(35), id.clone(), 36)));
+        assert_eq!(
+            place_in(&route, message.as_str()),
+            Some((Partition(35), id.clone(), 36))
+        );
         let behind_its_end = id.message_id(Partition(35), 37, due);
-        for not_a_place in ["", "~", "~1.2", "~k3x.1z", "order-7", behind_its_end.as_str(), "~Z.0.n.1.1.0"] {
+        for not_a_place in [
+            "",
+            "~",
+            "~1.2",
+            "~k3x.1z",
+            "order-7",
+            behind_its_end.as_str(),
+            "~Z.0.n.1.1.0",
+        ] {
             assert_eq!(place_in(&route, not_a_place), None, "{not_a_place}");
         }
     }

@@ -101,11 +101,21 @@ pub fn encode(bundle: &Bundle) -> Bytes {
         bodies_len += entry.message.body_len();
     }
     let heads_len = heads.len();
-    let bodies = || bundle.entries.iter().filter_map(|entry| entry.message.body.as_deref());
-    let BlobPayload { codec, begin, bodies_follow } = compress(heads, bodies, bodies_len);
+    let bodies = || {
+        bundle
+            .entries
+            .iter()
+            .filter_map(|entry| entry.message.body.as_deref())
+    };
+    let BlobPayload {
+        codec,
+        begin,
+        bodies_follow,
+    } = compress(heads, bodies, bodies_len);
     let payload = begin.len() + if bodies_follow { bodies_len } else { 0 };
-    let mut blob =
-        BytesMut::with_capacity(PREFIX_LEN + 32 + bundle.target.as_str().len() + index.len() + payload);
+    let mut blob = BytesMut::with_capacity(
+        PREFIX_LEN + 32 + bundle.target.as_str().len() + index.len() + payload,
+    );
     blob.put_slice(MAGIC_BYTES);
     blob.put_u8(FORMAT_VERSION);
     blob.put_u8(codec);
@@ -162,13 +172,25 @@ fn compress<'a, B: Iterator<Item = &'a [u8]>>(
         heads.reserve_exact(bodies_len);
         bodies().for_each(|body| heads.extend_from_slice(body));
         if let Some(begin) = smaller(&COMPRESSOR, &heads) {
-            return BlobPayload { codec: CODEC_ZSTD, begin, bodies_follow: false };
+            return BlobPayload {
+                codec: CODEC_ZSTD,
+                begin,
+                bodies_follow: false,
+            };
         }
         heads.truncate(heads_len);
     }
     match smaller(&HEADS_COMPRESSOR, &heads) {
-        Some(begin) => BlobPayload { codec: CODEC_ZSTD_HEADS, begin, bodies_follow: true },
-        None => BlobPayload { codec: CODEC_PLAIN, begin: heads, bodies_follow: true },
+        Some(begin) => BlobPayload {
+            codec: CODEC_ZSTD_HEADS,
+            begin,
+            bodies_follow: true,
+        },
+        None => BlobPayload {
+            codec: CODEC_PLAIN,
+            begin: heads,
+            bodies_follow: true,
+        },
     }
 }
 
@@ -194,7 +216,8 @@ fn smaller(by: &'static LocalKey<ZstdContext>, plain: &[u8]) -> Option<Vec<u8>> 
 }
 
 fn decompress(payload: &[u8], plain_len: usize) -> Option<Bytes> {
-    let plain = DECOMPRESSOR.with_borrow_mut(|d| d.as_mut()?.decompress(payload, plain_len).ok())?;
+    let plain =
+        DECOMPRESSOR.with_borrow_mut(|d| d.as_mut()?.decompress(payload, plain_len).ok())?;
     Some(Bytes::from(plain))
 }
 
@@ -210,7 +233,10 @@ struct IndexEntry {
 /// Reports whether the blob is what was written, without opening it: safe for blobs that kill their readers. A
 /// blob of a later version is not judged.
 pub(in crate::store) fn is_whole(blob: &[u8]) -> bool {
-    let Some(prefix) = blob.get(..PREFIX_LEN).filter(|prefix| &prefix[..2] == MAGIC_BYTES) else {
+    let Some(prefix) = blob
+        .get(..PREFIX_LEN)
+        .filter(|prefix| &prefix[..2] == MAGIC_BYTES)
+    else {
         return false;
     };
     prefix[2] != FORMAT_VERSION || checksum(blob).to_le_bytes() == prefix[4..8]
@@ -218,7 +244,9 @@ pub(in crate::store) fn is_whole(blob: &[u8]) -> bool {
 
 /// The version of a bundle that a later version wrote. Opens nothing.
 pub(in crate::store) fn later_version(blob: &[u8]) -> Option<u8> {
-    let prefix = blob.get(..PREFIX_LEN).filter(|prefix| &prefix[..2] == MAGIC_BYTES)?;
+    let prefix = blob
+        .get(..PREFIX_LEN)
+        .filter(|prefix| &prefix[..2] == MAGIC_BYTES)?;
     (prefix[2] > FORMAT_VERSION).then_some(prefix[2])
 }
 
@@ -255,7 +283,14 @@ impl BlobParts {
         if heads_sum != heads_len || bodies_sum != bodies_len {
             return Err(CodecError::Malformed(PREFIX_LEN));
         }
-        Ok(Self { codec: blob[3], target, index, heads_len, bodies_len, payload: reader.rest() })
+        Ok(Self {
+            codec: blob[3],
+            target,
+            index,
+            heads_len,
+            bodies_len,
+            payload: reader.rest(),
+        })
     }
 
     /// The messages, from their heads and a body for each.
@@ -285,7 +320,12 @@ impl BlobParts {
 /// Reads a bundle. Keys, headers and bodies are slices of the blob (or of its decompressed records).
 pub fn decode(blob: &Bytes) -> Result<Bundle, CodecError> {
     let parts = BlobParts::read(blob)?;
-    let (heads, bodies) = plain(parts.codec, &parts.payload, parts.heads_len, parts.bodies_len)?;
+    let (heads, bodies) = plain(
+        parts.codec,
+        &parts.payload,
+        parts.heads_len,
+        parts.bodies_len,
+    )?;
     let mut at = 0;
     let body = |item: &IndexEntry| {
         let start = at;
@@ -294,11 +334,19 @@ pub fn decode(blob: &Bytes) -> Result<Bundle, CodecError> {
     };
     let bodies = parts.index.iter().map(body).collect();
     let entries = Arc::new(parts.entries(&heads, bodies)?);
-    Ok(Bundle { target: parts.target, entries })
+    Ok(Bundle {
+        target: parts.target,
+        entries,
+    })
 }
 
 /// Heads and bodies decompressed, each of the stated length.
-fn plain(codec: u8, payload: &Bytes, heads: usize, bodies: usize) -> Result<(Bytes, Bytes), CodecError> {
+fn plain(
+    codec: u8,
+    payload: &Bytes,
+    heads: usize,
+    bodies: usize,
+) -> Result<(Bytes, Bytes), CodecError> {
     let malformed = CodecError::Malformed(PREFIX_LEN);
     let whole = match codec {
         CODEC_PLAIN => payload.clone(),
@@ -306,7 +354,10 @@ fn plain(codec: u8, payload: &Bytes, heads: usize, bodies: usize) -> Result<(Byt
             decompress(payload, heads + bodies).ok_or_else(|| malformed.clone())?
         }
         CODEC_ZSTD_HEADS => {
-            let at = payload.len().checked_sub(bodies).ok_or_else(|| malformed.clone())?;
+            let at = payload
+                .len()
+                .checked_sub(bodies)
+                .ok_or_else(|| malformed.clone())?;
             let plain = decompress(&payload[..at], heads).filter(|plain| plain.len() == heads);
             return Ok((plain.ok_or(malformed)?, payload.slice(at..)));
         }
@@ -333,7 +384,10 @@ pub(in crate::store) fn read_dues(head: &Bytes) -> Result<Vec<UnixMs>, CodecErro
     let count = reader.bounded(BUNDLE_MESSAGES)?;
     let _heads_len = reader.bounded(MAX_PLAIN)?;
     let _bodies_len = reader.bounded(MAX_PLAIN)?;
-    Ok(read_index(&mut reader, count)?.into_iter().map(|item| UnixMs(item.due)).collect())
+    Ok(read_index(&mut reader, count)?
+        .into_iter()
+        .map(|item| UnixMs(item.due))
+        .collect())
 }
 
 /// Bytes that a bundle's records take when they are opened.
@@ -355,7 +409,11 @@ pub(in crate::store) fn plain_lengths(head: &Bytes) -> Option<PlainLengths> {
     let count = reader.bounded(BUNDLE_MESSAGES).ok()?;
     let heads = reader.bounded(MAX_PLAIN).ok()?;
     let bodies = reader.bounded(MAX_PLAIN).ok()?;
-    Some(PlainLengths { count, heads, bodies })
+    Some(PlainLengths {
+        count,
+        heads,
+        bodies,
+    })
 }
 
 fn read_index(reader: &mut Reader, count: usize) -> Result<Vec<IndexEntry>, CodecError> {
@@ -387,7 +445,13 @@ fn put_history(out: &mut Vec<u8>, history: &[Failure]) {
 fn read_history(reader: &mut Reader) -> Result<Vec<Failure>, CodecError> {
     let count = reader.bounded(1024)?;
     (0..count)
-        .map(|_| Ok(Failure { at: UnixMs(reader.signed()?), reason: reader.text()?, error: reader.text()? }))
+        .map(|_| {
+            Ok(Failure {
+                at: UnixMs(reader.signed()?),
+                reason: reader.text()?,
+                error: reader.text()?,
+            })
+        })
         .collect()
 }
 

@@ -25,6 +25,10 @@ pub struct RedisMemory {
 impl RedisMemory {
     /// The used share of the limit. 0 without a limit.
     pub fn share(&self) -> f64 {
-        if self.limit == 0 { 0.0 } else { self.used as f64 / self.limit as f64 }
+        if self.limit == 0 {
+            0.0
+        } else {
+            self.used as f64 / self.limit as f64
+        }
     }
 }

@@ -30,7 +30,10 @@ impl DeadId {
         unique: &str,
     ) -> Self {
         let place = base36(u64::from(partition.0));
-        Self { text: format!("{route}.{}.{place}.{unique}", reason.as_str()).into(), partition }
+        Self {
+            text: format!("{route}.{}.{place}.{unique}", reason.as_str()).into(),
+            partition,
+        }
     }
 
     /// Parses an id of the store. `None` if the text has another form.
@@ -43,7 +46,10 @@ impl DeadId {
         DeadReason::parse(reason)?;
         let partition = Partition(u16::try_from(from_base36(place)?).ok()?);
         let unique = from_base36(parts.next()?).and(from_base36(parts.next()?));
-        (unique.is_some() && parts.next().is_none()).then(|| Self { text: text.into(), partition })
+        (unique.is_some() && parts.next().is_none()).then(|| Self {
+            text: text.into(),
+            partition,
+        })
     }
 
     /// The id as text.
@@ -81,7 +87,11 @@ impl fmt::Display for DeadId {
 
 /// The name of a dead-letter queue: `route`, or `route/invalid` for what is to blame itself.
 pub(in crate::store) fn queue_name(route: &str, invalid: bool) -> String {
-    if invalid { format!("{route}/invalid") } else { route.to_owned() }
+    if invalid {
+        format!("{route}/invalid")
+    } else {
+        route.to_owned()
+    }
 }
 
 /// A message for the dead letters.
@@ -123,7 +133,9 @@ pub struct DeadFilter {
 impl DeadFilter {
     /// Reports whether a dead-letter queue may hold selected dead letters.
     pub(in crate::store) fn includes_queue(&self, queue: &str) -> bool {
-        let (route, invalid) = queue.strip_suffix("/invalid").map_or((queue, false), |route| (route, true));
+        let (route, invalid) = queue
+            .strip_suffix("/invalid")
+            .map_or((queue, false), |route| (route, true));
         let reason = self.reason.is_none_or(|r| r.is_own_fault() == invalid);
         let kind = self.invalid.is_none_or(|wanted| wanted == invalid);
         reason && kind && self.route.as_ref().is_none_or(|r| r.as_str() == route)
@@ -166,24 +178,51 @@ impl DeadBody {
     /// Reads the content of a dead letter. Does not open a bundle that has killed its readers.
     pub(in crate::store) fn read(content: &Bytes) -> Self {
         let unopened = UnopenedBundle::read(content);
-        let bundle = if unopened.is_some() { Err(CodecError::Poison) } else { decode(content) };
-        let size = bundle.as_ref().ok().and_then(|bundle| bundle.entries.first());
+        let bundle = if unopened.is_some() {
+            Err(CodecError::Poison)
+        } else {
+            decode(content)
+        };
+        let size = bundle
+            .as_ref()
+            .ok()
+            .and_then(|bundle| bundle.entries.first());
         let size = size.map_or(0, |entry| entry.message.body_len());
-        Self { bytes: content.len(), bundle, size, unopened }
+        Self {
+            bytes: content.len(),
+            bundle,
+            size,
+            unopened,
+        }
     }
 
     /// The same without opening bodies: each body that is there is empty.
     pub(in crate::store) fn read_outline(content: &Bytes) -> Self {
         let unopened = UnopenedBundle::read(content);
-        let outline = if unopened.is_some() { Err(CodecError::Poison) } else { decode_outline(content) };
-        let size =
-            outline.as_ref().ok().and_then(|outline| outline.sizes.first()).copied().unwrap_or_default();
-        Self { bytes: content.len(), bundle: outline.map(|outline| outline.bundle), size, unopened }
+        let outline = if unopened.is_some() {
+            Err(CodecError::Poison)
+        } else {
+            decode_outline(content)
+        };
+        let size = outline
+            .as_ref()
+            .ok()
+            .and_then(|outline| outline.sizes.first())
+            .copied()
+            .unwrap_or_default();
+        Self {
+            bytes: content.len(),
+            bundle: outline.map(|outline| outline.bundle),
+            size,
+            unopened,
+        }
     }
 
     /// The messages for a redrive. Opens a bundle that was kept unopened.
     pub fn open(&self) -> Result<Bundle, CodecError> {
-        self.unopened.as_ref().map_or_else(|| self.bundle.clone(), UnopenedBundle::open)
+        self.unopened
+            .as_ref()
+            .map_or_else(|| self.bundle.clone(), UnopenedBundle::open)
     }
 }
 
@@ -195,10 +234,18 @@ mod tests {
     #[test]
     fn an_id_says_where_it_lies_and_why() {
         let route = RouteName::new("orders-eu").expect("valid");
-        let id = DeadId::new(&route, DeadReason::Invalid(InvalidReason::TooBig), Partition(37), "k3x.1z");
+        let id = DeadId::new(
+            &route,
+            DeadReason::Invalid(InvalidReason::TooBig),
+            Partition(37),
+            "k3x.1z",
+        );
         assert_eq!(id.as_str(), "orders-eu.too_big.11.k3x.1z");
         assert_eq!(DeadId::parse(id.as_str()), Some(id.clone()));
-        assert_eq!((id.partition(), id.queue()), (Partition(37), "orders-eu/invalid".to_owned()));
+        assert_eq!(
+            (id.partition(), id.queue()),
+            (Partition(37), "orders-eu/invalid".to_owned())
+        );
         let failed = DeadId::new(&route, DeadReason::Attempts, Partition(0), "k3x.1z");
         assert_eq!(failed.queue(), "orders-eu");
         for none in [
@@ -219,14 +266,34 @@ mod tests {
     fn a_filter_knows_the_queues_that_it_needs() {
         let queues = |filter: &DeadFilter| {
             let all = ["a", "a/invalid", "b", "b/invalid"];
-            all.into_iter().filter(|queue| filter.includes_queue(queue)).collect::<Vec<_>>()
+            all.into_iter()
+                .filter(|queue| filter.includes_queue(queue))
+                .collect::<Vec<_>>()
         };
         let all = DeadFilter::default();
         assert_eq!(queues(&all).len(), 4);
         let route = RouteName::new("b");
-        assert_eq!(queues(&DeadFilter { route, ..all.clone() }), ["b", "b/invalid"]);
+        assert_eq!(
+            queues(&DeadFilter {
+                route,
+                ..all.clone()
+            }),
+            ["b", "b/invalid"]
+        );
         let reason = Some(DeadReason::Attempts);
-        assert_eq!(queues(&DeadFilter { reason, ..all.clone() }), ["a", "b"]);
-        assert_eq!(queues(&DeadFilter { invalid: Some(true), ..all }), ["a/invalid", "b/invalid"]);
+        assert_eq!(
+            queues(&DeadFilter {
+                reason,
+                ..all.clone()
+            }),
+            ["a", "b"]
+        );
+        assert_eq!(
+            queues(&DeadFilter {
+                invalid: Some(true),
+                ..all
+            }),
+            ["a/invalid", "b/invalid"]
+        );
     }
 }

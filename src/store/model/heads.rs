@@ -91,7 +91,14 @@ impl UnservedHeads {
             return;
         }
         let count = served.len() + unserved.len();
-        self.0.insert(p, PastHeads { until, count, served: served.into_iter().cloned().collect() });
+        self.0.insert(
+            p,
+            PastHeads {
+                until,
+                count,
+                served: served.into_iter().cloned().collect(),
+            },
+        );
     }
 }
 

@@ -34,12 +34,18 @@ pub struct HeldKey {
 impl HeldKey {
     /// The place of the failed message.
     pub fn first(&self) -> OrderPosition {
-        OrderPosition { due: self.due, sequence: self.from }
+        OrderPosition {
+            due: self.due,
+            sequence: self.from,
+        }
     }
 
     /// The place of the last message behind it.
     pub fn last(&self) -> OrderPosition {
-        OrderPosition { due: self.due, sequence: self.to }
+        OrderPosition {
+            due: self.due,
+            sequence: self.to,
+        }
     }
 
     /// The stored form: `due from to`.
@@ -113,7 +119,13 @@ mod tests {
         }
         assert!(hold.first() < hold.last());
         assert!(
-            OrderPosition { due: UnixMs(1), sequence: 9 } < OrderPosition { due: UnixMs(2), sequence: 1 }
+            OrderPosition {
+                due: UnixMs(1),
+                sequence: 9
+            } < OrderPosition {
+                due: UnixMs(2),
+                sequence: 1
+            }
         );
     }
 }

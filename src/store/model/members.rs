@@ -33,7 +33,11 @@ pub struct ReplicaStatus {
     /// The routes that it knows.
     pub routes: Vec<String>,
     /// The partitions that it serves, ascending.
-    #[serde(rename = "held", serialize_with = "write_ranges", deserialize_with = "read_ranges")]
+    #[serde(
+        rename = "held",
+        serialize_with = "write_ranges",
+        deserialize_with = "read_ranges"
+    )]
     pub partitions: Vec<Partition>,
     /// For each of its timer shards, how long ago it last finished a claim round, ms. Partition `p` is in shard
     /// `p` modulo the number of shards.
@@ -77,14 +81,20 @@ impl RegisteredReplica {
     /// The number of its first heartbeat. Of two replicas with one name the one with the higher number came
     /// later.
     pub fn joined(&self) -> u64 {
-        if self.status.joined == 0 { self.heartbeat } else { self.status.joined }
+        if self.status.joined == 0 {
+            self.heartbeat
+        } else {
+            self.status.joined
+        }
     }
 
     /// How long ago the timer shard that serves a partition finished a claim round, ms, as of the last
     /// heartbeat.
     pub fn round_ms(&self, p: Partition) -> Option<i64> {
         let rounds = &self.status.rounds;
-        rounds.get(usize::from(p.0).checked_rem(rounds.len())?).copied()
+        rounds
+            .get(usize::from(p.0).checked_rem(rounds.len())?)
+            .copied()
     }
 
     /// How long ago the slowest of its timer shards finished a claim round, ms, as of its last heartbeat.
@@ -131,11 +141,13 @@ fn write_ranges<S: Serializer>(partitions: &[Partition], to: S) -> Result<S::Ok,
             _ => ranges.push((p, p)),
         }
     }
-    let texts = ranges.iter().map(
-        |(first, last)| {
-            if first == last { first.to_string() } else { format!("{first}-{last}") }
-        },
-    );
+    let texts = ranges.iter().map(|(first, last)| {
+        if first == last {
+            first.to_string()
+        } else {
+            format!("{first}-{last}")
+        }
+    });
     to.serialize_str(&texts.collect::<Vec<_>>().join(","))
 }
 
@@ -145,7 +157,8 @@ fn read_ranges<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Partition>, D::
     for range in text.split(',').filter(|range| !range.is_empty()) {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let bounds: Option<(u16, u16)> = first.parse().ok().zip(last.parse().ok());
-        let (first, last) = bounds.ok_or_else(|| serde::de::Error::custom("no range of partitions"))?;
+        let (first, last) =
+            bounds.ok_or_else(|| serde::de::Error::custom("no range of partitions"))?;
         let more = usize::from(last.saturating_sub(first)) + 1;
         if partitions.len() + more > MAX_LISTED {
             return Err(serde::de::Error::custom("more partitions than a store has"));
@@ -175,10 +188,15 @@ mod tests {
             };
             let json = serde_json::to_value(&presence).expect("json");
             assert_eq!(json["held"], text);
-            assert_eq!(serde_json::from_value::<ReplicaStatus>(json).expect("read"), presence);
+            assert_eq!(
+                serde_json::from_value::<ReplicaStatus>(json).expect("read"),
+                presence
+            );
         }
         assert!(serde_json::from_str::<ReplicaStatus>(r#"{"held":"a-b"}"#).is_err());
         let endless = vec!["0-65535"; 1000].join(",");
-        assert!(serde_json::from_str::<ReplicaStatus>(&format!(r#"{{"held":"{endless}"}}"#)).is_err());
+        assert!(
+            serde_json::from_str::<ReplicaStatus>(&format!(r#"{{"held":"{endless}"}}"#)).is_err()
+        );
     }
 }

@@ -38,7 +38,8 @@ impl ScrubReport {
     /// Reports whether nothing had to be mended.
     pub fn is_clean(&self) -> bool {
         let mended = self.indexes + self.leftovers + self.counts.unwrap_or(0);
-        let named = self.lost.len() + self.restored.len() + self.quarantined.len() + self.unreadable.len();
+        let named =
+            self.lost.len() + self.restored.len() + self.quarantined.len() + self.unreadable.len();
         mended == 0 && named + self.dead_lost.len() + self.dead_restored.len() == 0
     }
 }

@@ -52,7 +52,10 @@ impl TrailWord {
 
     /// Reports whether this is the end of a message.
     pub fn is_end(self) -> bool {
-        matches!(self, Self::Delivered | Self::Cancelled | Self::Dead | Self::Dropped)
+        matches!(
+            self,
+            Self::Delivered | Self::Cancelled | Self::Dead | Self::Dropped
+        )
     }
 }
 

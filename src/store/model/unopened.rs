@@ -40,11 +40,21 @@ impl UnopenedBundle {
         if bundle.entries.len() != self.skip.len() {
             return Err(CodecError::Malformed(PREFIX_LEN));
         }
-        let entries = bundle.entries.iter().zip(&self.skip).filter(|(_, skip)| !**skip);
+        let entries = bundle
+            .entries
+            .iter()
+            .zip(&self.skip)
+            .filter(|(_, skip)| !**skip);
         let entries = entries
-            .map(|(entry, _)| Entry { flags: entry.flags.with(Flags::CLAIM_EXPIRED), ..entry.clone() })
+            .map(|(entry, _)| Entry {
+                flags: entry.flags.with(Flags::CLAIM_EXPIRED),
+                ..entry.clone()
+            })
             .collect();
-        Ok(Bundle { target: bundle.target, entries: Arc::new(entries) })
+        Ok(Bundle {
+            target: bundle.target,
+            entries: Arc::new(entries),
+        })
     }
 
     /// Writes the content of the dead letter.
@@ -66,8 +76,15 @@ impl UnopenedBundle {
         }
         let count = u32::from_le_bytes([prefix[3], prefix[4], prefix[5], prefix[6]]) as usize;
         let end = PREFIX_LEN.checked_add(count)?;
-        let skip = content.get(PREFIX_LEN..end)?.iter().map(|&byte| byte != 0).collect();
-        Some(Self { blob: content.slice(end..), skip })
+        let skip = content
+            .get(PREFIX_LEN..end)?
+            .iter()
+            .map(|&byte| byte != 0)
+            .collect();
+        Some(Self {
+            blob: content.slice(end..),
+            skip,
+        })
     }
 }
 
@@ -78,9 +95,18 @@ mod tests {
     use crate::store::encode;
 
     fn unopened(bodies: &[&'static str], skip: &[bool]) -> UnopenedBundle {
-        let entries = bodies.iter().map(|body| testing::entry(UnixMs(7), body.as_bytes())).collect();
-        let bundle = Bundle { target: TargetRef::Named("orders".into()), entries: Arc::new(entries) };
-        UnopenedBundle { blob: encode(&bundle), skip: skip.to_vec() }
+        let entries = bodies
+            .iter()
+            .map(|body| testing::entry(UnixMs(7), body.as_bytes()))
+            .collect();
+        let bundle = Bundle {
+            target: TargetRef::Named("orders".into()),
+            entries: Arc::new(entries),
+        };
+        UnopenedBundle {
+            blob: encode(&bundle),
+            skip: skip.to_vec(),
+        }
     }
 
     #[test]
@@ -90,9 +116,24 @@ mod tests {
         assert_eq!(read, kept);
         assert_eq!(read.count(), 2);
         let bundle = read.open().expect("it kills nobody");
-        let bodies: Vec<_> = bundle.entries.iter().map(|entry| entry.message.body.clone()).collect();
-        assert_eq!(bodies, [Some(Bytes::from_static(b"a")), Some(Bytes::from_static(b"c"))]);
-        assert!(bundle.entries.iter().all(|entry| entry.flags.has(Flags::CLAIM_EXPIRED)));
+        let bodies: Vec<_> = bundle
+            .entries
+            .iter()
+            .map(|entry| entry.message.body.clone())
+            .collect();
+        assert_eq!(
+            bodies,
+            [
+                Some(Bytes::from_static(b"a")),
+                Some(Bytes::from_static(b"c"))
+            ]
+        );
+        assert!(
+            bundle
+                .entries
+                .iter()
+                .all(|entry| entry.flags.has(Flags::CLAIM_EXPIRED))
+        );
         assert_eq!(bundle.target.as_str(), "orders");
     }
 
@@ -102,14 +143,22 @@ mod tests {
         assert_eq!(UnopenedBundle::read(&kept.blob), None, "a bundle");
         let content = kept.encode();
         for len in 0..=PREFIX_LEN {
-            assert_eq!(UnopenedBundle::read(&content.slice(..len)), None, "{len} bytes");
+            assert_eq!(
+                UnopenedBundle::read(&content.slice(..len)),
+                None,
+                "{len} bytes"
+            );
         }
         let mut later = content.to_vec();
         later[2] = 2;
         assert_eq!(UnopenedBundle::read(&later.into()), None, "a later version");
         let mut huge = content.to_vec();
         huge[3..PREFIX_LEN].copy_from_slice(&[0xff; 4]);
-        assert_eq!(UnopenedBundle::read(&huge.into()), None, "a count that cannot be");
+        assert_eq!(
+            UnopenedBundle::read(&huge.into()),
+            None,
+            "a count that cannot be"
+        );
     }
 
     #[test]

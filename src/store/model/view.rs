@@ -49,7 +49,12 @@ pub struct BrowseKey {
 impl BrowseKey {
     /// The first place of a moment: every message due then or later lies behind it.
     pub fn start_of(due: UnixMs) -> Self {
-        Self { due, partition: Partition(0), bundle: String::new(), index: 0 }
+        Self {
+            due,
+            partition: Partition(0),
+            bundle: String::new(),
+            index: 0,
+        }
     }
 }
 
@@ -167,6 +172,9 @@ const NAME_BYTES: i64 = 200;
 impl Counts {
     /// Bytes of what waits, of what is in flight and of the names that are remembered.
     pub fn pending_bytes(&self) -> u64 {
-        self.names.saturating_mul(NAME_BYTES).saturating_add(self.bytes).max(0) as u64
+        self.names
+            .saturating_mul(NAME_BYTES)
+            .saturating_add(self.bytes)
+            .max(0) as u64
     }
 }

@@ -18,8 +18,8 @@ use crate::store::claim::blobs::BlobHead;
 use crate::store::model::bundle::BundleId;
 use crate::store::model::codec::read_dues;
 use crate::store::{
-    BrowseKey, BrowseQuery, BundleOutline, MessagePage, Store, StoreError, StoredMessage, StoredState,
-    decode_outline,
+    BrowseKey, BrowseQuery, BundleOutline, MessagePage, Store, StoreError, StoredMessage,
+    StoredState, decode_outline,
 };
 
 /// How far behind its bundle's first due time a message may be: the longest span, and that of a retry.
@@ -53,7 +53,10 @@ impl Store {
     /// The next waiting messages, in the order of [`BrowseKey`]. A page may be short, even empty, while there
     /// is more. Messages that are claimed meanwhile are left out. Waits while the store is away.
     pub async fn browse(&self, query: &BrowseQuery) -> Result<MessagePage, StoreError> {
-        let mut from = query.after.clone().unwrap_or(BrowseKey::start_of(query.from));
+        let mut from = query
+            .after
+            .clone()
+            .unwrap_or(BrowseKey::start_of(query.from));
         let mut found: Vec<StoredMessage> = Vec::new();
         let mut budget = PAGE_BYTES;
         for _ in 0..PAGE_ROUNDS {
@@ -64,7 +67,10 @@ impl Store {
             let taken = self.contents(&keys, &mut budget, &mut found).await?;
             match (keys.get(taken.wrapping_sub(1)), horizon) {
                 (Some(last), _) if cut || taken < keys.len() => {
-                    return Ok(MessagePage { found, next: Some(last.clone()) });
+                    return Ok(MessagePage {
+                        found,
+                        next: Some(last.clone()),
+                    });
                 }
                 (_, None) => return Ok(MessagePage { found, next: None }),
                 (_, Some(horizon)) => from = BrowseKey::start_of(UnixMs(horizon)),
@@ -73,7 +79,10 @@ impl Store {
                 break;
             }
         }
-        Ok(MessagePage { found, next: Some(from) })
+        Ok(MessagePage {
+            found,
+            next: Some(from),
+        })
     }
 
     /// The next bundles, and the moment up to which they are complete (`None`: for ever).
@@ -86,23 +95,27 @@ impl Store {
         let floor = from.due.0.saturating_sub(SPAN_MS).max(0);
         let (due_sets, mut horizon) = self.next_due_sets(query, from.due.0, floor).await?;
         let mut candidates = Vec::new();
-        let mut read =
-            |horizon: &mut Option<i64>, due_set: &(Partition, String), entries: Vec<(String, f64)>, most| {
-                if let Some((_, last)) = entries.last().filter(|_| entries.len() == most) {
-                    *horizon = Some(horizon.map_or(*last as i64, |h| h.min(*last as i64)));
-                }
-                candidates.extend(entries.into_iter().filter_map(|(id, first)| {
-                    let id = BundleId::parse(&id)?;
-                    let first = first as i64;
-                    // A message alone in its bundle is due when the bundle is.
-                    (first >= from.due.0 || id.count() > 1).then_some(Candidate {
-                        partition: due_set.0,
-                        id,
-                        first,
-                    })
-                }));
-            };
-        let all = self.entries(&due_sets, floor, query.to, DUE_SET_ENTRIES).await?;
+        let mut read = |horizon: &mut Option<i64>,
+                        due_set: &(Partition, String),
+                        entries: Vec<(String, f64)>,
+                        most| {
+            if let Some((_, last)) = entries.last().filter(|_| entries.len() == most) {
+                *horizon = Some(horizon.map_or(*last as i64, |h| h.min(*last as i64)));
+            }
+            candidates.extend(entries.into_iter().filter_map(|(id, first)| {
+                let id = BundleId::parse(&id)?;
+                let first = first as i64;
+                // A message alone in its bundle is due when the bundle is.
+                (first >= from.due.0 || id.count() > 1).then_some(Candidate {
+                    partition: due_set.0,
+                    id,
+                    first,
+                })
+            }));
+        };
+        let all = self
+            .entries(&due_sets, floor, query.to, DUE_SET_ENTRIES)
+            .await?;
         let mut crowded = Vec::new();
         for (due_set, entries) in due_sets.iter().zip(all) {
             let stuck = entries.len() == DUE_SET_ENTRIES
@@ -116,21 +129,32 @@ impl Store {
         for due_set in &crowded {
             let due = self.0.keys.due(due_set.0, &due_set.1);
             for at in (0..MORE_ENTRIES).step_by(MORE_STEP) {
-                let command =
-                    (Keys::slot(due_set.0), range(&due, floor.to_string(), query.to.0, at, MORE_STEP));
-                let entries: Vec<(String, f64)> =
-                    self.trips(vec![command], 1).await?.pop().unwrap_or_default();
+                let command = (
+                    Keys::slot(due_set.0),
+                    range(&due, floor.to_string(), query.to.0, at, MORE_STEP),
+                );
+                let entries: Vec<(String, f64)> = self
+                    .trips(vec![command], 1)
+                    .await?
+                    .pop()
+                    .unwrap_or_default();
                 let whole = entries.len() < MORE_STEP;
                 let last = at + MORE_STEP >= MORE_ENTRIES;
                 let past = entries.last().is_some_and(|(_, s)| *s as i64 > from.due.0);
                 // An entry can have been left out only where reading stops.
-                read(&mut horizon, due_set, entries, if past || last { MORE_STEP } else { usize::MAX });
+                read(
+                    &mut horizon,
+                    due_set,
+                    entries,
+                    if past || last { MORE_STEP } else { usize::MAX },
+                );
                 if whole || past {
                     break;
                 }
             }
         }
-        candidates.sort_by(|a, b| (a.first, a.partition, &a.id).cmp(&(b.first, b.partition, &b.id)));
+        candidates
+            .sort_by(|a, b| (a.first, a.partition, &a.id).cmp(&(b.first, b.partition, &b.id)));
         // Enough messages: bundles from the next one on come in the next round.
         let mut messages = 0;
         for at in 0..candidates.len() {
@@ -140,7 +164,11 @@ impl Store {
                 candidates.truncate(at);
                 break;
             }
-            messages += if first >= from.due.0 { candidates[at].id.count() } else { 0 };
+            messages += if first >= from.due.0 {
+                candidates[at].id.count()
+            } else {
+                0
+            };
         }
         // A whole read of one due set at one moment was not enough. Go on all the same.
         let horizon = horizon.map(|h| h.max(from.due.0 + 1));
@@ -158,12 +186,20 @@ impl Store {
         let mut commands = Vec::new();
         for p in self.0.partitions.all() {
             let idx = self.0.keys.of(p, "idx");
-            commands.push((Keys::slot(p), range(&idx, begin.to_string(), due, 0, BEGUN_DUE_SETS)));
-            commands.push((Keys::slot(p), range(&idx, format!("({due}"), query.to.0, 0, COMING_DUE_SETS)));
+            commands.push((
+                Keys::slot(p),
+                range(&idx, begin.to_string(), due, 0, BEGUN_DUE_SETS),
+            ));
+            commands.push((
+                Keys::slot(p),
+                range(&idx, format!("({due}"), query.to.0, 0, COMING_DUE_SETS),
+            ));
         }
         let answers: Vec<Vec<(String, f64)>> = self.trips(commands, TRIP_COMMANDS).await?;
         let of_route = |due_set: &str| match &query.route {
-            Some(route) => due_set.split_once('/').is_some_and(|(r, _)| r == route.as_str()),
+            Some(route) => due_set
+                .split_once('/')
+                .is_some_and(|(r, _)| r == route.as_str()),
             None => true,
         };
         let mut begun = Vec::new();
@@ -190,7 +226,13 @@ impl Store {
             coming.truncate(ROUND_DUE_SETS);
         }
         begun.extend(coming);
-        Ok((begun.into_iter().map(|(_, p, due_set)| (p, due_set)).collect(), horizon))
+        Ok((
+            begun
+                .into_iter()
+                .map(|(_, p, due_set)| (p, due_set))
+                .collect(),
+            horizon,
+        ))
     }
 
     async fn entries(
@@ -202,7 +244,18 @@ impl Store {
     ) -> Result<Vec<Vec<(String, f64)>>, StoreError> {
         let commands = due_sets
             .iter()
-            .map(|(p, due_set)| (*p, range(&self.0.keys.due(*p, due_set), floor.to_string(), to.0, 0, most)))
+            .map(|(p, due_set)| {
+                (
+                    *p,
+                    range(
+                        &self.0.keys.due(*p, due_set),
+                        floor.to_string(),
+                        to.0,
+                        0,
+                        most,
+                    ),
+                )
+            })
             .map(|(p, command)| (Keys::slot(p), command));
         self.trips(commands.collect(), TRIP_COMMANDS).await
     }
@@ -225,7 +278,11 @@ impl Store {
             commands.push((slot, command("HGET", &keys.of(p, "done"), id)));
             let mut head = redis::cmd("GETRANGE");
             // The index stands before the records, with some bytes for each message.
-            let end = if c.id.count() > 1 { 1024 + 31 * c.id.count() } else { 0 };
+            let end = if c.id.count() > 1 {
+                1024 + 31 * c.id.count()
+            } else {
+                0
+            };
             head.arg(keys.blob(p, &c.id)).arg(0).arg(end);
             commands.push((slot, head));
         }
@@ -233,22 +290,24 @@ impl Store {
         let mut keys = Vec::new();
         for (c, answer) in candidates.iter().zip(answers.chunks(3)) {
             let [gone, done, head] = answer else { continue };
-            let is_set =
-                |map: &Option<Vec<u8>>, i: usize| map.as_ref().is_some_and(|m| m.get(i) == Some(&b'1'));
+            let is_set = |map: &Option<Vec<u8>>, i: usize| {
+                map.as_ref().is_some_and(|m| m.get(i) == Some(&b'1'))
+            };
             let dues = match (c.id.count(), head) {
                 (1, _) => vec![UnixMs(c.first)],
                 (_, Some(head)) => read_dues(&head.clone().into()).unwrap_or_default(),
                 (_, None) => Vec::new(),
             };
             keys.extend(
-                dues.into_iter().enumerate().filter(|(i, _)| !is_set(gone, *i) && !is_set(done, *i)).map(
-                    |(index, due)| BrowseKey {
+                dues.into_iter()
+                    .enumerate()
+                    .filter(|(i, _)| !is_set(gone, *i) && !is_set(done, *i))
+                    .map(|(index, due)| BrowseKey {
                         due,
                         partition: c.partition,
                         bundle: c.id.as_str().to_owned(),
                         index: index as u32,
-                    },
-                ),
+                    }),
             );
         }
         keys.retain(|key| {
@@ -267,12 +326,16 @@ impl Store {
         budget: &mut usize,
         found: &mut Vec<StoredMessage>,
     ) -> Result<usize, StoreError> {
-        let mut ids: Vec<(Partition, BundleId)> =
-            keys.iter().filter_map(|k| Some((k.partition, BundleId::parse(&k.bundle)?))).collect();
+        let mut ids: Vec<(Partition, BundleId)> = keys
+            .iter()
+            .filter_map(|k| Some((k.partition, BundleId::parse(&k.bundle)?)))
+            .collect();
         ids.sort();
         ids.dedup();
-        let blob_keys: Vec<(Partition, String)> =
-            ids.iter().map(|(p, id)| (*p, self.0.keys.blob(*p, id))).collect();
+        let blob_keys: Vec<(Partition, String)> = ids
+            .iter()
+            .map(|(p, id)| (*p, self.0.keys.blob(*p, id)))
+            .collect();
         let heads = self.0.browse.measure_blobs_of(&blob_keys).await?;
         let measured: BTreeMap<(Partition, &str), (String, Option<BlobHead>)> = ids
             .iter()
@@ -311,17 +374,28 @@ impl Store {
             wanted.insert(place, blob.and_then(|blob| decode_outline(&blob).ok()));
         }
         for key in &keys[..taken] {
-            let Some(Some(outline)) = wanted.get(&(key.partition, key.bundle.as_str())) else { continue };
-            let Some(id) = BundleId::parse(&key.bundle) else { continue };
-            let Some(entry) = outline.bundle.entries.get(key.index as usize) else { continue };
+            let Some(Some(outline)) = wanted.get(&(key.partition, key.bundle.as_str())) else {
+                continue;
+            };
+            let Some(id) = BundleId::parse(&key.bundle) else {
+                continue;
+            };
+            let Some(entry) = outline.bundle.entries.get(key.index as usize) else {
+                continue;
+            };
             let name = entry.id.clone();
             found.push(StoredMessage {
                 route: id.route().to_owned(),
-                id: name.unwrap_or_else(|| id.message_id(key.partition, key.index as usize, entry.due)),
+                id: name
+                    .unwrap_or_else(|| id.message_id(key.partition, key.index as usize, entry.due)),
                 state: StoredState::Pending,
                 version: version(&id, key.index),
                 target: outline.bundle.target.clone(),
-                size: outline.sizes.get(key.index as usize).copied().unwrap_or_default(),
+                size: outline
+                    .sizes
+                    .get(key.index as usize)
+                    .copied()
+                    .unwrap_or_default(),
                 entry: entry.clone(),
             });
         }
@@ -349,8 +423,21 @@ fn command(name: &str, key: &str, field: &str) -> redis::Cmd {
 }
 
 /// `ZRANGEBYSCORE key min max WITHSCORES LIMIT at most`
-pub(in crate::store) fn range(key: &str, min: String, max: i64, at: usize, most: usize) -> redis::Cmd {
+pub(in crate::store) fn range(
+    key: &str,
+    min: String,
+    max: i64,
+    at: usize,
+    most: usize,
+) -> redis::Cmd {
     let mut command = redis::cmd("ZRANGEBYSCORE");
-    command.arg(key).arg(min).arg(max).arg("WITHSCORES").arg("LIMIT").arg(at).arg(most);
+    command
+        .arg(key)
+        .arg(min)
+        .arg(max)
+        .arg("WITHSCORES")
+        .arg("LIMIT")
+        .arg(at)
+        .arg(most);
     command
 }

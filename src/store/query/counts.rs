@@ -34,7 +34,10 @@ impl LastCounts {
     /// Forgets all values, unless they are of these routes.
     fn keep_only(&mut self, routes: &BTreeMap<RouteName, Counts>, partitions: usize) {
         if !self.routes.iter().eq(routes.keys()) || self.values.len() != partitions {
-            *self = Self { routes: routes.keys().cloned().collect(), values: vec![None; partitions] };
+            *self = Self {
+                routes: routes.keys().cloned().collect(),
+                values: vec![None; partitions],
+            };
         }
     }
 
@@ -42,7 +45,9 @@ impl LastCounts {
     fn dead(&self, p: Partition, route: &RouteName, invalid: bool) -> Option<i64> {
         let at = self.routes.binary_search(route).ok()?;
         let values = self.values.get(usize::from(p.0))?.as_ref()?;
-        values.get(at * ROUTE_FIELDS + DEAD_FIELDS[usize::from(invalid)]).copied()
+        values
+            .get(at * ROUTE_FIELDS + DEAD_FIELDS[usize::from(invalid)])
+            .copied()
     }
 }
 
@@ -64,12 +69,17 @@ impl Store {
         &self,
         routes: impl IntoIterator<Item = &'a RouteName>,
     ) -> Result<BTreeMap<RouteName, Counts>, StoreError> {
-        let mut counts: BTreeMap<RouteName, Counts> =
-            routes.into_iter().map(|route| (route.clone(), Counts::default())).collect();
+        let mut counts: BTreeMap<RouteName, Counts> = routes
+            .into_iter()
+            .map(|route| (route.clone(), Counts::default()))
+            .collect();
         if counts.is_empty() {
             return Ok(counts);
         }
-        let fields: Vec<String> = counts.keys().flat_map(|route| fields_of(route.as_str())).collect();
+        let fields: Vec<String> = counts
+            .keys()
+            .flat_map(|route| fields_of(route.as_str()))
+            .collect();
         let commands = self.0.partitions.all().map(|p| {
             let mut read = redis::cmd("HMGET");
             read.arg(self.0.keys.of(p, "counts")).arg(&fields);
@@ -88,14 +98,22 @@ impl Store {
                 Err(why) => return Err(why),
             }
             let values = last.iter().flat_map(|values| values.chunks(ROUTE_FIELDS));
-            counts.values_mut().zip(values).for_each(|(counts, values)| add(counts, values));
+            counts
+                .values_mut()
+                .zip(values)
+                .for_each(|(counts, values)| add(counts, values));
         }
         Ok(counts)
     }
 
     /// Reports whether a partition had no dead letter in one queue of a route when the counts were last read. If they
     /// never were, it may have any.
-    pub(in crate::store) fn counted_no_dead(&self, p: Partition, route: &RouteName, invalid: bool) -> bool {
+    pub(in crate::store) fn counted_no_dead(
+        &self,
+        p: Partition,
+        route: &RouteName,
+        invalid: bool,
+    ) -> bool {
         self.0.last_counts.lock().dead(p, route, invalid) == Some(0)
     }
 
@@ -103,7 +121,9 @@ impl Store {
     pub async fn highest_offset(&self, source: &str) -> Result<Option<i64>, StoreError> {
         let home = self.home(source);
         let mut pipe = redis::pipe();
-        pipe.cmd("HGET").arg(self.0.keys.of(home, "sources")).arg(source);
+        pipe.cmd("HGET")
+            .arg(self.0.keys.of(home, "sources"))
+            .arg(source);
         let (mark,): (Option<String>,) = self.0.side.pipe(Keys::slot(home), &pipe).await?;
         // A malformed offset counts as none. It is raised again, and records read before are not flagged.
         Ok(mark.and_then(|mark| mark.parse().ok()))
@@ -138,7 +158,9 @@ impl Store {
     /// The partition of a message of a route: the one that its name hashes to, or the one that its `~` id
     /// names. An unknown message is looked for there too.
     pub fn home_of(&self, route: &RouteName, id: &str) -> Partition {
-        let said = place_in(route, id).map(|(p, _, _)| p).filter(|p| p.0 < self.0.partitions.count());
+        let said = place_in(route, id)
+            .map(|(p, _, _)| p)
+            .filter(|p| p.0 < self.0.partitions.count());
         said.unwrap_or_else(|| self.0.partitions.of_name(route, id))
     }
 }
@@ -161,13 +183,31 @@ fn fields_of(route: &str) -> [String; ROUTE_FIELDS] {
 /// Parses the counts. A missing one is zero. A malformed one, or one that no store can hold, is zero until a scrub
 /// counts anew.
 fn numbers(values: Vec<Option<String>>) -> Vec<i64> {
-    let number = |text: String| text.parse::<i64>().ok().filter(|n| n.unsigned_abs() < COUNT_END);
-    values.into_iter().map(|value| value.and_then(number).unwrap_or_default()).collect()
+    let number = |text: String| {
+        text.parse::<i64>()
+            .ok()
+            .filter(|n| n.unsigned_abs() < COUNT_END)
+    };
+    values
+        .into_iter()
+        .map(|value| value.and_then(number).unwrap_or_default())
+        .collect()
 }
 
 /// Adds the values of a route's fields in one partition to its counts.
 fn add(counts: &mut Counts, values: &[i64]) {
-    let &[messages, bytes, names, dead, invalid, dead_bytes, invalid_bytes] = values else { return };
+    let &[
+        messages,
+        bytes,
+        names,
+        dead,
+        invalid,
+        dead_bytes,
+        invalid_bytes,
+    ] = values
+    else {
+        return;
+    };
     counts.messages += messages;
     counts.bytes += bytes;
     counts.names += names;
@@ -183,9 +223,19 @@ mod tests {
 
     #[test]
     fn what_nobody_can_have_counted_counts_as_none_and_no_sum_overflows() {
-        let texts =
-            ["7", "-7", "9223372036854775807", "-9223372036854775808", "1e3", "", "99999999999999999999"];
-        assert_eq!(numbers(texts.map(|n| Some(n.to_owned())).into()), [7, -7, 0, 0, 0, 0, 0]);
+        let texts = [
+            "7",
+            "-7",
+            "9223372036854775807",
+            "-9223372036854775808",
+            "1e3",
+            "",
+            "99999999999999999999",
+        ];
+        assert_eq!(
+            numbers(texts.map(|n| Some(n.to_owned())).into()),
+            [7, -7, 0, 0, 0, 0, 0]
+        );
         assert_eq!(numbers(vec![None]), [0]);
         let mut counts = Counts::default();
         let most = numbers(vec![Some("1125899906842623".to_owned()); ROUTE_FIELDS]);
@@ -198,12 +248,21 @@ mod tests {
     #[test]
     fn what_was_read_of_other_routes_says_nothing() {
         let name = |name: &str| RouteName::new(name).expect("a name");
-        let routes = |names: &[&str]| names.iter().map(|&one| (name(one), Counts::default())).collect();
+        let routes = |names: &[&str]| {
+            names
+                .iter()
+                .map(|&one| (name(one), Counts::default()))
+                .collect()
+        };
         let mut last = LastCounts::default();
         assert_eq!(last.dead(Partition(0), &name("a"), false), None);
         last.keep_only(&routes(&["a", "b"]), 2);
         last.values[1] = Some((0..14).collect());
-        assert_eq!(last.dead(Partition(0), &name("a"), false), None, "that partition was not read");
+        assert_eq!(
+            last.dead(Partition(0), &name("a"), false),
+            None,
+            "that partition was not read"
+        );
         let dead = |last: &LastCounts, route: &str| {
             [false, true].map(|invalid| last.dead(Partition(1), &name(route), invalid))
         };

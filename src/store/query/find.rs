@@ -8,7 +8,9 @@ use crate::store::call::names::{name_key, parse_place};
 use crate::store::call::scripts;
 use crate::store::connection::link::StoreLink;
 use crate::store::model::bundle::{BundleId, place_in};
-use crate::store::{CodecError, Store, StoreError, StoredMessage, StoredState, decode, decode_outline};
+use crate::store::{
+    CodecError, Store, StoreError, StoredMessage, StoredState, decode, decode_outline,
+};
 
 /// Reads of a name before giving up. Others move the name too, but not this often.
 const NAME_READS: usize = 50;
@@ -29,11 +31,19 @@ impl MessagePlace {
     pub(in crate::store) fn of(p: Partition, name: &str, listed: Option<&str>) -> Option<Self> {
         if let Some(listed) = listed {
             let (bundle, index) = parse_place(listed)?;
-            return Some(Self { bundle, index, listed: true });
+            return Some(Self {
+                bundle,
+                index,
+                listed: true,
+            });
         }
         let (route, id) = name.split_once('/')?;
         let (partition, bundle, index) = place_in(&RouteName::new(route)?, id)?;
-        (partition == p).then_some(Self { bundle, index, listed: false })
+        (partition == p).then_some(Self {
+            bundle,
+            index,
+            listed: false,
+        })
     }
 
     /// The message's [`StoredMessage::version`].
@@ -74,13 +84,20 @@ pub(in crate::store) async fn read_place(
     for key in ["names", "claims", "gone", "done"] {
         script.key(keys.of(p, key));
     }
-    script.key(keys.due(p, place.bundle.due_set())).arg(name).arg(place.bundle.as_str());
+    script
+        .key(keys.due(p, place.bundle.due_set()))
+        .arg(name)
+        .arg(place.bundle.as_str());
     let (listed, due, claimed, gone, done): (String, String, String, String, String) =
         script.invoke_async(&mut connection).await.map_err(judged)?;
     if MessagePlace::of(p, name, Some(&*listed).filter(|l| !l.is_empty())).as_ref() != Some(place) {
         return Ok(None);
     }
-    let blob = link.get_blobs(Keys::slot(p), vec![keys.blob(p, &place.bundle)]).await?.pop().flatten();
+    let blob = link
+        .get_blobs(Keys::slot(p), vec![keys.blob(p, &place.bundle)])
+        .await?
+        .pop()
+        .flatten();
     let is_set = |map: &str| map.as_bytes().get(place.index as usize) == Some(&b'1');
     let state = match (!due.is_empty(), !claimed.is_empty()) {
         (false, false) => None,
@@ -103,8 +120,10 @@ pub(in crate::store) async fn place_of(
     let mut connection = connected.connection.clone();
     let mut hget = redis::cmd("HGET");
     hget.arg(keys.of(p, "names")).arg(name);
-    let listed: Option<String> =
-        hget.query_async(&mut connection).await.map_err(|error| link.judge(&connected, &error))?;
+    let listed: Option<String> = hget
+        .query_async(&mut connection)
+        .await
+        .map_err(|error| link.judge(&connected, &error))?;
     Ok(MessagePlace::of(p, name, listed.as_deref()))
 }
 
@@ -116,24 +135,40 @@ pub(in crate::store) async fn read_until_stable(
     name: &str,
 ) -> Result<Option<(MessagePlace, PlaceReading)>, StoreError> {
     for n in 0..NAME_READS {
-        let Some(place) = place_of(link, keys, p, name).await? else { return Ok(None) };
-        let Some(reading) = read_place(link, keys, p, name, &place).await? else { continue };
+        let Some(place) = place_of(link, keys, p, name).await? else {
+            return Ok(None);
+        };
+        let Some(reading) = read_place(link, keys, p, name, &place).await? else {
+            continue;
+        };
         // The message may have left between the state and the blob. A blob that stays away is damage.
         if reading.state.is_none() || reading.blob.is_some() || n >= BLOB_READS {
             return Ok(Some((place, reading)));
         }
     }
-    Err(StoreError::Damaged(format!("a name changed its meaning {NAME_READS} times between two reads")))
+    Err(StoreError::Damaged(format!(
+        "a name changed its meaning {NAME_READS} times between two reads"
+    )))
 }
 
 impl Store {
     /// One message by its name, or by its `~` id, without its body. `None`: it is not in the store (any more). A confirmed
     /// message is `Published` only until its bundle has left. Waits while the store is away.
-    pub async fn find(&self, route: &RouteName, id: &str) -> Result<Option<StoredMessage>, StoreError> {
-        let Some((place, state, blob)) = self.stable_blob(route, id).await? else { return Ok(None) };
+    pub async fn find(
+        &self,
+        route: &RouteName,
+        id: &str,
+    ) -> Result<Option<StoredMessage>, StoreError> {
+        let Some((place, state, blob)) = self.stable_blob(route, id).await? else {
+            return Ok(None);
+        };
         let outline = decode_outline(&blob).map_err(|why| unreadable(id, &why))?;
         let index = place.index as usize;
-        let found = outline.bundle.entries.get(index).zip(outline.sizes.get(index));
+        let found = outline
+            .bundle
+            .entries
+            .get(index)
+            .zip(outline.sizes.get(index));
         let (entry, &size) = found.ok_or_else(behind_the_end)?;
         Ok(Some(StoredMessage {
             route: route.as_str().to_owned(),
@@ -148,10 +183,19 @@ impl Store {
 
     /// The body of one message by its name, or by its `~` id, while the store has it. Opens the message's whole bundle: to be
     /// called by few at a time.
-    pub async fn find_body(&self, route: &RouteName, id: &str) -> Result<Option<Bytes>, StoreError> {
-        let Some((place, _, blob)) = self.stable_blob(route, id).await? else { return Ok(None) };
+    pub async fn find_body(
+        &self,
+        route: &RouteName,
+        id: &str,
+    ) -> Result<Option<Bytes>, StoreError> {
+        let Some((place, _, blob)) = self.stable_blob(route, id).await? else {
+            return Ok(None);
+        };
         let bundle = decode(&blob).map_err(|why| unreadable(id, &why))?;
-        let entry = bundle.entries.get(place.index as usize).ok_or_else(behind_the_end)?;
+        let entry = bundle
+            .entries
+            .get(place.index as usize)
+            .ok_or_else(behind_the_end)?;
         Ok(Some(entry.message.body.clone().unwrap_or_default()))
     }
 
@@ -164,12 +208,17 @@ impl Store {
         let p = self.locate(route, id, self.home_of(route, id)).await?;
         let name = name_key(route, &id.into());
         let found = read_until_stable(&self.0.browse, &self.0.keys, p, &name).await?;
-        Ok(found.and_then(|(place, reading)| Some((place, reading.state?, reading.blob.unwrap_or_default()))))
+        Ok(found.and_then(|(place, reading)| {
+            Some((place, reading.state?, reading.blob.unwrap_or_default()))
+        }))
     }
 }
 
 fn unreadable(id: &str, why: &CodecError) -> StoreError {
-    StoreError::Damaged(format!("the bundle of `{}` cannot be read: {why}", id.escape_debug()))
+    StoreError::Damaged(format!(
+        "the bundle of `{}` cannot be read: {why}",
+        id.escape_debug()
+    ))
 }
 
 fn behind_the_end() -> StoreError {

@@ -28,7 +28,10 @@ impl Store {
     /// the next day by hour. Waits while the store is away.
     pub async fn histogram(&self, route: Option<&RouteName>) -> Result<DueHistogram, StoreError> {
         let now = self.0.clock.now();
-        let first_day = [DueSpan { from: "-inf".to_owned(), until: now.0 + DAY_MS }];
+        let first_day = [DueSpan {
+            from: "-inf".to_owned(),
+            until: now.0 + DAY_MS,
+        }];
         let SampledSums { sums, scale, exact } = self.sampled_sums(now, route, &first_day).await?;
         let scaled = |sums: &[f64]| sums.iter().map(|sum| whole_number(sum * scale)).collect();
         Ok(DueHistogram {
@@ -48,10 +51,19 @@ impl Store {
         let end_of = |day: usize| now.0 + day as i64 * DAY_MS;
         let days = 1..MONTH_DAYS;
         // Each day is sampled by itself: the last one as well as the first.
-        let later_days: Vec<_> =
-            days.map(|day| DueSpan { from: format!("({}", end_of(day)), until: end_of(day + 1) }).collect();
+        let later_days: Vec<_> = days
+            .map(|day| DueSpan {
+                from: format!("({}", end_of(day)),
+                until: end_of(day + 1),
+            })
+            .collect();
         let SampledSums { sums, scale, exact } = self.sampled_sums(now, route, &later_days).await?;
-        let later_days = sums.month.iter().skip(1).map(|sum| whole_number(sum * scale)).collect();
+        let later_days = sums
+            .month
+            .iter()
+            .skip(1)
+            .map(|sum| whole_number(sum * scale))
+            .collect();
         Ok(DueMonth { exact, later_days })
     }
 
@@ -80,7 +92,11 @@ impl Store {
             read += 1;
         }
         let scale = count as f64 / read.max(1) as f64;
-        Ok(SampledSums { sums, scale, exact: whole && read == count })
+        Ok(SampledSums {
+            sums,
+            scale,
+            exact: whole && read == count,
+        })
     }
 
     /// Adds what waits in one partition. Returns how many entries were read, and whether they were all.
@@ -91,7 +107,9 @@ impl Store {
         spans: &[DueSpan],
         sums: &mut HistogramSums,
     ) -> Result<(usize, bool), StoreError> {
-        let (Some(first), Some(last)) = (spans.first(), spans.last()) else { return Ok((0, true)) };
+        let (Some(first), Some(last)) = (spans.first(), spans.last()) else {
+            return Ok((0, true));
+        };
         let due_sets = self.sampled_due_sets(p, spans).await?;
         let mut read = 0;
         let mut whole = due_sets.iter().all(|due_set| due_set.stands_for <= 1.0);
@@ -103,10 +121,14 @@ impl Store {
         for trip in due_sets.chunks(TRIP_COMMANDS) {
             let of = |due_set: &&SampledDueSet| {
                 let key = self.0.keys.due(p, &due_set.name);
-                (Keys::slot(p), range(&key, first.from.clone(), last.until, 0, DUE_SET_ENTRIES))
+                (
+                    Keys::slot(p),
+                    range(&key, first.from.clone(), last.until, 0, DUE_SET_ENTRIES),
+                )
             };
-            let lists: Vec<Vec<(String, f64)>> =
-                self.trips(trip.iter().map(of).collect(), TRIP_COMMANDS).await?;
+            let lists: Vec<Vec<(String, f64)>> = self
+                .trips(trip.iter().map(of).collect(), TRIP_COMMANDS)
+                .await?;
             for (due_set, list) in trip.iter().zip(lists) {
                 whole &= list.len() < DUE_SET_ENTRIES;
                 read += list.len();
@@ -127,10 +149,17 @@ impl Store {
     ) -> Result<Vec<SampledDueSet>, StoreError> {
         let most = SAMPLED_DUE_SETS / spans.len();
         let index = self.0.keys.of(p, "idx");
-        let names =
-            spans.iter().map(|span| (Keys::slot(p), range(&index, span.from.clone(), span.until, 0, most)));
+        let names = spans.iter().map(|span| {
+            (
+                Keys::slot(p),
+                range(&index, span.from.clone(), span.until, 0, most),
+            )
+        });
         let names: Vec<Vec<(String, f64)>> = self.trips(names.collect(), TRIP_COMMANDS).await?;
-        let full = spans.iter().zip(&names).filter(|(_, names)| names.len() >= most);
+        let full = spans
+            .iter()
+            .zip(&names)
+            .filter(|(_, names)| names.len() >= most);
         let counts = full.map(|(span, _)| {
             let mut count = redis::cmd("ZCOUNT");
             count.arg(&index).arg(&span.from).arg(span.until);
@@ -140,9 +169,17 @@ impl Store {
         let mut counts = counts.into_iter();
         let mut due_sets = Vec::new();
         for names in names {
-            let count = if names.len() >= most { counts.next().unwrap_or_default() } else { 0 };
+            let count = if names.len() >= most {
+                counts.next().unwrap_or_default()
+            } else {
+                0
+            };
             let stands_for = (count as f64 / most as f64).max(1.0);
-            due_sets.extend(names.into_iter().map(|(name, _)| SampledDueSet { name, stands_for }));
+            due_sets.extend(
+                names
+                    .into_iter()
+                    .map(|(name, _)| SampledDueSet { name, stands_for }),
+            );
         }
         Ok(due_sets)
     }
@@ -155,7 +192,10 @@ impl Store {
             (Keys::slot(p), command)
         };
         let all: Vec<Partition> = self.0.partitions.all().collect();
-        let counts = all.iter().map(|&p| command("HGETALL", p, "counts")).collect();
+        let counts = all
+            .iter()
+            .map(|&p| command("HGETALL", p, "counts"))
+            .collect();
         let counts: Vec<Vec<(String, i64)>> = self.trips(counts, TRIP_COMMANDS).await?;
         let claims = all.iter().map(|&p| command("ZCARD", p, "claims")).collect();
         let claims: Vec<u64> = self.trips(claims, TRIP_COMMANDS).await?;
@@ -165,10 +205,15 @@ impl Store {
             (slot, head)
         });
         let heads: Vec<Vec<(String, f64)>> = self.trips(heads.collect(), TRIP_COMMANDS).await?;
-        let views =
-            all.iter().zip(counts).zip(claims).zip(heads).map(|(((&partition, counts), claims), head)| {
-                let sum =
-                    |kind: &str| counts.iter().filter(|(f, _)| f.starts_with(kind)).map(|(_, n)| n).sum();
+        let views = all.iter().zip(counts).zip(claims).zip(heads).map(
+            |(((&partition, counts), claims), head)| {
+                let sum = |kind: &str| {
+                    counts
+                        .iter()
+                        .filter(|(f, _)| f.starts_with(kind))
+                        .map(|(_, n)| n)
+                        .sum()
+                };
                 PartitionView {
                     partition,
                     messages: sum("n:"),
@@ -177,7 +222,8 @@ impl Store {
                     claims,
                     head: head.first().map(|(_, due)| UnixMs(*due as i64)),
                 }
-            });
+            },
+        );
         Ok(views.collect())
     }
 }
@@ -237,9 +283,19 @@ impl HistogramSums {
             self.overdue += messages;
             return;
         }
-        let Self { minute, hour, day, month, .. } = self;
-        let windows: [(&mut [f64], i64); 4] =
-            [(minute, SECOND_MS), (hour, MINUTE_MS), (day, HOUR_MS), (month, DAY_MS)];
+        let Self {
+            minute,
+            hour,
+            day,
+            month,
+            ..
+        } = self;
+        let windows: [(&mut [f64], i64); 4] = [
+            (minute, SECOND_MS),
+            (hour, MINUTE_MS),
+            (day, HOUR_MS),
+            (month, DAY_MS),
+        ];
         for (sums, width) in windows {
             if let Some(sum) = sums.get_mut((ahead / width) as usize) {
                 *sum += messages;
@@ -272,7 +328,10 @@ mod tests {
         let day = whole(&sums.day);
         let month = whole(&sums.month);
         assert_eq!(whole_number(sums.overdue), 1);
-        assert_eq!((minute[0], minute[59], minute.iter().sum::<u64>()), (2, 4, 6));
+        assert_eq!(
+            (minute[0], minute[59], minute.iter().sum::<u64>()),
+            (2, 4, 6)
+        );
         assert_eq!((hour[0], hour[1], hour.iter().sum::<u64>()), (6, 8, 14));
         assert_eq!((day[0], day[1], day[23]), (14, 16, 32));
         assert_eq!((month[0], month[1], month.len()), (62, 64, 30));

@@ -12,7 +12,10 @@ impl Store {
         for p in self.0.partitions.all() {
             let claimed = self.members(p, &self.0.keys.of(p, "claims")).await?;
             let ids = claimed.iter().filter_map(|id| BundleId::parse(id));
-            count += ids.filter(|id| id.route() == route.as_str()).map(|id| id.count() as u64).sum::<u64>();
+            count += ids
+                .filter(|id| id.route() == route.as_str())
+                .map(|id| id.count() as u64)
+                .sum::<u64>();
         }
         Ok(count)
     }

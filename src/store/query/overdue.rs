@@ -35,7 +35,11 @@ impl Store {
     /// and is overdue.
     pub fn report_waiting(&self, shard: usize, oldest: BTreeMap<String, UnixMs>) {
         let at_us = self.0.clock.local().mono_us();
-        self.0.waiting.0.lock().insert(shard, ShardReport { at_us, oldest });
+        self.0
+            .waiting
+            .0
+            .lock()
+            .insert(shard, ShardReport { at_us, oldest });
     }
 
     /// By route, the due time of the oldest overdue message that waits in the store: among those never
@@ -55,7 +59,13 @@ impl Store {
             let is_unseen = |p: &Partition| !reports.contains_key(&self.0.wake.shard_of(*p));
             unseen.extend(self.0.partitions.all().filter(is_unseen));
         }
-        let heads = async { if unseen.is_empty() { Ok(Vec::new()) } else { self.heads(&unseen, now).await } };
+        let heads = async {
+            if unseen.is_empty() {
+                Ok(Vec::new())
+            } else {
+                self.heads(&unseen, now).await
+            }
+        };
         let (heads, put_back) = tokio::try_join!(heads, self.put_back())?;
         for head in heads.iter().filter(|head| head.due <= now) {
             earliest(&mut waiting, head.route(), head.due);
@@ -68,14 +78,20 @@ impl Store {
     async fn put_back(&self) -> Result<BTreeMap<String, UnixMs>, StoreError> {
         let ranges = self.0.partitions.all().map(|p| {
             let mut range = redis::cmd("ZRANGE");
-            range.arg(self.0.keys.put_back(p)).arg(0).arg(BUNDLES_READ - 1).arg("WITHSCORES");
+            range
+                .arg(self.0.keys.put_back(p))
+                .arg(0)
+                .arg(BUNDLES_READ - 1)
+                .arg("WITHSCORES");
             (Keys::slot(p), range)
         });
         let ranges = self.0.side.gather(ranges.collect()).await;
         let mut found: Vec<(Partition, String, f64)> = Vec::new();
         for (p, list) in self.0.partitions.all().zip(ranges) {
             // A scrub mends a key of another type. A node that is away reports itself.
-            let Ok(list) = list.and_then(read::<Vec<(String, f64)>>) else { continue };
+            let Ok(list) = list.and_then(read::<Vec<(String, f64)>>) else {
+                continue;
+            };
             found.extend(list.into_iter().map(|(id, asked)| (p, id, asked)));
         }
         let exists = |(p, id, _): &(Partition, String, f64)| {
@@ -85,12 +101,20 @@ impl Store {
             exists.arg(blob.unwrap_or_else(|| self.0.keys.of(*p, "b:")));
             (Keys::slot(*p), exists)
         };
-        let stand: Vec<bool> = self.0.side.gather_all(found.iter().map(exists).collect()).await?;
+        let stand: Vec<bool> = self
+            .0
+            .side
+            .gather_all(found.iter().map(exists).collect())
+            .await?;
         let mut oldest = BTreeMap::new();
         let mut gone = Vec::new();
         for ((p, id, asked), stands) in found.into_iter().zip(stand) {
             if stands {
-                earliest(&mut oldest, id.split('/').next().unwrap_or_default(), UnixMs(asked as i64));
+                earliest(
+                    &mut oldest,
+                    id.split('/').next().unwrap_or_default(),
+                    UnixMs(asked as i64),
+                );
             } else {
                 gone.push((Keys::slot(p), removal(&self.0.keys.put_back(p), &id)));
             }
@@ -109,14 +133,19 @@ impl Store {
             info.arg("memory");
             let mut connection = connected.connection.clone();
             let info_text =
-                tokio::time::timeout(INFO_DEADLINE, info.query_async::<String>(&mut connection)).await;
-            let info_text = info_text.map_err(|_| StoreError::Unavailable("no answer in time".to_owned()))?;
+                tokio::time::timeout(INFO_DEADLINE, info.query_async::<String>(&mut connection))
+                    .await;
+            let info_text =
+                info_text.map_err(|_| StoreError::Unavailable("no answer in time".to_owned()))?;
             let info_text = info_text.map_err(|error| self.0.side.judge(&connected, &error))?;
             let memory = RedisMemory {
                 used: field(&info_text, "used_memory:"),
                 limit: field(&info_text, "maxmemory:"),
             };
-            if fullest.as_ref().is_none_or(|fullest| memory.share() > fullest.share()) {
+            if fullest
+                .as_ref()
+                .is_none_or(|fullest| memory.share() > fullest.share())
+            {
                 fullest = Some(memory);
             }
         }
@@ -137,7 +166,9 @@ fn removal(key: &str, id: &str) -> Cmd {
 
 /// A number of `INFO`. 0 if it is missing.
 fn field(info: &str, name: &str) -> u64 {
-    info.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()).unwrap_or(0)
+    info.lines()
+        .find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+        .unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -146,10 +177,23 @@ mod tests {
 
     #[test]
     fn the_fullest_is_the_one_with_the_largest_share_of_its_limit() {
-        let info = "# Memory\r\nused_memory:1048576\r\nused_memory_human:1.00M\r\nmaxmemory:4194304\r\n";
-        let memory = RedisMemory { used: field(info, "used_memory:"), limit: field(info, "maxmemory:") };
-        assert_eq!(memory, RedisMemory { used: 1 << 20, limit: 4 << 20 });
-        let without = RedisMemory { used: 8 << 20, limit: 0 };
+        let info =
+            "# Memory\r\nused_memory:1048576\r\nused_memory_human:1.00M\r\nmaxmemory:4194304\r\n";
+        let memory = RedisMemory {
+            used: field(info, "used_memory:"),
+            limit: field(info, "maxmemory:"),
+        };
+        assert_eq!(
+            memory,
+            RedisMemory {
+                used: 1 << 20,
+                limit: 4 << 20
+            }
+        );
+        let without = RedisMemory {
+            used: 8 << 20,
+            limit: 0,
+        };
         assert!(memory.share() > without.share());
         assert!(RedisMemory { used: 2, limit: 4 }.share() > memory.share());
     }

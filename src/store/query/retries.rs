@@ -23,26 +23,40 @@ impl Store {
         after: Option<&RetryMark>,
         limit: usize,
     ) -> Result<RetryPage, StoreError> {
-        let mut page = RetryPage { found: Vec::new(), next: None };
+        let mut page = RetryPage {
+            found: Vec::new(),
+            next: None,
+        };
         let mut looked_at = 0;
         let first = after.map_or(Partition(0), |after| after.partition);
         for p in self.0.partitions.all().filter(|p| *p >= first) {
             let mut mark = after.filter(|after| after.partition == p).cloned();
             loop {
                 let some = self.put_back_after(p, mark.as_ref()).await?;
-                let Some((last, last_asked)) = some.last().cloned() else { break };
+                let Some((last, last_asked)) = some.last().cloned() else {
+                    break;
+                };
                 let is_all = some.len() < READ_BUNDLES;
                 looked_at += some.len();
-                let of_route =
-                    some.into_iter().filter(|(id, _)| route.is_none_or(|r| id.route() == r.as_str()));
+                let of_route = some
+                    .into_iter()
+                    .filter(|(id, _)| route.is_none_or(|r| id.route() == r.as_str()));
                 let wanted = limit - page.found.len();
                 let from = mark.as_ref();
-                if let Some(cut) = self.open_retries(p, of_route.collect(), from, wanted, &mut page).await? {
+                if let Some(cut) = self
+                    .open_retries(p, of_route.collect(), from, wanted, &mut page)
+                    .await?
+                {
                     page.next = Some(cut);
                     return Ok(page);
                 }
                 let bundle = last.as_str().to_owned();
-                mark = Some(RetryMark { partition: p, asked: last_asked, bundle, index: u32::MAX });
+                mark = Some(RetryMark {
+                    partition: p,
+                    asked: last_asked,
+                    bundle,
+                    index: u32::MAX,
+                });
                 if page.found.len() >= limit || looked_at >= PAGE_BUNDLES {
                     page.next = mark;
                     return Ok(page);
@@ -65,9 +79,21 @@ impl Store {
         let mut bundles = Vec::new();
         let mut at = 0;
         loop {
-            let command =
-                (Keys::slot(p), range(&self.0.keys.put_back(p), min.clone(), i64::MAX, at, READ_BUNDLES));
-            let some: Vec<(String, f64)> = self.trips(vec![command], 1).await?.pop().unwrap_or_default();
+            let command = (
+                Keys::slot(p),
+                range(
+                    &self.0.keys.put_back(p),
+                    min.clone(),
+                    i64::MAX,
+                    at,
+                    READ_BUNDLES,
+                ),
+            );
+            let some: Vec<(String, f64)> = self
+                .trips(vec![command], 1)
+                .await?
+                .pop()
+                .unwrap_or_default();
             let is_all = some.len() < READ_BUNDLES;
             at += some.len();
             bundles.extend(some.into_iter().filter_map(|(id, asked)| {
@@ -77,7 +103,9 @@ impl Store {
                     let place = (asked, id.as_str()).cmp(&(mark.asked, mark.bundle.as_str()));
                     if last { place.is_gt() } else { place.is_ge() }
                 });
-                is_behind.then(|| Some((BundleId::parse(&id)?, asked))).flatten()
+                is_behind
+                    .then(|| Some((BundleId::parse(&id)?, asked)))
+                    .flatten()
             }));
             if is_all || !bundles.is_empty() {
                 bundles.truncate(READ_BUNDLES);
@@ -110,7 +138,13 @@ impl Store {
         // A bundle without a place in its due set is claimed, or gone.
         let candidates = bundles.into_iter().zip(scores);
         let candidates = candidates
-            .filter_map(|((id, _), score)| Some(Candidate { partition: p, id, first: score? as i64 }))
+            .filter_map(|((id, _), score)| {
+                Some(Candidate {
+                    partition: p,
+                    id,
+                    first: score? as i64,
+                })
+            })
             .collect();
         let query = BrowseQuery {
             route: None,
@@ -121,7 +155,9 @@ impl Store {
         };
         let start = BrowseKey::start_of(UnixMs(0));
         let mut keys = self.messages(&query, &start, None, candidates).await?;
-        keys.retain(|key| from.is_none_or(|from| key.bundle != from.bundle || key.index > from.index));
+        keys.retain(|key| {
+            from.is_none_or(|from| key.bundle != from.bundle || key.index > from.index)
+        });
         keys.sort_by_key(|key| (order.get(&key.bundle).map(|(place, _)| *place), key.index));
         let is_cut = keys.len() > wanted;
         keys.truncate(wanted);
@@ -129,13 +165,25 @@ impl Store {
         while at < keys.len() {
             let mut budget = PAGE_BYTES;
             let mut found = Vec::new();
-            at += self.contents(&keys[at..], &mut budget, &mut found).await?.max(1);
-            page.found.extend(found.into_iter().filter(|message| message.entry.failures > 0));
+            at += self
+                .contents(&keys[at..], &mut budget, &mut found)
+                .await?
+                .max(1);
+            page.found.extend(
+                found
+                    .into_iter()
+                    .filter(|message| message.entry.failures > 0),
+            );
         }
         let last = keys.last().filter(|_| is_cut);
         Ok(last.and_then(|key| {
             let (_, asked) = order.get(&key.bundle)?;
-            Some(RetryMark { partition: p, asked: *asked, bundle: key.bundle.clone(), index: key.index })
+            Some(RetryMark {
+                partition: p,
+                asked: *asked,
+                bundle: key.bundle.clone(),
+                index: key.index,
+            })
         }))
     }
 }

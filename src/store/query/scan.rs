@@ -58,18 +58,28 @@ impl Store {
         p: Partition,
         route: &RouteName,
     ) -> Result<BTreeMap<BundleId, ScannedState>, StoreError> {
-        let own = |member: &String| member.split_once('/').is_some_and(|(r, _)| r == route.as_str());
+        let own = |member: &String| {
+            member
+                .split_once('/')
+                .is_some_and(|(r, _)| r == route.as_str())
+        };
         let mut bundles = BTreeMap::new();
         let mut add = |found: Vec<String>, standing| {
             bundles.extend(
-                found.iter().filter(|id| own(id)).filter_map(|id| Some((BundleId::parse(id)?, standing))),
+                found
+                    .iter()
+                    .filter(|id| own(id))
+                    .filter_map(|id| Some((BundleId::parse(id)?, standing))),
             );
         };
         let claims = self.0.keys.of(p, "claims");
         add(self.members(p, &claims).await?, ScannedState::InFlight);
         let due_sets = self.members(p, &self.0.keys.of(p, "idx")).await?;
         for due_set in due_sets.into_iter().filter(own) {
-            add(self.members(p, &self.0.keys.due(p, &due_set)).await?, ScannedState::Pending);
+            add(
+                self.members(p, &self.0.keys.due(p, &due_set)).await?,
+                ScannedState::Pending,
+            );
         }
         add(self.members(p, &claims).await?, ScannedState::InFlight);
         Ok(bundles)
@@ -82,8 +92,11 @@ impl Store {
         loop {
             let mut scan = redis::cmd("ZSCAN");
             scan.arg(key).arg(cursor).arg("COUNT").arg(SCAN_STEP);
-            let answers: Vec<(u64, Vec<(String, f64)>)> = self.trips(vec![(Keys::slot(p), scan)], 1).await?;
-            let Some((next, found)) = answers.into_iter().next() else { return Ok(members) };
+            let answers: Vec<(u64, Vec<(String, f64)>)> =
+                self.trips(vec![(Keys::slot(p), scan)], 1).await?;
+            let Some((next, found)) = answers.into_iter().next() else {
+                return Ok(members);
+            };
             members.extend(found.into_iter().map(|(member, _)| member));
             if next == 0 {
                 return Ok(members);
@@ -107,16 +120,29 @@ impl Store {
             }
         }
         let maps: Vec<Option<Vec<u8>>> = self.trips(commands, TRIP_BUNDLES * 2).await?;
-        let keys = bundles.iter().map(|(id, _)| self.0.keys.blob(p, id)).collect();
+        let keys = bundles
+            .iter()
+            .map(|(id, _)| self.0.keys.blob(p, id))
+            .collect();
         let blobs = self.0.browse.get_blobs(Keys::slot(p), keys).await?;
         for (((_, standing), maps), blob) in bundles.iter().zip(maps.chunks(2)).zip(blobs) {
-            let ([gone, done], Some(blob)) = (maps, blob) else { continue };
+            let ([gone, done], Some(blob)) = (maps, blob) else {
+                continue;
+            };
             let Ok(bundle) = decode(&blob) else { continue };
-            let is_set =
-                |map: &Option<Vec<u8>>, at: usize| map.as_ref().is_some_and(|m| m.get(at) == Some(&b'1'));
+            let is_set = |map: &Option<Vec<u8>>, at: usize| {
+                map.as_ref().is_some_and(|m| m.get(at) == Some(&b'1'))
+            };
             for (at, entry) in bundle.entries.iter().enumerate() {
                 let ended = is_set(gone, at) || is_set(done, at);
-                visit(entry, if ended { ScannedState::Ended } else { *standing });
+                visit(
+                    entry,
+                    if ended {
+                        ScannedState::Ended
+                    } else {
+                        *standing
+                    },
+                );
             }
         }
         Ok(())
@@ -127,18 +153,30 @@ impl Store {
         route: &RouteName,
         visit: &mut impl FnMut(&Entry, ScannedState),
     ) -> Result<(), StoreError> {
-        let filter = DeadFilter { route: Some(route.clone()), ..DeadFilter::default() };
+        let filter = DeadFilter {
+            route: Some(route.clone()),
+            ..DeadFilter::default()
+        };
         let mut after = None;
         loop {
-            let page = self.dead_page(&filter, after.as_ref(), DEAD_PAGE_LEN).await?;
+            let page = self
+                .dead_page(&filter, after.as_ref(), DEAD_PAGE_LEN)
+                .await?;
             let ids: Vec<_> = page.marks.into_iter().map(|mark| mark.id).collect();
             let mut rest = &ids[..];
             while !rest.is_empty() {
                 let bodies = self.dead_letters(rest).await?;
                 // At least the first is answered.
                 rest = rest.get(bodies.len().max(1)..).unwrap_or_default();
-                for bundle in bodies.into_iter().flatten().filter_map(|body| body.bundle.ok()) {
-                    bundle.entries.iter().for_each(|entry| visit(entry, ScannedState::Ended));
+                for bundle in bodies
+                    .into_iter()
+                    .flatten()
+                    .filter_map(|body| body.bundle.ok())
+                {
+                    bundle
+                        .entries
+                        .iter()
+                        .for_each(|entry| visit(entry, ScannedState::Ended));
                 }
             }
             after = page.next;
@@ -155,12 +193,20 @@ impl Store {
 
     /// Notes the progress of a replay. `None` forgets it. The note is kept beside what the replay stores: a
     /// store that is lost again takes both with it.
-    pub async fn note_replay(&self, route: &RouteName, note: Option<&str>) -> Result<(), StoreError> {
+    pub async fn note_replay(
+        &self,
+        route: &RouteName,
+        note: Option<&str>,
+    ) -> Result<(), StoreError> {
         self.note_progress(route.as_str(), note).await
     }
 
     /// The progress of an import from this source, as [`Store::note_import`] wrote it.
-    pub async fn import_note(&self, route: &RouteName, source: &str) -> Result<Option<String>, StoreError> {
+    pub async fn import_note(
+        &self,
+        route: &RouteName,
+        source: &str,
+    ) -> Result<Option<String>, StoreError> {
         self.progress_note(&import_field(route, source)).await
     }
 
@@ -177,13 +223,22 @@ impl Store {
     async fn progress_note(&self, field: &str) -> Result<Option<String>, StoreError> {
         let mut get = redis::cmd("HGET");
         get.arg(self.0.keys.replays()).arg(field);
-        Ok(self.mended(self.trips(vec![(self.replays_slot(), get)], 1).await).await?.pop().flatten())
+        Ok(self
+            .mended(self.trips(vec![(self.replays_slot(), get)], 1).await)
+            .await?
+            .pop()
+            .flatten())
     }
 
     async fn note_progress(&self, field: &str, note: Option<&str>) -> Result<(), StoreError> {
         let mut command = redis::cmd(if note.is_some() { "HSET" } else { "HDEL" });
-        command.arg(self.0.keys.replays()).arg(field).arg(note.as_slice());
-        let told = self.trips::<redis::Value>(vec![(self.replays_slot(), command)], 1).await;
+        command
+            .arg(self.0.keys.replays())
+            .arg(field)
+            .arg(note.as_slice());
+        let told = self
+            .trips::<redis::Value>(vec![(self.replays_slot(), command)], 1)
+            .await;
         self.mended(told).await.map(drop)
     }
 

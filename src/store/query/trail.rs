@@ -26,13 +26,22 @@ const ELEMENT_NUMBERS: usize = 4;
 impl Store {
     /// The trail of a message by its name or its `~` id, with what this process has not written yet. `None`: the route has
     /// no trail. What is not in it may have happened all the same.
-    pub async fn trail_of(&self, route: &RouteName, id: &str) -> Result<Option<TrailReading>, StoreError> {
-        let Some(trail) = self.trail(route) else { return Ok(None) };
+    pub async fn trail_of(
+        &self,
+        route: &RouteName,
+        id: &str,
+    ) -> Result<Option<TrailReading>, StoreError> {
+        let Some(trail) = self.trail(route) else {
+            return Ok(None);
+        };
         let p = self.home_of(route, "");
         let key = self.0.keys.trail(p, route);
         let deadline = Instant::now() + LOOK_TIMEOUT;
         let mut unwritten = TrailReading::default();
-        trail.unwritten().iter().for_each(|blob| read_events(blob, id, &mut unwritten));
+        trail
+            .unwritten()
+            .iter()
+            .for_each(|blob| read_events(blob, id, &mut unwritten));
         let mut reading = TrailReading::default();
         // Elements that come meanwhile push those that were read away from the end, so some are read twice.
         let mut oldest_read: Option<u64> = None;
@@ -40,8 +49,13 @@ impl Store {
         let mut step = FIRST_STEP;
         while reading.events.len() < MAX_EVENTS && Instant::now() < deadline {
             let mut range = redis::cmd("LRANGE");
-            range.arg(&key).arg(-((skipped + step) as i64)).arg(-(skipped as i64) - 1);
-            let answer = self.trips::<Vec<Vec<u8>>>(vec![(Keys::slot(p), range)], 1).await;
+            range
+                .arg(&key)
+                .arg(-((skipped + step) as i64))
+                .arg(-(skipped as i64) - 1);
+            let answer = self
+                .trips::<Vec<Vec<u8>>>(vec![(Keys::slot(p), range)], 1)
+                .await;
             let elements = match self.mend_trail(p, trail, answer).await {
                 Ok(answer) => answer.into_iter().next().unwrap_or_default(),
                 // The key was moved out of the way: there is no trail.
@@ -51,7 +65,9 @@ impl Store {
             let count = elements.len();
             let bytes: usize = elements.iter().map(Vec::len).sum();
             for element in elements.into_iter().rev() {
-                let Some((before, blob)) = parts(element) else { continue };
+                let Some((before, blob)) = parts(element) else {
+                    continue;
+                };
                 if oldest_read.is_some_and(|read| before >= read) {
                     continue;
                 }
@@ -75,10 +91,15 @@ impl Store {
 
 /// The number of events before an element, and its blob. `None` if it is not one of ours.
 fn parts(element: Vec<u8>) -> Option<(u64, Bytes)> {
-    let mut spaces = element.iter().enumerate().filter(|(_, byte)| **byte == b' ');
+    let mut spaces = element
+        .iter()
+        .enumerate()
+        .filter(|(_, byte)| **byte == b' ');
     let (end, _) = spaces.nth(ELEMENT_NUMBERS - 1)?;
-    let before =
-        std::str::from_utf8(element[..end].split(|byte| *byte == b' ').next()?).ok()?.parse().ok()?;
+    let before = std::str::from_utf8(element[..end].split(|byte| *byte == b' ').next()?)
+        .ok()?
+        .parse()
+        .ok()?;
     Some((before, Bytes::from(element).slice(end + 1..)))
 }
 
@@ -99,7 +120,12 @@ fn read_events(blob: &Bytes, id: &str, reading: &mut TrailReading) {
 /// Adds events that were not written when they were read, but for those that have been written since.
 fn add_unwritten(reading: &mut TrailReading, unwritten: TrailReading) {
     let written = reading.events.clone();
-    reading.events.extend(unwritten.events.into_iter().filter(|event| !written.contains(event)));
+    reading.events.extend(
+        unwritten
+            .events
+            .into_iter()
+            .filter(|event| !written.contains(event)),
+    );
     reading.since = [reading.since, unwritten.since].into_iter().flatten().min();
 }
 
@@ -115,7 +141,11 @@ mod tests {
         let reading = |times: &[i64]| {
             let mut pack = TrailPack::default();
             for at in times {
-                pack.put(&NewTrailEvent::new(TrailWord::Deduplicated, "order-7", UnixMs(*at)));
+                pack.put(&NewTrailEvent::new(
+                    TrailWord::Deduplicated,
+                    "order-7",
+                    UnixMs(*at),
+                ));
             }
             let mut reading = TrailReading::default();
             read_events(&pack.encode(), "order-7", &mut reading);
@@ -130,16 +160,29 @@ mod tests {
             let mut whole = reading(written);
             add_unwritten(&mut whole, reading(unwritten));
             let times: Vec<i64> = whole.events.iter().map(|event| event.at.0).collect();
-            assert_eq!((&times[..], whole.since), (all, all.first().map(|at| UnixMs(*at))));
+            assert_eq!(
+                (&times[..], whole.since),
+                (all, all.first().map(|at| UnixMs(*at)))
+            );
         }
     }
 
     #[test]
     fn an_element_is_its_numbers_and_a_blob() {
         let of = |text: &str| parts(text.as_bytes().to_vec());
-        assert_eq!(of("7 900 1700000000000 3 PT \x01"), Some((7, Bytes::from_static(b"PT \x01"))));
+        assert_eq!(
+            of("7 900 1700000000000 3 PT \x01"),
+            Some((7, Bytes::from_static(b"PT \x01")))
+        );
         assert_eq!(of("0 0 0 0 "), Some((0, Bytes::new())));
-        for strange in ["", "7", "7 900 17 3", "x 900 17 3 PT", "-7 900 17 3 PT", " 7 900 17 3"] {
+        for strange in [
+            "",
+            "7",
+            "7 900 17 3",
+            "x 900 17 3 PT",
+            "-7 900 17 3 PT",
+            " 7 900 17 3",
+        ] {
             assert_eq!(of(strange), None, "{strange:?}");
         }
     }

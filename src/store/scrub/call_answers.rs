@@ -30,7 +30,8 @@ impl Store {
     pub(super) async fn registered(&self) -> Option<BTreeSet<String>> {
         let mut pipe = redis::pipe();
         pipe.cmd("HKEYS").arg(self.0.keys.replicas());
-        let (mut registered,): (BTreeSet<String>,) = self.0.side.pipe(Keys::members(), &pipe).await.ok()?;
+        let (mut registered,): (BTreeSet<String>,) =
+            self.0.side.pipe(Keys::members(), &pipe).await.ok()?;
         registered.insert(self.0.ids.nonce.clone());
         Some(registered)
     }
@@ -47,7 +48,9 @@ impl Store {
         for callers in self.callers(p).await? {
             let mut args: Vec<ScriptArg> = vec!["look".into(), callers.len().into()];
             for caller in &callers {
-                let nonce = caller.split_once('.').map_or(caller.as_str(), |(nonce, _)| nonce);
+                let nonce = caller
+                    .split_once('.')
+                    .map_or(caller.as_str(), |(nonce, _)| nonce);
                 let lives = registered.is_none_or(|registered| registered.contains(nonce));
                 args.extend::<[ScriptArg; 2]>([
                     caller.as_str().into(),
@@ -55,7 +58,13 @@ impl Store {
                 ]);
             }
             let keys = self.0.keys.fixed(p);
-            let call = ScriptCall { script: &scripts::RECOUNT, op: "recount", keys, args, blobs: Vec::new() };
+            let call = ScriptCall {
+                script: &scripts::RECOUNT,
+                op: "recount",
+                keys,
+                args,
+                blobs: Vec::new(),
+            };
             let Value::Array(answer) = self.0.settles.run_unnumbered(p, &call).await? else {
                 return Err(shape("the answer to a recount"));
             };
@@ -89,7 +98,9 @@ impl Store {
             }
             let lengths: Vec<usize> = self.ask(p, &pipe).await?;
             for (name, length) in names.iter().zip(lengths) {
-                if !portion.is_empty() && (portion.len() == PAGE_ENTRIES || bytes + length > ANSWER_BYTES) {
+                if !portion.is_empty()
+                    && (portion.len() == PAGE_ENTRIES || bytes + length > ANSWER_BYTES)
+                {
                     portions.push(std::mem::take(&mut portion));
                     bytes = 0;
                 }

@@ -65,18 +65,27 @@ impl Store {
                 pipe.cmd("TYPE").arg(self.0.keys.of(p, name));
             }
             let found: Vec<String> = self.ask(p, &pipe).await?;
-            let wrong = keys.iter().zip(found).filter(|((_, kind), found)| found != "none" && found != kind);
+            let wrong = keys
+                .iter()
+                .zip(found)
+                .filter(|((_, kind), found)| found != "none" && found != kind);
             for ((name, kind), _) in wrong {
                 let connected = self.0.side.reach(Keys::slot(p)).await?;
                 let mut connection = connected.connection.clone();
                 let moved: i64 = scripts::QUARANTINE
                     .key(self.0.keys.of(p, name))
-                    .key(self.0.keys.of(p, &format!("quarantine:{name}:{}", self.0.clock.now())))
+                    .key(
+                        self.0
+                            .keys
+                            .of(p, &format!("quarantine:{name}:{}", self.0.clock.now())),
+                    )
                     .arg(*kind)
                     .invoke_async(&mut connection)
                     .await
                     .map_err(|error| self.0.side.judge(&connected, &error))?;
-                report.quarantined.extend((moved == 1).then(|| name.clone()));
+                report
+                    .quarantined
+                    .extend((moved == 1).then(|| name.clone()));
             }
         }
         Ok(())
@@ -98,7 +107,11 @@ impl Store {
             if read >= VERIFY_BYTES || entries_read >= SCRUB_ENTRIES {
                 return Ok(start_of(due_sets, &page));
             }
-            let members = self.page(p, due_sets, &page).await?.into_iter().flat_map(|(_, members)| members);
+            let members = self
+                .page(p, due_sets, &page)
+                .await?
+                .into_iter()
+                .flat_map(|(_, members)| members);
             let ids: Vec<BundleId> = members.filter_map(|id| BundleId::parse(&id)).collect();
             entries_read += ids.len();
             let lengths = self.lengths(p, &ids).await?;
@@ -109,7 +122,8 @@ impl Store {
                     continue;
                 }
                 if bytes + length > TRIP_BYTES && !batch.is_empty() {
-                    self.read_blobs(p, std::mem::take(&mut batch), report).await?;
+                    self.read_blobs(p, std::mem::take(&mut batch), report)
+                        .await?;
                     bytes = 0;
                 }
                 bytes += length;
@@ -132,7 +146,10 @@ impl Store {
         }
         pipe.ignore_errors();
         let found: Vec<Value> = self.ask(p, &pipe).await?;
-        Ok(found.iter().map(|length| integer(length).map_or(0, |n| n.max(0) as usize)).collect())
+        Ok(found
+            .iter()
+            .map(|length| integer(length).map_or(0, |n| n.max(0) as usize))
+            .collect())
     }
 
     async fn read_blobs(

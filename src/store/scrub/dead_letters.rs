@@ -36,8 +36,15 @@ impl Store {
         let (fields,): (Vec<String>,) = self.ask(p, &pipe).await?;
         let mut all: BTreeSet<String> = BTreeSet::new();
         self.save(p, |places| all.append(&mut places.found_queues));
-        all.extend(fields.iter().filter_map(|field| field.strip_prefix("d:").map(str::to_owned)));
-        let keys: Vec<KeyKind> = all.iter().map(|queue| (format!("dead:{queue}"), "zset")).collect();
+        all.extend(
+            fields
+                .iter()
+                .filter_map(|field| field.strip_prefix("d:").map(str::to_owned)),
+        );
+        let keys: Vec<KeyKind> = all
+            .iter()
+            .map(|queue| (format!("dead:{queue}"), "zset"))
+            .collect();
         self.quarantine(p, &keys, report).await?;
         Ok(all)
     }
@@ -56,20 +63,33 @@ impl Store {
             let mut at = if *queue == from.name { from.skip } else { 0 };
             loop {
                 if seen >= SCRUB_ENTRIES {
-                    return Ok(SetPosition { name: queue.clone(), skip: at });
+                    return Ok(SetPosition {
+                        name: queue.clone(),
+                        skip: at,
+                    });
                 }
-                let members = self.members_at(p, &self.0.keys.queue(p, queue), at, PAGE_ENTRIES).await?;
+                let members = self
+                    .members_at(p, &self.0.keys.queue(p, queue), at, PAGE_ENTRIES)
+                    .await?;
                 let mut ids = Vec::with_capacity(members.len());
                 for member in &members {
-                    match DeadId::parse(member).filter(|id| id.queue() == *queue && id.partition() == p) {
+                    match DeadId::parse(member)
+                        .filter(|id| id.queue() == *queue && id.partition() == p)
+                    {
                         Some(id) => ids.push(id),
                         None => dead.others.push((queue.clone(), member.clone())),
                     }
                 }
-                let blobs: Vec<KeyKind> = ids.iter().map(|id| (format!("d:{id}"), "string")).collect();
+                let blobs: Vec<KeyKind> =
+                    ids.iter().map(|id| (format!("d:{id}"), "string")).collect();
                 self.quarantine(p, &blobs, report).await?;
                 let there = self.are_there(p, &ids).await?;
-                dead.ids.extend(ids.into_iter().zip(there).filter(|(_, there)| !there).map(|(id, _)| id));
+                dead.ids.extend(
+                    ids.into_iter()
+                        .zip(there)
+                        .filter(|(_, there)| !there)
+                        .map(|(id, _)| id),
+                );
                 at += PAGE_ENTRIES;
                 seen += members.len();
                 if members.len() < PAGE_ENTRIES {
@@ -83,9 +103,14 @@ impl Store {
     async fn are_there(&self, p: Partition, ids: &[DeadId]) -> Result<Vec<bool>, StoreError> {
         let mut pipe = redis::Pipeline::with_capacity(ids.len());
         for id in ids {
-            pipe.cmd("EXISTS").arg(self.0.keys.of(p, &format!("d:{id}")));
+            pipe.cmd("EXISTS")
+                .arg(self.0.keys.of(p, &format!("d:{id}")));
         }
-        if ids.is_empty() { Ok(Vec::new()) } else { self.ask(p, &pipe).await }
+        if ids.is_empty() {
+            Ok(Vec::new())
+        } else {
+            self.ask(p, &pipe).await
+        }
     }
 
     /// Has the finds of one partition's dead-letter queues judged and mended.
@@ -103,11 +128,14 @@ impl Store {
             of_queue.entry(queue).or_default().1.push(other);
         }
         for (queue, (ids, others)) in of_queue {
-            let mut chunks: Vec<(&[DeadId], &[String])> =
-                ids.chunks(PAGE_ENTRIES).map(|chunk| (chunk, &[][..])).collect();
+            let mut chunks: Vec<(&[DeadId], &[String])> = ids
+                .chunks(PAGE_ENTRIES)
+                .map(|chunk| (chunk, &[][..]))
+                .collect();
             chunks.extend(others.chunks(PAGE_ENTRIES).map(|chunk| (&[][..], chunk)));
             for (ids, others) in chunks {
-                let keys: Vec<KeyKind> = ids.iter().map(|id| (format!("d:{id}"), "string")).collect();
+                let keys: Vec<KeyKind> =
+                    ids.iter().map(|id| (format!("d:{id}"), "string")).collect();
                 self.quarantine(p, &keys, report).await?;
                 self.mend_queue(p, &queue, ids, others, report).await?;
             }
@@ -129,7 +157,13 @@ impl Store {
         let mut args: Vec<ScriptArg> = vec![queue.into(), ids.len().into(), others.len().into()];
         args.extend(ids.iter().map(|id| ScriptArg::from(id.as_str())));
         args.extend(others.iter().map(|other| ScriptArg::from(other.as_str())));
-        let call = ScriptCall { script: &scripts::SCRUB_DEAD, op: "audit", keys, args, blobs: Vec::new() };
+        let call = ScriptCall {
+            script: &scripts::SCRUB_DEAD,
+            op: "audit",
+            keys,
+            args,
+            blobs: Vec::new(),
+        };
         let letters = text(&self.0.settles.run_unnumbered(p, &call).await?)?;
         if letters.len() != ids.len() {
             return Err(shape("the answer about a dead-letter queue"));

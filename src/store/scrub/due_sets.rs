@@ -21,7 +21,9 @@ pub(super) struct DueSet {
 
 impl DueSet {
     pub(super) fn is_of(&self, route: &str) -> bool {
-        self.name.strip_prefix(route).is_some_and(|rest| rest.starts_with('/'))
+        self.name
+            .strip_prefix(route)
+            .is_some_and(|rest| rest.starts_with('/'))
     }
 }
 
@@ -38,8 +40,16 @@ pub(super) struct DueSetRange {
 pub(super) fn pages(due_sets: &[DueSet], from: &SetPosition, size: usize) -> Vec<Vec<DueSetRange>> {
     let mut pages: Vec<Vec<DueSetRange>> = Vec::new();
     let mut room = 0;
-    for (at, due_set) in due_sets.iter().enumerate().filter(|(_, due_set)| due_set.name >= from.name) {
-        let mut first = if due_set.name == from.name { from.skip } else { 0 };
+    for (at, due_set) in due_sets
+        .iter()
+        .enumerate()
+        .filter(|(_, due_set)| due_set.name >= from.name)
+    {
+        let mut first = if due_set.name == from.name {
+            from.skip
+        } else {
+            0
+        };
         while first < due_set.bundles {
             if room == 0 {
                 pages.push(Vec::new());
@@ -47,7 +57,11 @@ pub(super) fn pages(due_sets: &[DueSet], from: &SetPosition, size: usize) -> Vec
             }
             let count = room.min(due_set.bundles - first);
             if let Some(page) = pages.last_mut() {
-                page.push(DueSetRange { due_set: at, first, count });
+                page.push(DueSetRange {
+                    due_set: at,
+                    first,
+                    count,
+                });
             }
             first += count;
             room -= count;
@@ -60,7 +74,10 @@ pub(super) fn pages(due_sets: &[DueSet], from: &SetPosition, size: usize) -> Vec
 pub(super) fn start_of(due_sets: &[DueSet], page: &[DueSetRange]) -> SetPosition {
     let start = page.first().and_then(|range| {
         let name = due_sets.get(range.due_set)?.name.clone();
-        Some(SetPosition { name, skip: range.first })
+        Some(SetPosition {
+            name,
+            skip: range.first,
+        })
     });
     start.unwrap_or_default()
 }
@@ -76,11 +93,16 @@ impl Store {
         let indexes = self.indexes(p).await?;
         let disagreement = indexes.disagreement();
         // A due set that only another index lists may exist all the same.
-        let mut said: BTreeMap<String, Option<f64>> =
-            disagreement.due_sets.iter().map(|name| (name.clone(), None)).collect();
+        let mut said: BTreeMap<String, Option<f64>> = disagreement
+            .due_sets
+            .iter()
+            .map(|name| (name.clone(), None))
+            .collect();
         said.extend(indexes.idx.into_iter().map(|(name, due)| (name, Some(due))));
         findings.due_sets.extend(disagreement.due_sets);
-        findings.junk.extend(disagreement.junk.into_iter().map(|place| (place, None)));
+        findings
+            .junk
+            .extend(disagreement.junk.into_iter().map(|place| (place, None)));
         let heads: Vec<(String, Option<f64>)> = said.into_iter().collect();
         let mut due_sets = Vec::with_capacity(heads.len());
         for heads in heads.chunks(PAGE_ENTRIES) {
@@ -104,7 +126,10 @@ impl Store {
                 if head_of(&answers[2]) != *said {
                     findings.due_sets.insert(name.clone());
                 }
-                due_sets.push(DueSet { name: name.clone(), bundles: integer(&answers[1])?.max(0) as usize });
+                due_sets.push(DueSet {
+                    name: name.clone(),
+                    bundles: integer(&answers[1])?.max(0) as usize,
+                });
             }
             self.quarantine(p, &wrong, report).await?;
         }
@@ -121,10 +146,17 @@ impl Store {
         let mut pipe = Pipeline::with_capacity(page.len());
         for range in page {
             let due = self.0.keys.due(p, &due_sets[range.due_set].name);
-            pipe.cmd("ZRANGE").arg(due).arg(range.first).arg(range.first + range.count - 1);
+            pipe.cmd("ZRANGE")
+                .arg(due)
+                .arg(range.first)
+                .arg(range.first + range.count - 1);
         }
         let members: Vec<Vec<String>> = self.ask(p, &pipe).await?;
-        Ok(page.iter().map(|range| &due_sets[range.due_set]).zip(members).collect())
+        Ok(page
+            .iter()
+            .map(|range| &due_sets[range.due_set])
+            .zip(members)
+            .collect())
     }
 }
 
@@ -139,13 +171,21 @@ mod tests {
     use super::*;
 
     fn due_sets(sizes: &[usize]) -> Vec<DueSet> {
-        let due_set = |(at, &bundles): (usize, &usize)| DueSet { name: format!("r/{at:04}"), bundles };
+        let due_set = |(at, &bundles): (usize, &usize)| DueSet {
+            name: format!("r/{at:04}"),
+            bundles,
+        };
         sizes.iter().enumerate().map(due_set).collect()
     }
 
     #[test]
     fn every_entry_is_on_one_page_whatever_the_sizes_and_wherever_one_stops() {
-        for sizes in [vec![1; 1000], vec![450], vec![0, 3, 0, 999, 1, 0, 200, 200], vec![]] {
+        for sizes in [
+            vec![1; 1000],
+            vec![450],
+            vec![0, 3, 0, 999, 1, 0, 200, 200],
+            vec![],
+        ] {
             let due_sets = due_sets(&sizes);
             let total: usize = sizes.iter().sum();
             for size in [1, 7, 200, 5000] {
@@ -156,7 +196,9 @@ mod tests {
                 loop {
                     let all = pages(&due_sets, &place, size);
                     for range in all.iter().take(2).flatten() {
-                        seen.extend((range.first..range.first + range.count).map(|at| (range.due_set, at)));
+                        seen.extend(
+                            (range.first..range.first + range.count).map(|at| (range.due_set, at)),
+                        );
                     }
                     assert!(
                         all.iter().all(|page| page.iter().map(|range| range.count).sum::<usize>() <= size)
@@ -165,10 +207,16 @@ mod tests {
                     let Some(next) = all.get(2) else { break };
                     place = start_of(&due_sets, next);
                 }
-                let expected =
-                    sizes.iter().enumerate().flat_map(|(due_set, &n)| (0..n).map(move |at| (due_set, at)));
+                let expected = sizes
+                    .iter()
+                    .enumerate()
+                    .flat_map(|(due_set, &n)| (0..n).map(move |at| (due_set, at)));
                 assert_eq!(seen, expected.collect::<Vec<_>>());
-                assert_eq!(rounds, total.div_ceil(2 * size).max(1), "as few trips as can be: {sizes:?}");
+                assert_eq!(
+                    rounds,
+                    total.div_ceil(2 * size).max(1),
+                    "as few trips as can be: {sizes:?}"
+                );
             }
         }
     }
@@ -176,10 +224,15 @@ mod tests {
     #[test]
     fn a_shelf_that_has_gone_meanwhile_is_passed_by() {
         let due_sets = due_sets(&[2, 2, 2]);
-        let place = SetPosition { name: "r/0000x".to_owned(), skip: 1 };
+        let place = SetPosition {
+            name: "r/0000x".to_owned(),
+            skip: 1,
+        };
         let all: Vec<DueSetRange> = pages(&due_sets, &place, 10).concat();
         assert_eq!(
-            all.iter().map(|range| (range.due_set, range.first)).collect::<Vec<_>>(),
+            all.iter()
+                .map(|range| (range.due_set, range.first))
+                .collect::<Vec<_>>(),
             [(1, 0), (2, 0)]
         );
     }

@@ -62,7 +62,14 @@ impl Store {
         findings: Findings,
         report: &mut ScrubReport,
     ) -> Result<(), StoreError> {
-        let Findings { due_sets, bundles, junk, names, wrong_type, dead } = findings;
+        let Findings {
+            due_sets,
+            bundles,
+            junk,
+            names,
+            wrong_type,
+            dead,
+        } = findings;
         self.quarantine(p, &wrong_type, report).await?;
         self.mend_queues(p, dead, report).await?;
         // Names go with their bundle, so that the script knows whether it exists.
@@ -90,7 +97,10 @@ impl Store {
         }
         for (member, due_set) in junk.iter().take(NAMED_JUNK) {
             let member: String = member.chars().take(MAX_MEMBER_CHARS).collect();
-            warn!(partition = p.0, member, due_set, "removed what is not the id of a bundle");
+            warn!(
+                partition = p.0,
+                member, due_set, "removed what is not the id of a bundle"
+            );
         }
         for junk in junk.chunks(MEND_FINDS) {
             let mut batch = MendBatch::default();
@@ -132,7 +142,11 @@ impl Store {
                 _ => {}
             }
         }
-        for ((.., means), letter) in batch.names.iter().zip(letters[due_sets + bundles..].chars()) {
+        for ((.., means), letter) in batch
+            .names
+            .iter()
+            .zip(letters[due_sets + bundles..].chars())
+        {
             // Transitions may leave a name behind when its bundle goes. They never make a malformed name.
             match (letter, means) {
                 ('f', 0) => report.leftovers += 1,
@@ -156,10 +170,14 @@ struct MendBatch {
 impl MendBatch {
     /// The place of a due set in the call, from 1.
     fn due_set(&mut self, due_set: &str) -> usize {
-        let at = self.due_sets.iter().position(|s| s == due_set).unwrap_or_else(|| {
-            self.due_sets.push(due_set.to_owned());
-            self.due_sets.len() - 1
-        });
+        let at = self
+            .due_sets
+            .iter()
+            .position(|s| s == due_set)
+            .unwrap_or_else(|| {
+                self.due_sets.push(due_set.to_owned());
+                self.due_sets.len() - 1
+            });
         at + 1
     }
 
@@ -167,7 +185,8 @@ impl MendBatch {
         let due_set = self.due_set(id.due_set());
         self.bundles.push((id.clone(), due_set, first));
         let means = self.bundles.len();
-        self.names.extend(names.into_iter().map(|(name, place)| (name, place, means)));
+        self.names
+            .extend(names.into_iter().map(|(name, place)| (name, place, means)));
     }
 
     fn junk(&mut self, member: &str, due_set: Option<&str>) {
@@ -177,7 +196,11 @@ impl MendBatch {
 
     fn call(&self, store: &Store, p: Partition) -> ScriptCall {
         let mut keys = store.0.keys.fixed(p);
-        keys.extend(self.due_sets.iter().map(|due_set| store.0.keys.due(p, due_set)));
+        keys.extend(
+            self.due_sets
+                .iter()
+                .map(|due_set| store.0.keys.due(p, due_set)),
+        );
         keys.extend(self.bundles.iter().map(|(id, ..)| store.0.keys.blob(p, id)));
         let mut args: Vec<ScriptArg> = vec![
             self.due_sets.len().into(),
@@ -185,7 +208,11 @@ impl MendBatch {
             self.junk.len().into(),
             self.names.len().into(),
         ];
-        args.extend(self.due_sets.iter().map(|due_set| ScriptArg::from(due_set.as_str())));
+        args.extend(
+            self.due_sets
+                .iter()
+                .map(|due_set| ScriptArg::from(due_set.as_str())),
+        );
         for (id, due_set, first) in &self.bundles {
             let first = first.map(|ms| ms.to_string()).unwrap_or_default();
             args.extend::<[ScriptArg; 3]>([id.as_str().into(), (*due_set).into(), first.into()]);
@@ -194,8 +221,18 @@ impl MendBatch {
             args.extend::<[ScriptArg; 2]>([member.as_str().into(), (*due_set).into()]);
         }
         for (name, place, means) in &self.names {
-            args.extend::<[ScriptArg; 3]>([name.as_str().into(), place.as_str().into(), (*means).into()]);
+            args.extend::<[ScriptArg; 3]>([
+                name.as_str().into(),
+                place.as_str().into(),
+                (*means).into(),
+            ]);
         }
-        ScriptCall { script: &scripts::SCRUB, op: "audit", keys, args, blobs: Vec::new() }
+        ScriptCall {
+            script: &scripts::SCRUB,
+            op: "audit",
+            keys,
+            args,
+            blobs: Vec::new(),
+        }
     }
 }

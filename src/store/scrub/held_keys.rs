@@ -27,14 +27,28 @@ impl Store {
     ) -> Result<u64, StoreError> {
         let order = self.0.keys.order(p);
         let mut pipe = redis::pipe();
-        pipe.cmd("HSCAN").arg(&order).arg(from).arg("MATCH").arg("k:*").arg("COUNT").arg(PAGE_ENTRIES);
+        pipe.cmd("HSCAN")
+            .arg(&order)
+            .arg(from)
+            .arg("MATCH")
+            .arg("k:*")
+            .arg("COUNT")
+            .arg(PAGE_ENTRIES);
         let ((next, mut held_keys),): (ScannedKeys,) = self.ask(p, &pipe).await?;
-        let routes: BTreeSet<String> = held_keys.iter().filter_map(|(field, _)| route_of(field)).collect();
+        let routes: BTreeSet<String> = held_keys
+            .iter()
+            .filter_map(|(field, _)| route_of(field))
+            .collect();
         let mut gone = BTreeSet::new();
         // Counts are read after the held keys, so they are no older than these.
-        for route in routes.into_iter().filter(|route| !due_sets.iter().any(|due_set| due_set.is_of(route))) {
+        for route in routes
+            .into_iter()
+            .filter(|route| !due_sets.iter().any(|due_set| due_set.is_of(route)))
+        {
             let mut pipe = redis::pipe();
-            pipe.cmd("HGET").arg(self.0.keys.of(p, "counts")).arg(format!("n:{route}"));
+            pipe.cmd("HGET")
+                .arg(self.0.keys.of(p, "counts"))
+                .arg(format!("n:{route}"));
             let (messages,): (Option<i64>,) = self.ask(p, &pipe).await?;
             if messages.unwrap_or(0) <= 0 {
                 gone.insert(route);
@@ -61,6 +75,9 @@ impl Store {
 
 /// The route of a held key's field, `k:ROUTE/KEY`.
 fn route_of(field: &[u8]) -> Option<String> {
-    let route = field.strip_prefix(b"k:")?.split(|&byte| byte == b'/').next()?;
+    let route = field
+        .strip_prefix(b"k:")?
+        .split(|&byte| byte == b'/')
+        .next()?;
     String::from_utf8(route.to_vec()).ok()
 }

@@ -44,22 +44,34 @@ impl DueIndexes {
                 None => drop(first_places.insert(route_of(due_set), own)),
             }
         }
-        let firsts: BTreeSet<&str> = first_places.into_values().map(|(_, due_set)| due_set).collect();
-        let is_head =
-            |due_set: &str| self.heads.get(due_set).is_some_and(|due| self.idx.get(due_set) == Some(due));
+        let firsts: BTreeSet<&str> = first_places
+            .into_values()
+            .map(|(_, due_set)| due_set)
+            .collect();
+        let is_head = |due_set: &str| {
+            self.heads
+                .get(due_set)
+                .is_some_and(|due| self.idx.get(due_set) == Some(due))
+        };
         let missing = firsts.iter().copied().filter(|&due_set| !is_head(due_set));
         let false_heads = self
             .heads
             .keys()
             .map(String::as_str)
             .filter(|&due_set| !is_head(due_set) || !firsts.contains(due_set));
-        found.due_sets.extend(missing.chain(false_heads).map(str::to_owned));
+        found
+            .due_sets
+            .extend(missing.chain(false_heads).map(str::to_owned));
         for place in self.due_sets.keys() {
             let Some((due_set, _)) = due_set_at(place) else {
                 found.junk.push(place.clone());
                 continue;
             };
-            if self.idx.get(&due_set).is_none_or(|due| place_of(&due_set, *due) != *place) {
+            if self
+                .idx
+                .get(&due_set)
+                .is_none_or(|due| place_of(&due_set, *due) != *place)
+            {
                 found.due_sets.insert(due_set);
             }
         }
@@ -75,7 +87,11 @@ impl Store {
     pub(super) async fn indexes(&self, p: Partition) -> Result<DueIndexes, StoreError> {
         let idx = self.listed(p, "idx").await?;
         let heads = self.listed(p, "heads").await?;
-        Ok(DueIndexes { idx, heads, due_sets: self.listed(p, "shelves").await? })
+        Ok(DueIndexes {
+            idx,
+            heads,
+            due_sets: self.listed(p, "shelves").await?,
+        })
     }
 
     /// All of an index, page by page.
@@ -84,7 +100,11 @@ impl Store {
         for first in (0..).step_by(INDEX_PAGE) {
             let mut pipe = redis::pipe();
             let last = first + INDEX_PAGE - 1;
-            pipe.cmd("ZRANGE").arg(self.0.keys.of(p, index)).arg(first).arg(last).arg("WITHSCORES");
+            pipe.cmd("ZRANGE")
+                .arg(self.0.keys.of(p, index))
+                .arg(first)
+                .arg(last)
+                .arg("WITHSCORES");
             let (listed,): (Vec<(String, f64)>,) = self.ask(p, &pipe).await?;
             let whole = listed.len() < INDEX_PAGE;
             all.extend(listed);
@@ -101,13 +121,25 @@ mod tests {
     use super::*;
 
     fn right() -> DueIndexes {
-        let idx: BTreeMap<String, f64> =
-            [("a/2", 20.0), ("a/1", 10.0), ("b/1", 15.0), ("a-b/1", 5.0), ("b/0", 15.0)]
-                .map(|(due_set, due)| (due_set.to_owned(), due))
-                .into();
-        let due_sets = idx.iter().map(|(due_set, due)| (place_of(due_set, *due), 0.0)).collect();
+        let idx: BTreeMap<String, f64> = [
+            ("a/2", 20.0),
+            ("a/1", 10.0),
+            ("b/1", 15.0),
+            ("a-b/1", 5.0),
+            ("b/0", 15.0),
+        ]
+        .map(|(due_set, due)| (due_set.to_owned(), due))
+        .into();
+        let due_sets = idx
+            .iter()
+            .map(|(due_set, due)| (place_of(due_set, *due), 0.0))
+            .collect();
         let heads = [("a/1", 10.0), ("b/0", 15.0), ("a-b/1", 5.0)];
-        DueIndexes { idx, due_sets, heads: heads.map(|(due_set, due)| (due_set.to_owned(), due)).into() }
+        DueIndexes {
+            idx,
+            due_sets,
+            heads: heads.map(|(due_set, due)| (due_set.to_owned(), due)).into(),
+        }
     }
 
     fn put(index: &mut BTreeMap<String, f64>, member: &str, score: f64) {
@@ -126,17 +158,41 @@ mod tests {
         assert_eq!(right().disagreement(), Disagreement::default());
         let none: &[String] = &[];
         let (all, junk) = wrong(|at| at.idx.clear());
-        assert_eq!((all.len(), &junk[..]), (5, none), "what the others know is looked at");
+        assert_eq!(
+            (all.len(), &junk[..]),
+            (5, none),
+            "what the others know is looked at"
+        );
         assert_eq!(wrong(|at| at.heads.clear()).0, ["a-b/1", "a/1", "b/0"]);
-        assert_eq!(wrong(|at| at.due_sets.clear()).0, ["a-b/1", "a/1", "a/2", "b/0", "b/1"]);
-        assert_eq!(wrong(|at| put(&mut at.heads, "a/2", 20.0)).0, ["a/2"], "not the first");
+        assert_eq!(
+            wrong(|at| at.due_sets.clear()).0,
+            ["a-b/1", "a/1", "a/2", "b/0", "b/1"]
+        );
+        assert_eq!(
+            wrong(|at| put(&mut at.heads, "a/2", 20.0)).0,
+            ["a/2"],
+            "not the first"
+        );
         assert_eq!(wrong(|at| put(&mut at.heads, "a/1", 11.0)).0, ["a/1"]);
         assert_eq!(wrong(|at| put(&mut at.heads, "gone", 1.0)).0, ["gone"]);
         assert_eq!(wrong(|at| put(&mut at.idx, "a/2", 1.0)).0, ["a/1", "a/2"]);
         let place = place_of("b/1", 15.0);
-        assert_eq!(wrong(|at| at.due_sets.retain(|one, _| *one != place)).0, ["b/1"]);
-        assert_eq!(wrong(|at| put(&mut at.due_sets, &place, 7.0)).0, ["b/1"], "out of order");
-        assert_eq!(wrong(|at| put(&mut at.due_sets, &place_of("b/1", 3.0), 0.0)).0, ["b/1"]);
-        assert_eq!(wrong(|at| put(&mut at.due_sets, "junk", 0.0)), (vec![], vec!["junk".to_owned()]));
+        assert_eq!(
+            wrong(|at| at.due_sets.retain(|one, _| *one != place)).0,
+            ["b/1"]
+        );
+        assert_eq!(
+            wrong(|at| put(&mut at.due_sets, &place, 7.0)).0,
+            ["b/1"],
+            "out of order"
+        );
+        assert_eq!(
+            wrong(|at| put(&mut at.due_sets, &place_of("b/1", 3.0), 0.0)).0,
+            ["b/1"]
+        );
+        assert_eq!(
+            wrong(|at| put(&mut at.due_sets, "junk", 0.0)),
+            (vec![], vec!["junk".to_owned()])
+        );
     }
 }

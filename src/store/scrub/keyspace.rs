@@ -60,20 +60,32 @@ impl KeyMeaning {
 
 impl Store {
     /// Walks on through the key space, node by node, and has the finds of all partitions mended.
-    pub(super) async fn walk_keys(&self, own: Partition, report: &mut ScrubReport) -> Result<(), StoreError> {
+    pub(super) async fn walk_keys(
+        &self,
+        own: Partition,
+        report: &mut ScrubReport,
+    ) -> Result<(), StoreError> {
         let mut place = self.0.scrub_positions.keyspace.lock().await;
         let mut at = *place;
         let nodes = self.0.side.each();
         if at.node >= nodes.len() {
             at = KeyspaceCursor::default();
         }
-        let Some(node) = nodes.get(at.node) else { return Ok(()) };
+        let Some(node) = nodes.get(at.node) else {
+            return Ok(());
+        };
         let mut all: BTreeMap<Partition, Findings> = BTreeMap::new();
         for _ in 0..SCRUB_STEPS {
             let mut pipe = redis::pipe();
-            pipe.cmd("SCAN").arg(at.cursor).arg("MATCH").arg(self.0.keys.every()).arg("COUNT").arg(SCAN_KEYS);
+            pipe.cmd("SCAN")
+                .arg(at.cursor)
+                .arg("MATCH")
+                .arg(self.0.keys.every())
+                .arg("COUNT")
+                .arg(SCAN_KEYS);
             let told = pipe.query_async(&mut node.connection.clone()).await;
-            let ((next, keys),): ((u64, Vec<String>),) = told.map_err(|e| self.0.side.judge(node, &e))?;
+            let ((next, keys),): ((u64, Vec<String>),) =
+                told.map_err(|e| self.0.side.judge(node, &e))?;
             self.check_keys(own, &keys, &mut all, report).await?;
             at.cursor = next;
             if next == 0 {
@@ -99,11 +111,17 @@ impl Store {
         let mut meanings = Vec::new();
         let mut commands = Vec::with_capacity(keys.len() * 3);
         for key in keys {
-            let Some((p, name)) = self.0.keys.split(key).filter(|(p, _)| p.0 < self.0.partitions.count())
+            let Some((p, name)) = self
+                .0
+                .keys
+                .split(key)
+                .filter(|(p, _)| p.0 < self.0.partitions.count())
             else {
                 continue;
             };
-            let Some(key) = KeyMeaning::of(name) else { continue };
+            let Some(key) = KeyMeaning::of(name) else {
+                continue;
+            };
             let before = commands.len();
             self.ask_of(p, &key, &mut commands);
             meanings.push((p, key, commands.len() - before));
@@ -123,7 +141,11 @@ impl Store {
             ignore_of_others(own, p, self.quarantine(p, &kinds, report).await)?;
         }
         for (p, id) in &suspects.orphans {
-            ignore_of_others(own, *p, self.check_orphan(*p, id, all.entry(*p).or_default()).await)?;
+            ignore_of_others(
+                own,
+                *p,
+                self.check_orphan(*p, id, all.entry(*p).or_default()).await,
+            )?;
         }
         Ok(())
     }
@@ -141,12 +163,19 @@ impl Store {
             KeyMeaning::Due(due_set) => {
                 if is(&answers[0], "zset") {
                     let head = answers[1].as_ref().ok().and_then(head_of);
-                    let said = answers[2].as_ref().ok().and_then(|v| read::<Option<f64>>(v.clone()).ok());
+                    let said = answers[2]
+                        .as_ref()
+                        .ok()
+                        .and_then(|v| read::<Option<f64>>(v.clone()).ok());
                     if said.is_some_and(|said| said != head) {
                         findings.due_sets.insert(due_set);
                     }
                 } else if !is(&answers[0], "none") {
-                    suspects.wrong_type.entry(p).or_default().push((format!("due:{due_set}"), "zset"));
+                    suspects
+                        .wrong_type
+                        .entry(p)
+                        .or_default()
+                        .push((format!("due:{due_set}"), "zset"));
                     findings.due_sets.insert(due_set);
                 }
             }
@@ -154,15 +183,23 @@ impl Store {
                 if is(&answers[0], "zset") {
                     self.save(p, |places| places.found_queues.extend([queue]));
                 } else if !is(&answers[0], "none") {
-                    suspects.wrong_type.entry(p).or_default().push((format!("dead:{queue}"), "zset"));
+                    suspects
+                        .wrong_type
+                        .entry(p)
+                        .or_default()
+                        .push((format!("dead:{queue}"), "zset"));
                 }
             }
             KeyMeaning::Blob(id) => {
                 let wrong_type = !is(&answers[2], "string") && !is(&answers[2], "none");
-                findings.wrong_type.extend(wrong_type.then(|| (format!("b:{id}"), "string")));
+                findings
+                    .wrong_type
+                    .extend(wrong_type.then(|| (format!("b:{id}"), "string")));
                 // If the due set or `claims` itself has a wrong type, nothing can be said of its members.
                 let nowhere = answers[..2].iter().all(is_nil);
-                suspects.orphans.extend((nowhere && is(&answers[2], "string")).then_some((p, id)));
+                suspects
+                    .orphans
+                    .extend((nowhere && is(&answers[2], "string")).then_some((p, id)));
             }
             KeyMeaning::DeadLetter(id) => {
                 if is_nil(&answers[0]) {
@@ -171,7 +208,11 @@ impl Store {
             }
             KeyMeaning::Trail(route) => {
                 if !is(&answers[0], "list") && !is(&answers[0], "none") {
-                    suspects.wrong_type.entry(p).or_default().push((format!("trail:{route}"), "list"));
+                    suspects
+                        .wrong_type
+                        .entry(p)
+                        .or_default()
+                        .push((format!("trail:{route}"), "list"));
                 }
             }
         }
@@ -200,7 +241,9 @@ impl Store {
                 ask("TYPE", &[&keys.blob(p, id)]);
             }
             KeyMeaning::Trail(route) => ask("TYPE", &[&keys.of(p, &format!("trail:{route}"))]),
-            KeyMeaning::DeadLetter(id) => ask("ZSCORE", &[&keys.queue(p, &id.queue()), id.as_str()]),
+            KeyMeaning::DeadLetter(id) => {
+                ask("ZSCORE", &[&keys.queue(p, &id.queue()), id.as_str()])
+            }
         }
     }
 
@@ -218,7 +261,14 @@ impl Store {
         if ttl != -1 {
             return Ok(());
         }
-        if let Some(blob) = self.0.side.get_blobs(Keys::slot(p), vec![key]).await?.pop().flatten() {
+        if let Some(blob) = self
+            .0
+            .side
+            .get_blobs(Keys::slot(p), vec![key])
+            .await?
+            .pop()
+            .flatten()
+        {
             // An unreadable bundle is due at once. Whoever claims it finds it out.
             let first = decode(&blob).map_or(self.0.clock.now(), |bundle| bundle.first_due());
             findings.bundle(id.clone(), Some(first.0));
@@ -229,7 +279,11 @@ impl Store {
 
 /// Ignores a failure in another partition. That partition's own scrub handles it, or a later walk once its node
 /// is back.
-fn ignore_of_others(own: Partition, p: Partition, done: Result<(), StoreError>) -> Result<(), StoreError> {
+fn ignore_of_others(
+    own: Partition,
+    p: Partition,
+    done: Result<(), StoreError>,
+) -> Result<(), StoreError> {
     match done {
         Err(StoreError::Damaged(_) | StoreError::Unavailable(_)) if p != own => Ok(()),
         other => other,

@@ -29,9 +29,13 @@ impl Store {
         let mut cursors = from;
         let mut open: Vec<usize> = (0..PER_BUNDLE_HASHES.len()).collect();
         for _ in 0..SCRUB_STEPS {
-            let places: Vec<_> = open.iter().map(|&n| (PER_BUNDLE_HASHES[n], cursors[n])).collect();
+            let places: Vec<_> = open
+                .iter()
+                .map(|&n| (PER_BUNDLE_HASHES[n], cursors[n]))
+                .collect();
             for (&n, (next, fields)) in open.iter().zip(self.scan_hashes(p, &places).await?) {
-                self.check_per_bundle_hash(p, PER_BUNDLE_HASHES[n], fields, findings).await?;
+                self.check_per_bundle_hash(p, PER_BUNDLE_HASHES[n], fields, findings)
+                    .await?;
                 cursors[n] = next;
             }
             open.retain(|&n| cursors[n] != 0);
@@ -51,9 +55,17 @@ impl Store {
     ) -> Result<(), StoreError> {
         let (members, values): (Vec<String>, Vec<String>) = fields.into_iter().unzip();
         let ids = findings.ids(&members, None);
-        let malformed = members.iter().zip(&values).filter(|(id, value)| is_malformed(hash, id, value));
-        let malformed: Vec<BundleId> = malformed.filter_map(|(id, _)| BundleId::parse(id)).collect();
-        for (id, traces) in ids.iter().zip(self.traces_of(p, &ids, &mut findings.wrong_type).await?) {
+        let malformed = members
+            .iter()
+            .zip(&values)
+            .filter(|(id, value)| is_malformed(hash, id, value));
+        let malformed: Vec<BundleId> = malformed
+            .filter_map(|(id, _)| BundleId::parse(id))
+            .collect();
+        for (id, traces) in ids
+            .iter()
+            .zip(self.traces_of(p, &ids, &mut findings.wrong_type).await?)
+        {
             if !traces.claimed && (!traces.due || hash == "tokens") {
                 findings.bundle(id.clone(), None);
             }
@@ -73,16 +85,24 @@ impl Store {
         let mut cursor = from;
         for _ in 0..SCRUB_STEPS {
             let scanned = self.scan_hashes(p, &[("names", cursor)]).await?;
-            let Some((next, fields)) = scanned.into_iter().next() else { break };
+            let Some((next, fields)) = scanned.into_iter().next() else {
+                break;
+            };
             let meant: Vec<_> = fields.iter().map(|(_, place)| parse_place(place)).collect();
             let ids: Vec<BundleId> = meant.iter().flatten().map(|(id, _)| id.clone()).collect();
-            let mut traces = self.traces_of(p, &ids, &mut findings.wrong_type).await?.into_iter();
+            let mut traces = self
+                .traces_of(p, &ids, &mut findings.wrong_type)
+                .await?
+                .into_iter();
             for ((name, place), meant) in fields.into_iter().zip(meant) {
                 let Some((id, _)) = meant else {
                     findings.names.push((name, place, None));
                     continue;
                 };
-                if traces.next().is_some_and(|traces| !traces.due && !traces.claimed) {
+                if traces
+                    .next()
+                    .is_some_and(|traces| !traces.due && !traces.claimed)
+                {
                     findings.bundle(id.clone(), None);
                     findings.names.push((name, place, Some(id)));
                 }
@@ -103,7 +123,11 @@ impl Store {
     ) -> Result<Vec<ScannedFields>, StoreError> {
         let mut pipe = Pipeline::with_capacity(places.len());
         for (hash, cursor) in places {
-            pipe.cmd("HSCAN").arg(self.0.keys.of(p, hash)).arg(cursor).arg("COUNT").arg(PAGE_ENTRIES);
+            pipe.cmd("HSCAN")
+                .arg(self.0.keys.of(p, hash))
+                .arg(cursor)
+                .arg("COUNT")
+                .arg(PAGE_ENTRIES);
         }
         self.ask(p, &pipe).await
     }
@@ -117,9 +141,9 @@ fn is_malformed(hash: &str, id: &str, value: &str) -> bool {
             let count = BundleId::parse(id).map_or(0, |id| id.count());
             value.len() != count || value.bytes().any(|bit| !matches!(bit, b'0' | b'1'))
         }
-        "expiries" | "opened" => {
-            !value.parse::<u32>().is_ok_and(|n| n <= MAX_TIMES && n.to_string() == value)
-        }
+        "expiries" | "opened" => !value
+            .parse::<u32>()
+            .is_ok_and(|n| n <= MAX_TIMES && n.to_string() == value),
         _ => false,
     }
 }

@@ -58,8 +58,9 @@ impl Store {
         let registered = self.registered().await;
         let mut before = self.progress(p, registered.as_ref(), report).await?;
         let stored = self.stored(p).await?;
-        let urgent =
-            is_missing(&stored, due_sets, queues) || !report.lost.is_empty() || !report.dead_lost.is_empty();
+        let urgent = is_missing(&stored, due_sets, queues)
+            || !report.lost.is_empty()
+            || !report.dead_lost.is_empty();
         if !self.is_counted_now(p, due_sets, &stored, urgent) {
             return Ok(());
         }
@@ -75,7 +76,10 @@ impl Store {
                 report.counts = self.correct(p, &after, queues, error, report).await?;
                 return Ok(());
             }
-            attempts.push(Attempt { error, moved: counted.most_of(moves(&stored, &stored_after)) });
+            attempts.push(Attempt {
+                error,
+                moved: counted.most_of(moves(&stored, &stored_after)),
+            });
             before = after;
             stored = stored_after;
         }
@@ -95,16 +99,24 @@ impl Store {
         stored: &BTreeMap<String, String>,
         urgent: bool,
     ) -> bool {
-        let beside = stored.iter().filter(|(field, _)| field.starts_with("d:") || field.starts_with("r:"));
-        let beside: usize =
-            beside.map(|(_, n)| n.parse::<usize>().unwrap_or(0)).fold(0, usize::saturating_add);
+        let beside = stored
+            .iter()
+            .filter(|(field, _)| field.starts_with("d:") || field.starts_with("r:"));
+        let beside: usize = beside
+            .map(|(_, n)| n.parse::<usize>().unwrap_or(0))
+            .fold(0, usize::saturating_add);
         let bundles: usize = due_sets.iter().map(|due_set| due_set.bundles).sum();
         let parts = bundles.saturating_add(beside) / SCRUB_ENTRIES;
         let mut now = true;
         self.save(p, |places| {
             // Large partitions are not all counted at once after a start.
-            let left =
-                places.counting.unwrap_or_else(|| if parts == 0 { 0 } else { fastrand::usize(..=parts) });
+            let left = places.counting.unwrap_or_else(|| {
+                if parts == 0 {
+                    0
+                } else {
+                    fastrand::usize(..=parts)
+                }
+            });
             now = urgent || parts == 0 || left == 0;
             places.counting = Some(if now { parts } else { left.min(parts) - 1 });
         });
@@ -126,22 +138,36 @@ impl Store {
         let mut claimed: BTreeSet<BundleId> = BTreeSet::new();
         for at in (0..).step_by(PAGE_ENTRIES) {
             let members = self.members_at(p, &claims, at, PAGE_ENTRIES).await?;
-            let ids: Vec<BundleId> = members.iter().filter_map(|id| BundleId::parse(id)).collect();
+            let ids: Vec<BundleId> = members
+                .iter()
+                .filter_map(|id| BundleId::parse(id))
+                .collect();
             self.count_bundles(p, &ids, &mut counted).await?;
             claimed.extend(ids);
             if members.len() < PAGE_ENTRIES {
                 break;
             }
         }
-        let due_sets = self.survey(p, &mut Findings::default(), &mut ScrubReport::default()).await?;
+        let due_sets = self
+            .survey(p, &mut Findings::default(), &mut ScrubReport::default())
+            .await?;
         for page in pages(&due_sets, &SetPosition::default(), PAGE_ENTRIES) {
-            let members = self.page(p, &due_sets, &page).await?.into_iter().flat_map(|(_, members)| members);
-            let ids = members.filter_map(|id| BundleId::parse(&id)).filter(|id| !claimed.contains(id));
-            self.count_bundles(p, &ids.collect::<Vec<_>>(), &mut counted).await?;
+            let members = self
+                .page(p, &due_sets, &page)
+                .await?
+                .into_iter()
+                .flat_map(|(_, members)| members);
+            let ids = members
+                .filter_map(|id| BundleId::parse(&id))
+                .filter(|id| !claimed.contains(id));
+            self.count_bundles(p, &ids.collect::<Vec<_>>(), &mut counted)
+                .await?;
         }
         for queue in queues {
             for at in (0..).step_by(PAGE_ENTRIES) {
-                let members = self.members_at(p, &self.0.keys.queue(p, queue), at, PAGE_ENTRIES).await?;
+                let members = self
+                    .members_at(p, &self.0.keys.queue(p, queue), at, PAGE_ENTRIES)
+                    .await?;
                 let ids: Vec<DeadId> = members.iter().filter_map(|id| DeadId::parse(id)).collect();
                 if !ids.is_empty() {
                     let mut pipe = Pipeline::with_capacity(ids.len());
@@ -159,7 +185,9 @@ impl Store {
             }
         }
         for at in (0..).step_by(PAGE_ENTRIES) {
-            let names = self.members_at(p, &self.0.keys.delivered(p), at, PAGE_ENTRIES).await?;
+            let names = self
+                .members_at(p, &self.0.keys.delivered(p), at, PAGE_ENTRIES)
+                .await?;
             for name in &names {
                 let route = name.split('/').next().unwrap_or_default();
                 counted.add("r:", route, 1);
@@ -183,7 +211,9 @@ impl Store {
         let mut pipe = Pipeline::with_capacity(ids.len() * 2);
         for id in ids {
             pipe.cmd("STRLEN").arg(self.0.keys.blob(p, id));
-            pipe.cmd("HGET").arg(self.0.keys.of(p, "gone")).arg(id.as_str());
+            pipe.cmd("HGET")
+                .arg(self.0.keys.of(p, "gone"))
+                .arg(id.as_str());
         }
         let found: Vec<Value> = self.ask(p, &pipe).await?;
         for (id, pair) in ids.iter().zip(found.chunks(2)) {
@@ -211,13 +241,23 @@ impl Store {
     ) -> Result<Option<u32>, StoreError> {
         let mut keys = self.0.keys.fixed(p);
         keys.extend(queues.iter().map(|queue| self.0.keys.queue(p, queue)));
-        let mut args: Vec<ScriptArg> =
-            vec!["set".into(), progress.corrections.into(), queues.len().into(), by.len().into()];
+        let mut args: Vec<ScriptArg> = vec![
+            "set".into(),
+            progress.corrections.into(),
+            queues.len().into(),
+            by.len().into(),
+        ];
         args.extend(queues.iter().map(|queue| ScriptArg::from(queue.as_str())));
         for (field, n) in by {
             args.extend::<[ScriptArg; 2]>([field.into(), n.into()]);
         }
-        let call = ScriptCall { script: &scripts::RECOUNT, op: "recount", keys, args, blobs: Vec::new() };
+        let call = ScriptCall {
+            script: &scripts::RECOUNT,
+            op: "recount",
+            keys,
+            args,
+            blobs: Vec::new(),
+        };
         let mended = integer(&self.0.settles.run_unnumbered(p, &call).await?)?;
         let before = report.counts.unwrap_or(0);
         Ok(u32::try_from(mended).ok().map(|mended| mended + before))
@@ -240,27 +280,64 @@ impl Counted {
 
     /// The most that so many bundles, dead letters and names have, by kind of count: of the kinds that were seen.
     fn most_of(&self, moves: i64) -> BTreeMap<&'static str, i64> {
-        self.largest.iter().map(|(&kind, largest)| (kind, largest.saturating_mul(moves))).collect()
+        self.largest
+            .iter()
+            .map(|(&kind, largest)| (kind, largest.saturating_mul(moves)))
+            .collect()
     }
 }
 
 /// Reports whether counts are plainly missing beside what exists.
-fn is_missing(stored: &BTreeMap<String, String>, due_sets: &[DueSet], queues: &BTreeSet<String>) -> bool {
-    let route = |due_set: &DueSet| due_set.name.split('/').next().unwrap_or_default().to_owned();
-    let routes: BTreeSet<String> = due_sets.iter().filter(|due_set| due_set.bundles > 0).map(route).collect();
-    routes.iter().any(|route| !stored.contains_key(&format!("n:{route}")))
-        || queues.iter().any(|queue| !stored.contains_key(&format!("d:{queue}")))
+fn is_missing(
+    stored: &BTreeMap<String, String>,
+    due_sets: &[DueSet],
+    queues: &BTreeSet<String>,
+) -> bool {
+    let route = |due_set: &DueSet| {
+        due_set
+            .name
+            .split('/')
+            .next()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let routes: BTreeSet<String> = due_sets
+        .iter()
+        .filter(|due_set| due_set.bundles > 0)
+        .map(route)
+        .collect();
+    routes
+        .iter()
+        .any(|route| !stored.contains_key(&format!("n:{route}")))
+        || queues
+            .iter()
+            .any(|queue| !stored.contains_key(&format!("d:{queue}")))
 }
 
 /// The error of each count: the recount against the values before and after. The script itself sees those of
 /// dead letters. A malformed count is always corrected, by what was counted.
-fn error_of(counted: &Counts, before: &BTreeMap<String, String>, after: &BTreeMap<String, String>) -> Counts {
+fn error_of(
+    counted: &Counts,
+    before: &BTreeMap<String, String>,
+    after: &BTreeMap<String, String>,
+) -> Counts {
     let number = |stored: &BTreeMap<String, String>, field: &str| {
-        stored.get(field).and_then(|n| n.parse::<i64>().ok()).unwrap_or(0)
+        stored
+            .get(field)
+            .and_then(|n| n.parse::<i64>().ok())
+            .unwrap_or(0)
     };
-    let ours = |field: &&String| ["n:", "b:", "x:", "r:"].iter().any(|kind| field.starts_with(kind));
-    let fields: BTreeSet<&String> =
-        before.keys().chain(after.keys()).chain(counted.keys()).filter(ours).collect();
+    let ours = |field: &&String| {
+        ["n:", "b:", "x:", "r:"]
+            .iter()
+            .any(|kind| field.starts_with(kind))
+    };
+    let fields: BTreeSet<&String> = before
+        .keys()
+        .chain(after.keys())
+        .chain(counted.keys())
+        .filter(ours)
+        .collect();
     let mut errors = Counts::new();
     for field in fields {
         let one = number(before, field);
@@ -278,15 +355,22 @@ fn error_of(counted: &Counts, before: &BTreeMap<String, String>, after: &BTreeMa
 /// How many bundles, dead letters and names came, changed or left between two readings of the counts. Nobody knows where
 /// the count itself was lost.
 fn moves(before: &BTreeMap<String, String>, after: &BTreeMap<String, String>) -> i64 {
-    let read =
-        |stored: &BTreeMap<String, String>| stored.get("moves").map_or(Some(0), |n| n.parse::<i64>().ok());
-    let moves = read(before).zip(read(after)).and_then(|(before, after)| after.checked_sub(before));
+    let read = |stored: &BTreeMap<String, String>| {
+        stored
+            .get("moves")
+            .map_or(Some(0), |n| n.parse::<i64>().ok())
+    };
+    let moves = read(before)
+        .zip(read(after))
+        .and_then(|(before, after)| after.checked_sub(before));
     moves.filter(|&moves| moves >= 0).unwrap_or(i64::MAX)
 }
 
 /// The errors that are larger in every attempt than all that moved, each by its smallest value.
 fn far_in_all(attempts: &[Attempt]) -> Counts {
-    let Some(first) = attempts.first() else { return Counts::new() };
+    let Some(first) = attempts.first() else {
+        return Counts::new();
+    };
     let mut far = Counts::new();
     for (field, &error) in &first.error {
         let seen = attempts.iter().map(|attempt| {
@@ -294,9 +378,15 @@ fn far_in_all(attempts: &[Attempt]) -> Counts {
             let moved = attempt.moved.get(&field[..2]).copied().unwrap_or(i64::MAX);
             (error.abs() > moved).then_some(error)
         });
-        let Some(seen) = seen.collect::<Option<Vec<i64>>>() else { continue };
+        let Some(seen) = seen.collect::<Option<Vec<i64>>>() else {
+            continue;
+        };
         if seen.iter().all(|n| n.signum() == error.signum()) {
-            far.extend(seen.into_iter().min_by_key(|n| n.abs()).map(|n| (field.clone(), n)));
+            far.extend(
+                seen.into_iter()
+                    .min_by_key(|n| n.abs())
+                    .map(|n| (field.clone(), n)),
+            );
         }
     }
     far
@@ -311,29 +401,64 @@ mod tests {
     }
 
     fn stored(n: &str) -> BTreeMap<String, String> {
-        [("n:r".to_owned(), n.to_owned()), ("moves".to_owned(), "7".to_owned())].into()
+        [
+            ("n:r".to_owned(), n.to_owned()),
+            ("moves".to_owned(), "7".to_owned()),
+        ]
+        .into()
     }
 
     #[test]
     fn what_the_counts_said_meanwhile_is_no_error() {
-        assert_eq!(error_of(&counted(5), &stored("3"), &stored("8")), Counts::new());
-        assert_eq!(error_of(&counted(5), &stored("8"), &stored("3")), Counts::new());
-        assert_eq!(error_of(&counted(5), &stored("7"), &stored("8")), counted(-2));
-        assert_eq!(error_of(&counted(5), &BTreeMap::new(), &BTreeMap::new()), counted(5));
-        assert_eq!(error_of(&Counts::new(), &stored("4"), &stored("4")), counted(-4), "nothing stands");
-        assert_eq!(error_of(&Counts::new(), &stored("?"), &stored("?")), counted(0), "spoilt");
+        assert_eq!(
+            error_of(&counted(5), &stored("3"), &stored("8")),
+            Counts::new()
+        );
+        assert_eq!(
+            error_of(&counted(5), &stored("8"), &stored("3")),
+            Counts::new()
+        );
+        assert_eq!(
+            error_of(&counted(5), &stored("7"), &stored("8")),
+            counted(-2)
+        );
+        assert_eq!(
+            error_of(&counted(5), &BTreeMap::new(), &BTreeMap::new()),
+            counted(5)
+        );
+        assert_eq!(
+            error_of(&Counts::new(), &stored("4"), &stored("4")),
+            counted(-4),
+            "nothing stands"
+        );
+        assert_eq!(
+            error_of(&Counts::new(), &stored("?"), &stored("?")),
+            counted(0),
+            "spoilt"
+        );
     }
 
     #[test]
     fn beside_what_moves_only_what_is_larger_each_time_is_corrected_by_the_least() {
         let of = |all: &[(i64, i64)]| {
-            let attempt = |&(error, moved)| Attempt { error: counted(error), moved: [("n:", moved)].into() };
+            let attempt = |&(error, moved)| Attempt {
+                error: counted(error),
+                moved: [("n:", moved)].into(),
+            };
             far_in_all(&all.iter().map(attempt).collect::<Vec<_>>())
         };
         assert_eq!(of(&[(5000, 600), (5200, 700), (4900, 600)]), counted(4900));
         assert_eq!(of(&[(-5000, 0), (-5200, 0), (-4900, 0)]), counted(-4900));
-        assert_eq!(of(&[(5000, 600), (-5200, 600), (4900, 600)]), Counts::new(), "both too many and too few");
-        assert_eq!(of(&[(5000, 600), (900, 900), (4900, 600)]), Counts::new(), "no more than moved");
+        assert_eq!(
+            of(&[(5000, 600), (-5200, 600), (4900, 600)]),
+            Counts::new(),
+            "both too many and too few"
+        );
+        assert_eq!(
+            of(&[(5000, 600), (900, 900), (4900, 600)]),
+            Counts::new(),
+            "no more than moved"
+        );
         assert_eq!(of(&[]), Counts::new());
     }
 
@@ -345,10 +470,16 @@ mod tests {
             all.add("n:", "r", 2);
             all.add("b:", "r", 0);
             let bytes: BTreeMap<String, String> = [("b:r".to_owned(), "120".to_owned())].into();
-            Attempt { error: error_of(&all.counts, &bytes, &bytes), moved: all.most_of(2) }
+            Attempt {
+                error: error_of(&all.counts, &bytes, &bytes),
+                moved: all.most_of(2),
+            }
         };
         assert_eq!(attempt().error.get("b:r"), Some(&-120));
-        assert_eq!(far_in_all(&[attempt(), attempt(), attempt()]).get("b:r"), None);
+        assert_eq!(
+            far_in_all(&[attempt(), attempt(), attempt()]).get("b:r"),
+            None
+        );
     }
 
     #[test]
@@ -360,12 +491,20 @@ mod tests {
         all.add("x:", "r/invalid", 1 << 20);
         all.add("r:", "r", 1);
         assert_eq!(all.counts["n:r"], 5);
-        let at = |n: &str| stored("3").into_iter().chain([("moves".to_owned(), n.to_owned())]).collect();
+        let at = |n: &str| {
+            stored("3")
+                .into_iter()
+                .chain([("moves".to_owned(), n.to_owned())])
+                .collect()
+        };
         assert_eq!(
             (moves(&at("7"), &at("17")), moves(&at("17"), &at("7"))),
             (10, i64::MAX),
             "lost meanwhile"
         );
-        assert_eq!(all.most_of(10), [("n:", 30), ("b:", 7000), ("x:", 10 << 20), ("r:", 10)].into());
+        assert_eq!(
+            all.most_of(10),
+            [("n:", 30), ("b:", 7000), ("x:", 10 << 20), ("r:", 10)].into()
+        );
     }
 }

@@ -28,7 +28,15 @@ impl Trails {
         let on = limits.iter().filter(|(_, limits)| limits.is_on());
         let trail = |(route, limits): (&RouteName, &TrailLimits)| {
             let metrics = metrics.route(route).cloned();
-            (route.clone(), Arc::new(RouteTrail::new(route.clone(), *limits, held.clone(), metrics)))
+            (
+                route.clone(),
+                Arc::new(RouteTrail::new(
+                    route.clone(),
+                    *limits,
+                    held.clone(),
+                    metrics,
+                )),
+            )
         };
         Self(Arc::new(on.map(trail).collect()))
     }
@@ -51,8 +59,14 @@ impl Trails {
     /// Records that a message became a dead letter by a call that was sent at this moment, if it has an id and its route a
     /// trail. What happened to it since comes later in the trail.
     pub(super) fn dead(&self, sent_at: UnixMs, dead_letter: &DeadLetter, dead_id: &DeadId) {
-        let Some(trail) = self.of(&dead_letter.route) else { return };
-        let id = dead_letter.bundle.entries.first().and_then(|entry| entry.id.as_ref());
+        let Some(trail) = self.of(&dead_letter.route) else {
+            return;
+        };
+        let id = dead_letter
+            .bundle
+            .entries
+            .first()
+            .and_then(|entry| entry.id.as_ref());
         if let Some(id) = id {
             trail.dead(id.as_str(), sent_at, dead_letter.reason.as_str(), dead_id);
         }

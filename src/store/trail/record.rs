@@ -71,11 +71,25 @@ impl RouteTrail {
         metrics: Option<Arc<RouteMetrics>>,
     ) -> Self {
         let pack_events = (limits.max_events / TRAIL_PACKS).clamp(1, PACK_EVENTS as u64) as usize;
-        Self { route, limits, metrics, pack_events, buffer: Mutex::default(), held }
+        Self {
+            route,
+            limits,
+            metrics,
+            pack_events,
+            buffer: Mutex::default(),
+            held,
+        }
     }
 
     /// Records that a target has confirmed a message.
-    pub fn delivered(&self, id: &str, at: UnixMs, late_ms: i64, attempt: u32, target: &Arc<Target>) {
+    pub fn delivered(
+        &self,
+        id: &str,
+        at: UnixMs,
+        late_ms: i64,
+        attempt: u32,
+        target: &Arc<Target>,
+    ) {
         self.record(&NewTrailEvent {
             late_ms: Some(late_ms),
             attempt: Some(attempt),
@@ -91,24 +105,37 @@ impl RouteTrail {
 
     /// Records that a message has another due time.
     pub fn moved(&self, id: &str, at: UnixMs, due: UnixMs, cause: TrailCause<'_>) {
-        let event = NewTrailEvent { due: Some(due), ..NewTrailEvent::new(TrailWord::Moved, id, at) };
+        let event = NewTrailEvent {
+            due: Some(due),
+            ..NewTrailEvent::new(TrailWord::Moved, id, at)
+        };
         self.record(&cause.of(event));
     }
 
     /// Records that another message of its name has taken the place of a message.
     pub fn replaced(&self, id: &str, at: UnixMs, position: Option<KafkaPosition>) {
-        self.record(&NewTrailEvent { position, ..NewTrailEvent::new(TrailWord::Replaced, id, at) });
+        self.record(&NewTrailEvent {
+            position,
+            ..NewTrailEvent::new(TrailWord::Replaced, id, at)
+        });
     }
 
     /// Records that another message of a name was acknowledged and not stored.
     pub fn deduplicated(&self, id: &str, at: UnixMs, position: Option<KafkaPosition>) {
-        self.record(&NewTrailEvent { position, ..NewTrailEvent::new(TrailWord::Deduplicated, id, at) });
+        self.record(&NewTrailEvent {
+            position,
+            ..NewTrailEvent::new(TrailWord::Deduplicated, id, at)
+        });
     }
 
     /// Records that a message became a dead letter.
     pub fn dead(&self, id: &str, at: UnixMs, reason: &str, dead_id: &DeadId) {
         let event = NewTrailEvent::new(TrailWord::Dead, id, at);
-        self.record(&NewTrailEvent { reason: Some(reason), dead_id: Some(dead_id.as_str()), ..event });
+        self.record(&NewTrailEvent {
+            reason: Some(reason),
+            dead_id: Some(dead_id.as_str()),
+            ..event
+        });
     }
 
     /// Records that a message was given up for good by a rule.
@@ -122,13 +149,21 @@ impl RouteTrail {
     /// Records that a dead letter was dropped.
     pub fn dropped_dead(&self, id: &str, at: UnixMs, dead_id: &DeadId, by: &str) {
         let event = NewTrailEvent::new(TrailWord::Dropped, id, at);
-        self.record(&NewTrailEvent { dead_id: Some(dead_id.as_str()), by: Some(by), ..event });
+        self.record(&NewTrailEvent {
+            dead_id: Some(dead_id.as_str()),
+            by: Some(by),
+            ..event
+        });
     }
 
     /// Records that a dead letter is due again.
     pub fn redriven(&self, id: &str, at: UnixMs, dead_id: &DeadId, by: &str) {
         let event = NewTrailEvent::new(TrailWord::Redriven, id, at);
-        self.record(&NewTrailEvent { dead_id: Some(dead_id.as_str()), by: Some(by), ..event });
+        self.record(&NewTrailEvent {
+            dead_id: Some(dead_id.as_str()),
+            by: Some(by),
+            ..event
+        });
     }
 
     fn record(&self, event: &NewTrailEvent<'_>) {
@@ -169,7 +204,13 @@ impl RouteTrail {
         let packs: Vec<Arc<TrailPack>> = {
             let buffer = self.buffer.lock();
             let open = Arc::new(buffer.open.clone());
-            buffer.writing.iter().chain(&buffer.full).cloned().chain([open]).collect()
+            buffer
+                .writing
+                .iter()
+                .chain(&buffer.full)
+                .cloned()
+                .chain([open])
+                .collect()
         };
         packs.iter().map(|pack| pack.encode()).collect()
     }
@@ -177,7 +218,13 @@ impl RouteTrail {
     /// Takes all events, to be written. They stay among the unwritten ones until [`Self::written`].
     pub(super) fn take(&self) -> TakenEvents {
         let mut buffer = self.buffer.lock();
-        let TrailBuffer { open, full, full_bytes, lost, .. } = std::mem::take(&mut *buffer);
+        let TrailBuffer {
+            open,
+            full,
+            full_bytes,
+            lost,
+            ..
+        } = std::mem::take(&mut *buffer);
         let mut packs = Vec::from(full);
         if open.count() > 0 {
             packs.push(Arc::new(open));
@@ -191,7 +238,8 @@ impl RouteTrail {
     pub(super) fn written(&self) {
         let mut buffer = self.buffer.lock();
         buffer.writing.clear();
-        self.held.fetch_sub(std::mem::take(&mut buffer.writing_bytes), Ordering::Relaxed);
+        self.held
+            .fetch_sub(std::mem::take(&mut buffer.writing_bytes), Ordering::Relaxed);
     }
 }
 
@@ -199,8 +247,15 @@ impl<'a> TrailCause<'a> {
     /// The event with its cause.
     fn of(self, event: NewTrailEvent<'a>) -> NewTrailEvent<'a> {
         match self {
-            Self::Header(position) => NewTrailEvent { by: Some("header"), position, ..event },
-            Self::Caller(by) => NewTrailEvent { by: Some(by), ..event },
+            Self::Header(position) => NewTrailEvent {
+                by: Some("header"),
+                position,
+                ..event
+            },
+            Self::Caller(by) => NewTrailEvent {
+                by: Some(by),
+                ..event
+            },
         }
     }
 }
@@ -223,7 +278,11 @@ mod tests {
         let unlike = |n: u64| format!("{n:016x}{id}");
         let mut sent = 0;
         while one.buffer.lock().lost < 10 {
-            one.cancelled(&unlike(sent), UnixMs(sent as i64), TrailCause::Caller("somebody"));
+            one.cancelled(
+                &unlike(sent),
+                UnixMs(sent as i64),
+                TrailCause::Caller("somebody"),
+            );
             sent += 1;
             assert!(sent < 1_000_000, "nothing is ever lost");
         }
@@ -239,7 +298,10 @@ mod tests {
         let taken = one.take();
         let kept: usize = taken.packs.iter().map(|pack| pack.count()).sum();
         assert_eq!((kept as u64 + taken.lost, taken.lost), (sent, 10));
-        assert!(held.load(Ordering::Relaxed) > ROUTE_BYTES / 2, "what is being written is held");
+        assert!(
+            held.load(Ordering::Relaxed) > ROUTE_BYTES / 2,
+            "what is being written is held"
+        );
         one.written();
         for other in &others {
             let taken = other.take();
@@ -247,24 +309,38 @@ mod tests {
             assert_eq!(kept as u64 + taken.lost, sent);
             other.written();
         }
-        assert_eq!(held.load(Ordering::Relaxed), 0, "what was written is no longer held");
+        assert_eq!(
+            held.load(Ordering::Relaxed),
+            0,
+            "what was written is no longer held"
+        );
         one.cancelled("again", UnixMs(0), TrailCause::Header(None));
         let taken = one.take();
-        assert_eq!((taken.packs.len(), taken.packs[0].count(), taken.lost), (1, 1, 0));
+        assert_eq!(
+            (taken.packs.len(), taken.packs[0].count(), taken.lost),
+            (1, 1, 0)
+        );
         assert!(one.take().packs.is_empty(), "what was taken is gone");
     }
 
     #[test]
     fn of_more_events_than_a_trail_keeps_the_oldest_are_not_even_written() {
         let route = RouteName::new("orders").expect("a name");
-        let limits = TrailLimits { keep_ms: 1000, max_events: 32 };
+        let limits = TrailLimits {
+            keep_ms: 1000,
+            max_events: 32,
+        };
         let trail = RouteTrail::new(route, limits, Arc::default(), None);
         for n in 0..1000 {
             trail.cancelled("a", UnixMs(n), TrailCause::Header(None));
         }
         let taken = trail.take();
         let counts: Vec<usize> = taken.packs.iter().map(|pack| pack.count()).collect();
-        assert_eq!((counts, taken.lost), (vec![2; 17], 0), "and a part of the trail gives way at a time");
+        assert_eq!(
+            (counts, taken.lost),
+            (vec![2; 17], 0),
+            "and a part of the trail gives way at a time"
+        );
         let mut last = Vec::new();
         read_trail(&taken.packs[16].encode(), |_, event| last.push(event.at.0)).expect("readable");
         assert_eq!(last, [998, 999]);
@@ -276,8 +352,10 @@ mod tests {
         let told = || {
             let mut ids = Vec::new();
             for blob in trail.unwritten() {
-                read_trail(&blob, |id, _| ids.push(String::from_utf8_lossy(id).into_owned()))
-                    .expect("readable");
+                read_trail(&blob, |id, _| {
+                    ids.push(String::from_utf8_lossy(id).into_owned())
+                })
+                .expect("readable");
             }
             ids
         };
@@ -295,18 +373,33 @@ mod tests {
     #[test]
     fn a_command_says_who_gave_it() {
         let trail = trail(&Arc::default());
-        let position = Some(KafkaPosition { partition: 1, offset: 7 });
+        let position = Some(KafkaPosition {
+            partition: 1,
+            offset: 7,
+        });
         trail.moved("a", UnixMs(1), UnixMs(5), TrailCause::Header(position));
         trail.cancelled("b", UnixMs(2), TrailCause::Caller("write token 1"));
         let mut told = Vec::new();
         let blob = trail.take().packs[0].encode();
-        read_trail(&blob, |_, event| told.push((event.word, event.by, event.position, event.due)))
-            .expect("readable");
+        read_trail(&blob, |_, event| {
+            told.push((event.word, event.by, event.position, event.due))
+        })
+        .expect("readable");
         assert_eq!(
             told,
             [
-                (TrailWord::Moved, Some("header".into()), position, Some(UnixMs(5))),
-                (TrailWord::Cancelled, Some("write token 1".into()), None, None),
+                (
+                    TrailWord::Moved,
+                    Some("header".into()),
+                    position,
+                    Some(UnixMs(5))
+                ),
+                (
+                    TrailWord::Cancelled,
+                    Some("write token 1".into()),
+                    None,
+                    None
+                ),
             ]
         );
     }

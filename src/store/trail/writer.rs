@@ -93,7 +93,11 @@ impl Store {
                 () = shutdown.draining() => ends = true,
                 () = tick(WRITE_INTERVAL) => {}
             }
-            let limit = if ends { LAST_ROUND_TIMEOUT } else { ROUND_TIMEOUT };
+            let limit = if ends {
+                LAST_ROUND_TIMEOUT
+            } else {
+                ROUND_TIMEOUT
+            };
             tokio::select! {
                 () = shutdown.forced() => return,
                 () = self.write_round(&trails, &mut watches, limit) => {}
@@ -101,10 +105,17 @@ impl Store {
         }
     }
 
-    async fn write_round(&self, trails: &[Arc<RouteTrail>], watches: &mut [LossWatch], limit: Duration) {
+    async fn write_round(
+        &self,
+        trails: &[Arc<RouteTrail>],
+        watches: &mut [LossWatch],
+        limit: Duration,
+    ) {
         let deadline = Instant::now() + limit;
-        let routes: Vec<_> =
-            (0..).zip(trails).map(|(at, trail)| self.write_route(at, trail.clone(), deadline)).collect();
+        let routes: Vec<_> = (0..)
+            .zip(trails)
+            .map(|(at, trail)| self.write_route(at, trail.clone(), deadline))
+            .collect();
         let mut written = stream::iter(routes).buffer_unordered(ROUTES_AT_ONCE);
         while let Some((at, lost, why)) = written.next().await {
             let RouteTrail { route, metrics, .. } = &*trails[at];
@@ -115,7 +126,9 @@ impl Store {
                 Some(LossTurn::Begins) => {
                     warn!(%route, lost, %why, "events of the trail are lost; messages are not concerned");
                 }
-                Some(LossTurn::Ends) => info!(%route, "no event of the trail was lost for ten seconds"),
+                Some(LossTurn::Ends) => {
+                    info!(%route, "no event of the trail was lost for ten seconds")
+                }
                 None => {}
             }
         }
@@ -162,7 +175,11 @@ impl Store {
         Ok(())
     }
 
-    async fn append_to_trail(&self, trail: &RouteTrail, packs: &[Arc<TrailPack>]) -> Result<(), StoreError> {
+    async fn append_to_trail(
+        &self,
+        trail: &RouteTrail,
+        packs: &[Arc<TrailPack>],
+    ) -> Result<(), StoreError> {
         let mut blobs: Vec<(usize, Bytes)> = Vec::with_capacity(packs.len());
         for pack in packs {
             blobs.push((pack.count(), pack.encode()));
@@ -173,12 +190,16 @@ impl Store {
         let connected = self.0.browse.reach(Keys::slot(p)).await?;
         let limits = trail.limits;
         let mut call = scripts::TRAIL.prepare_invoke();
-        call.key(self.0.keys.trail(p, &trail.route)).arg(self.0.clock.now().0).arg(limits.keep_ms);
-        call.arg(limits.max_events).arg(limits.max_events.saturating_mul(EVENT_BYTES) + BASE_BYTES);
+        call.key(self.0.keys.trail(p, &trail.route))
+            .arg(self.0.clock.now().0)
+            .arg(limits.keep_ms);
+        call.arg(limits.max_events)
+            .arg(limits.max_events.saturating_mul(EVENT_BYTES) + BASE_BYTES);
         for (count, blob) in &blobs {
             call.arg(*count).arg(&blob[..]);
         }
-        let answer: redis::RedisResult<i64> = call.invoke_async(&mut connected.connection.clone()).await;
+        let answer: redis::RedisResult<i64> =
+            call.invoke_async(&mut connected.connection.clone()).await;
         let answer = answer.map_err(|error| self.0.browse.judge(&connected, &error));
         self.mend_trail(p, trail, answer).await.map(drop)
     }
@@ -196,7 +217,10 @@ impl Store {
             let key = Keys::trail_name(&trail.route);
             self.quarantine(p, &[(key, "list")], &mut report).await?;
             for key in report.quarantined {
-                error!(partition = p.0, key, "a key of a wrong type was quarantined; its content is lost");
+                error!(
+                    partition = p.0,
+                    key, "a key of a wrong type was quarantined; its content is lost"
+                );
             }
         }
         answer
@@ -210,12 +234,17 @@ mod tests {
     #[test]
     fn a_loss_is_told_when_it_begins_and_when_it_has_ended() {
         let mut watch = LossWatch::default();
-        assert_eq!((watch.note(0), watch.note(5), watch.note(7)), (None, Some(LossTurn::Begins), None));
+        assert_eq!(
+            (watch.note(0), watch.note(5), watch.note(7)),
+            (None, Some(LossTurn::Begins), None)
+        );
         for _ in 0..QUIET_ROUNDS {
             assert_eq!(watch.note(0), None);
         }
         assert_eq!((watch.note(1), watch.note(0)), (None, None), "it goes on");
-        let turns: Vec<_> = (0..2 * QUIET_ROUNDS).filter_map(|_| watch.note(0)).collect();
+        let turns: Vec<_> = (0..2 * QUIET_ROUNDS)
+            .filter_map(|_| watch.note(0))
+            .collect();
         assert_eq!(turns, [LossTurn::Ends]);
         assert_eq!(watch.note(1), Some(LossTurn::Begins));
     }

@@ -15,21 +15,32 @@ impl PartitionWriter {
     /// The number of operations that may go in one call.
     pub(super) async fn run_length(&self, ops: &[&WriteOp]) -> usize {
         let run = run_length(ops, MAX_CALL_NAMES);
-        if run > 1 && self.touches_many(&ops[..run]).await { run_length(ops, CALL_TOUCHED) } else { run }
+        if run > 1 && self.touches_many(&ops[..run]).await {
+            run_length(ops, CALL_TOUCHED)
+        } else {
+            run
+        }
     }
 
     /// Reports whether the names of these operations mean messages in more bundles than one call should change.
     /// Without an answer it says no: the call itself asks again.
     pub(super) async fn touches_many(&self, ops: &[&WriteOp]) -> bool {
         let names: usize = ops.iter().copied().map(named).sum();
-        names > CALL_TOUCHED && self.bundles_of(ops).await.is_ok_and(|touched| touched.len() > CALL_TOUCHED)
+        names > CALL_TOUCHED
+            && self
+                .bundles_of(ops)
+                .await
+                .is_ok_and(|touched| touched.len() > CALL_TOUCHED)
     }
 }
 
 /// Cuts a bundle into several, none of which changes too many others.
 pub(super) fn pieces(bundle: &Bundle) -> impl Iterator<Item = Bundle> {
     let entries = bundle.entries.chunks(CALL_TOUCHED);
-    entries.map(|entries| Bundle { target: bundle.target.clone(), entries: Arc::new(entries.to_vec()) })
+    entries.map(|entries| Bundle {
+        target: bundle.target.clone(),
+        entries: Arc::new(entries.to_vec()),
+    })
 }
 
 /// The number of operations that may go in one call: up to the first that goes alone, the limit on bytes, on
@@ -52,7 +63,11 @@ pub(super) fn run_length(ops: &[&WriteOp], most_names: usize) -> usize {
 /// The number of names in an operation.
 fn named(op: &WriteOp) -> usize {
     match op {
-        WriteOp::Store { bundle, .. } => bundle.entries.iter().filter(|e| e.flags.has(Flags::NAMED)).count(),
+        WriteOp::Store { bundle, .. } => bundle
+            .entries
+            .iter()
+            .filter(|e| e.flags.has(Flags::NAMED))
+            .count(),
         WriteOp::Cancel { .. } | WriteOp::Reschedule { .. } => 1,
         WriteOp::DeadLetter(_) => 0,
     }

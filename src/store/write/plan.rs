@@ -33,7 +33,11 @@ impl WritePlan {
         let mut bundles = 0usize;
         for op in ops {
             match op {
-                WriteOp::Store { route, on_duplicate, bundle } => {
+                WriteOp::Store {
+                    route,
+                    on_duplicate,
+                    bundle,
+                } => {
                     let first = bundle.first_due();
                     let id = fresh_id(writer, route, bundle, &mut sequences);
                     let blob = encode(bundle);
@@ -67,7 +71,10 @@ impl WritePlan {
         }
         let mut behind: Vec<ScriptArg> = Vec::with_capacity(meant.len() * 2);
         for id in meant {
-            behind.extend::<[ScriptArg; 2]>([id.as_str().into(), due_sets.place(id.due_set()).into()]);
+            behind.extend::<[ScriptArg; 2]>([
+                id.as_str().into(),
+                due_sets.place(id.due_set()).into(),
+            ]);
         }
         with.ordered = sequences.is_some();
         let mut all_keys = keys.fixed_of(p, with);
@@ -87,15 +94,38 @@ impl WritePlan {
         if let Some((lowest, highest)) = sequences {
             args.extend::<[ScriptArg; 2]>([lowest.into(), highest.into()]);
         }
-        let dead_args =
-            dead_ids.iter().zip(places).flat_map(|(id, place)| [id.as_str().into(), place.into()]);
-        let dead_args: Vec<ScriptArg> = dead_args.chain(queues.into_iter().map(ScriptArg::Text)).collect();
+        let dead_args = dead_ids
+            .iter()
+            .zip(places)
+            .flat_map(|(id, place)| [id.as_str().into(), place.into()]);
+        let dead_args: Vec<ScriptArg> = dead_args
+            .chain(queues.into_iter().map(ScriptArg::Text))
+            .collect();
         args.extend(due_sets.0.into_iter().map(ScriptArg::Text));
-        args.extend(fresh.into_iter().chain(behind).chain(dead_args).chain(script_ops.finish()));
-        let (script, op) =
-            if blobs.is_empty() { (&scripts::CANCEL, "cancel") } else { (&scripts::WRITE, "store") };
+        args.extend(
+            fresh
+                .into_iter()
+                .chain(behind)
+                .chain(dead_args)
+                .chain(script_ops.finish()),
+        );
+        let (script, op) = if blobs.is_empty() {
+            (&scripts::CANCEL, "cancel")
+        } else {
+            (&scripts::WRITE, "store")
+        };
         let script = script.of(with);
-        Self { call: ScriptCall { script, op, keys: all_keys, args, blobs }, dues, dead_ids }
+        Self {
+            call: ScriptCall {
+                script,
+                op,
+                keys: all_keys,
+                args,
+                blobs,
+            },
+            dues,
+            dead_ids,
+        }
     }
 }
 
@@ -106,10 +136,14 @@ struct DueSetPlaces(Vec<String>);
 impl DueSetPlaces {
     /// The place of a due set among those of the call, from 1.
     fn place(&mut self, due_set: &str) -> usize {
-        let at = self.0.iter().position(|known| known == due_set).unwrap_or_else(|| {
-            self.0.push(due_set.to_owned());
-            self.0.len() - 1
-        });
+        let at = self
+            .0
+            .iter()
+            .position(|known| known == due_set)
+            .unwrap_or_else(|| {
+                self.0.push(due_set.to_owned());
+                self.0.len() - 1
+            });
         at + 1
     }
 }
@@ -122,7 +156,9 @@ fn fresh_id(
     sequences: &mut Option<(u64, u64)>,
 ) -> BundleId {
     let count = bundle.entries.len();
-    let id = writer.order.id(&writer.ids, route, bundle.first_due(), count, None);
+    let id = writer
+        .order
+        .id(&writer.ids, route, bundle.first_due(), count, None);
     if writer.order.has(route.as_str()) {
         let (lowest, _) = sequences.unwrap_or((id.sequence(), 0));
         *sequences = Some((lowest, id.sequence() + count as u64 - 1));
@@ -164,7 +200,8 @@ impl ScriptOps {
     fn push<const N: usize>(&mut self, op: [ScriptArg; N]) {
         if self.nameless > 0 {
             let nameless = std::mem::take(&mut self.nameless);
-            self.args.extend::<[ScriptArg; 2]>(["B".into(), nameless.into()]);
+            self.args
+                .extend::<[ScriptArg; 2]>(["B".into(), nameless.into()]);
         }
         self.args.extend(op);
     }
@@ -175,7 +212,13 @@ impl ScriptOps {
     }
 }
 
-fn store_ops(ops: &mut ScriptOps, bundle: usize, route: &RouteName, policy: &str, entries: &[Entry]) {
+fn store_ops(
+    ops: &mut ScriptOps,
+    bundle: usize,
+    route: &RouteName,
+    policy: &str,
+    entries: &[Entry],
+) {
     let named = entries.iter().any(|e| e.flags.has(Flags::NAMED));
     if !named {
         ops.nameless += 1;
@@ -187,6 +230,12 @@ fn store_ops(ops: &mut ScriptOps, bundle: usize, route: &RouteName, policy: &str
             continue;
         };
         let name = name_key(route, id);
-        ops.push(["N".into(), bundle.into(), index.into(), name.into(), policy.into()]);
+        ops.push([
+            "N".into(),
+            bundle.into(),
+            index.into(),
+            name.into(),
+            policy.into(),
+        ]);
     }
 }

@@ -13,7 +13,9 @@ use crate::store::call::numbered::{CallTurn, ScriptArg, ScriptCall};
 use crate::store::call::reply::{shape, text};
 use crate::store::call::scripts::{self, ScriptVariant};
 use crate::store::query::find::{MessagePlace, PlaceReading, read_until_stable};
-use crate::store::{Bundle, IntendedMessage, StoreError, StoredState, WriteOp, WriteResult, decode, encode};
+use crate::store::{
+    Bundle, IntendedMessage, StoreError, StoredState, WriteOp, WriteResult, decode, encode,
+};
 
 impl PartitionWriter {
     pub(super) async fn reschedule(
@@ -41,12 +43,17 @@ impl PartitionWriter {
                 None => (None, PendingMessage::No(None)),
             };
             let is_other = |bundle: &Bundle| {
-                of.zip(place.as_ref()).is_some_and(|(of, place)| !is_meant(place, bundle, of))
+                of.zip(place.as_ref())
+                    .is_some_and(|(of, place)| !is_meant(place, bundle, of))
             };
             let (script, mode, mut entry) = match (pending, fallback) {
-                (PendingMessage::Yes(other), _) if is_other(&other) => return Ok(WriteResult::Unknown),
+                (PendingMessage::Yes(other), _) if is_other(&other) => {
+                    return Ok(WriteResult::Unknown);
+                }
                 (PendingMessage::Yes(moved), _) => (&scripts::MOVE, "m", moved),
-                (PendingMessage::No(_), Some(fallback)) => (&scripts::RESCHEDULE, "n", fallback.clone()),
+                (PendingMessage::No(_), Some(fallback)) => {
+                    (&scripts::RESCHEDULE, "n", fallback.clone())
+                }
                 (PendingMessage::No(None), None) => return Ok(WriteResult::Unknown),
                 (PendingMessage::No(Some(_)), None) => return Ok(WriteResult::TooLate),
                 (PendingMessage::Unreadable(why), _) => {
@@ -76,7 +83,13 @@ impl PartitionWriter {
                 said.into(),
             ];
             let script = script.of(with);
-            let call = ScriptCall { script, op: "reschedule", keys, args, blobs: Vec::new() };
+            let call = ScriptCall {
+                script,
+                op: "reschedule",
+                keys,
+                args,
+                blobs: Vec::new(),
+            };
             let answer = text(&turn.run(self.partition, call).await?)?;
             let result = match answer.as_str() {
                 "CHANGED" => continue,
@@ -107,10 +120,14 @@ impl PartitionWriter {
         let name = name_key(route, id);
         for _ in 0..NAME_READS {
             let found = read_until_stable(self.calls.link(), &self.keys, p, &name).await?;
-            let Some((place, reading)) = found else { return Ok(WriteResult::Unknown) };
+            let Some((place, reading)) = found else {
+                return Ok(WriteResult::Unknown);
+            };
             match pending(&place, &reading) {
                 PendingMessage::Yes(bundle) if is_meant(&place, &bundle, of) => {}
-                PendingMessage::Yes(_) | PendingMessage::No(None) => return Ok(WriteResult::Unknown),
+                PendingMessage::Yes(_) | PendingMessage::No(None) => {
+                    return Ok(WriteResult::Unknown);
+                }
                 PendingMessage::No(Some(_)) => return Ok(WriteResult::InFlight),
                 PendingMessage::Unreadable(why) => {
                     error!(%route, %id, error = why, "a message cannot be cancelled: its bundle cannot be read");
@@ -120,7 +137,10 @@ impl PartitionWriter {
             let plan = WritePlan::new(self, ops, &[place.bundle]);
             let letters = text(&turn.run(p, plan.call).await?)?;
             if letters != "CHANGED" {
-                return split(ops, &letters)?.concat().pop().ok_or_else(|| shape("the answer to a cancel"));
+                return split(ops, &letters)?
+                    .concat()
+                    .pop()
+                    .ok_or_else(|| shape("the answer to a cancel"));
             }
         }
         Err(never_settles())
@@ -130,9 +150,10 @@ impl PartitionWriter {
 /// Reports whether the bundle of one from this place is the intended message.
 fn is_meant(place: &MessagePlace, bundle: &Bundle, of: &IntendedMessage) -> bool {
     match of {
-        IntendedMessage::ReadAt(position) => {
-            bundle.entries.first().is_some_and(|e| e.position == Some(*position))
-        }
+        IntendedMessage::ReadAt(position) => bundle
+            .entries
+            .first()
+            .is_some_and(|e| e.position == Some(*position)),
         IntendedMessage::Seen(version) => place.version() == *version,
     }
 }
@@ -164,7 +185,9 @@ fn pending(place: &MessagePlace, reading: &PlaceReading) -> PendingMessage {
             target: bundle.target.clone(),
             entries: Arc::new(vec![entry.clone()]),
         }),
-        None => PendingMessage::Unreadable("its name points behind the end of its bundle".to_owned()),
+        None => {
+            PendingMessage::Unreadable("its name points behind the end of its bundle".to_owned())
+        }
     }
 }
 

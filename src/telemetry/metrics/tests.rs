@@ -52,8 +52,16 @@ const CONTRACT: &[(&str, &str, &str)] = &[
     ("kafka_queued_messages", "gauge", "connection,client"),
     ("kafka_queued_bytes", "gauge", "connection,client"),
     ("kafka_unsent_requests", "gauge", "connection,client,broker"),
-    ("kafka_unanswered_requests", "gauge", "connection,client,broker"),
-    ("kafka_round_trip_seconds", "gauge", "connection,client,broker,quantile"),
+    (
+        "kafka_unanswered_requests",
+        "gauge",
+        "connection,client,broker",
+    ),
+    (
+        "kafka_round_trip_seconds",
+        "gauge",
+        "connection,client,broker,quantile",
+    ),
     ("store_memory_bytes", "gauge", ""),
     ("store_memory_limit_bytes", "gauge", ""),
 ];
@@ -81,9 +89,18 @@ fn exposition() -> String {
     metrics.store_damage("mended", 1);
     metrics.part_up("redis".to_owned(), true);
     metrics.admin_refused("unauthorized");
-    let round_trip = Some(RoundTrip { median: 0.001, p99: 0.002 });
-    let broker = KafkaBrokerReport { round_trip, ..KafkaBrokerReport::default() };
-    let report = KafkaClientReport { brokers: [(1, broker)].into(), ..KafkaClientReport::default() };
+    let round_trip = Some(RoundTrip {
+        median: 0.001,
+        p99: 0.002,
+    });
+    let broker = KafkaBrokerReport {
+        round_trip,
+        ..KafkaBrokerReport::default()
+    };
+    let report = KafkaClientReport {
+        brokers: [(1, broker)].into(),
+        ..KafkaClientReport::default()
+    };
     metrics.kafka_clients.show("main", "producer", report);
     let mut text = String::new();
     encode(&mut text, &registry).expect("into a string");
@@ -102,7 +119,9 @@ fn described(exposition: &str) -> Vec<Described> {
             let (family, kind) = rest.split_once(' ').expect("a type");
             let sample = lines.peek().filter(|l| l.starts_with(family));
             let sample = sample.unwrap_or_else(|| panic!("no sample of {family}"));
-            let labels = sample.split_once('{').map_or("", |(_, l)| l.split_once('}').expect("closed").0);
+            let labels = sample
+                .split_once('{')
+                .map_or("", |(_, l)| l.split_once('}').expect("closed").0);
             let labels: Vec<_> = labels
                 .split(',')
                 .filter_map(|l| l.split_once('=').map(|(name, _)| name))
@@ -122,10 +141,14 @@ fn described(exposition: &str) -> Vec<Described> {
 
 #[test]
 fn the_registry_holds_exactly_the_contract() {
-    let mut found: Vec<_> =
-        described(&exposition()).into_iter().map(|d| format!("{} {} {}", d.name, d.kind, d.labels)).collect();
-    let mut wanted: Vec<_> =
-        CONTRACT.iter().map(|(name, kind, labels)| format!("postdate_{name} {kind} {labels}")).collect();
+    let mut found: Vec<_> = described(&exposition())
+        .into_iter()
+        .map(|d| format!("{} {} {}", d.name, d.kind, d.labels))
+        .collect();
+    let mut wanted: Vec<_> = CONTRACT
+        .iter()
+        .map(|(name, kind, labels)| format!("postdate_{name} {kind} {labels}"))
+        .collect();
     found.sort();
     wanted.sort();
     assert_eq!(found, wanted);
@@ -135,7 +158,9 @@ fn the_registry_holds_exactly_the_contract() {
 fn labels_come_in_the_contracts_order_and_a_pause_is_remembered_until_it_ends() {
     let text = exposition();
     assert!(
-        text.contains(r#"postdate_invalid_total{route="orders",reason="bad_delay",policy="drop"} 1"#),
+        text.contains(
+            r#"postdate_invalid_total{route="orders",reason="bad_delay",policy="drop"} 1"#
+        ),
         "{text}"
     );
     let mut registry = Registry::default();
@@ -151,8 +176,13 @@ fn labels_come_in_the_contracts_order_and_a_pause_is_remembered_until_it_ends() 
 
 /// Description of the metric with this name in the exposition.
 fn words_of(name: &str) -> &'static MetricDescription {
-    let plain = name.trim_start_matches("postdate_").trim_end_matches("_total");
-    words::ALL.iter().find(|words| words.name == plain).unwrap_or_else(|| panic!("{name} is not described"))
+    let plain = name
+        .trim_start_matches("postdate_")
+        .trim_end_matches("_total");
+    words::ALL
+        .iter()
+        .find(|words| words.name == plain)
+        .unwrap_or_else(|| panic!("{name} is not described"))
 }
 
 #[test]
@@ -161,11 +191,25 @@ fn each_description_belongs_to_one_metric_and_says_what_to_do() {
     assert_eq!(found.len(), words::ALL.len());
     for metric in found {
         let words = words_of(&metric.name);
-        assert_eq!(metric.help, format!("{}.", words.meaning), "{}", metric.name);
-        assert!(words.action.ends_with('.') && !words.runbook.is_empty(), "{}", metric.name);
+        assert_eq!(
+            metric.help,
+            format!("{}.", words.meaning),
+            "{}",
+            metric.name
+        );
+        assert!(
+            words.action.ends_with('.') && !words.runbook.is_empty(),
+            "{}",
+            metric.name
+        );
         let seconds = metric.name.ends_with("_seconds") || metric.kind == "histogram";
         assert_eq!(seconds, words.unit == "seconds", "{}", metric.name);
-        assert_eq!(metric.name.ends_with("_bytes"), words.unit == "bytes", "{}", metric.name);
+        assert_eq!(
+            metric.name.ends_with("_bytes"),
+            words.unit == "bytes",
+            "{}",
+            metric.name
+        );
     }
 }
 
@@ -200,23 +244,53 @@ Figures of one replica, read when they are asked for. The first are named as in 
 #[test]
 fn the_reference_is_fresh() {
     let mut page = String::from(PREFACE);
-    for Described { name, kind, labels, help } in described(&exposition()) {
-        let labels: Vec<_> = labels.split(',').filter(|l| !l.is_empty()).map(|l| format!("`{l}`")).collect();
+    for Described {
+        name,
+        kind,
+        labels,
+        help,
+    } in described(&exposition())
+    {
+        let labels: Vec<_> = labels
+            .split(',')
+            .filter(|l| !l.is_empty())
+            .map(|l| format!("`{l}`"))
+            .collect();
         let labels = labels.join(", ");
         let words = words_of(&name);
-        let kind = if words.unit.is_empty() { kind } else { format!("{kind}, {}", words.unit) };
+        let kind = if words.unit.is_empty() {
+            kind
+        } else {
+            format!("{kind}, {}", words.unit)
+        };
         let action = format!("{} [→](runbooks.md#{})", words.action, words.runbook);
-        writeln!(page, "| `{name}` | {kind} | {labels} | {help} | {action} |").expect("into a string");
+        writeln!(page, "| `{name}` | {kind} | {labels} | {help} | {action} |")
+            .expect("into a string");
     }
     page.push_str(PROCESS_PREFACE);
-    for Figure { name, grows, help, action, .. } in FIGURES {
-        let (suffix, kind) = if *grows { ("_total", "counter") } else { ("", "gauge") };
-        writeln!(page, "| `{name}{suffix}` | {kind} | {help}. | {action} |").expect("into a string");
+    for Figure {
+        name,
+        grows,
+        help,
+        action,
+        ..
+    } in FIGURES
+    {
+        let (suffix, kind) = if *grows {
+            ("_total", "counter")
+        } else {
+            ("", "gauge")
+        };
+        writeln!(page, "| `{name}{suffix}` | {kind} | {help}. | {action} |")
+            .expect("into a string");
     }
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/metrics.md");
     if std::env::var_os("UPDATE_DOCS").is_some() {
         std::fs::write(&path, &page).expect("written");
     }
     let written = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(written == page, "docs/metrics.md is stale: UPDATE_DOCS=1 cargo test --lib fresh");
+    assert!(
+        written == page,
+        "docs/metrics.md is stale: UPDATE_DOCS=1 cargo test --lib fresh"
+    );
 }

@@ -31,7 +31,10 @@ pub struct SpanContext {
 impl SpanContext {
     /// The context of a new span in a trace.
     pub(super) fn new_in(trace: u128) -> Self {
-        Self { trace, span: fastrand::u64(1..) }
+        Self {
+            trace,
+            span: fastrand::u64(1..),
+        }
     }
 
     /// The id of the trace that begins when a message with this context is delivered. Each delivery of the message,
@@ -61,23 +64,32 @@ impl SpanContext {
         let flags = hex::<2>(fields.next()?)?;
         let is_valid = version != 0xff && trace != 0 && span != 0 && fields.next().is_none();
         let is_sampled = flags as u8 & SAMPLED_FLAG != 0;
-        (is_valid && is_sampled).then_some(Self { trace, span: span as u64 })
+        (is_valid && is_sampled).then_some(Self {
+            trace,
+            span: span as u64,
+        })
     }
 
     /// The context that a message carries, if its trace is recorded.
     pub(super) fn of(message: &Message) -> Option<Self> {
-        message.headers.iter().find(|header| header.name.as_str() == TRACEPARENT).and_then(|header| {
-            match &header.value {
+        message
+            .headers
+            .iter()
+            .find(|header| header.name.as_str() == TRACEPARENT)
+            .and_then(|header| match &header.value {
                 HeaderValue::Bytes(bytes) | HeaderValue::LongString(bytes) => Self::sampled(bytes),
                 _ => None,
-            }
-        })
+            })
     }
 
     /// Puts the context into a message, in place of the one that it has.
     pub(super) fn replace_in(self, message: &mut Message) {
         let text = Bytes::from(self.to_string());
-        for header in message.headers.iter_mut().filter(|header| header.name.as_str() == TRACEPARENT) {
+        for header in message
+            .headers
+            .iter_mut()
+            .filter(|header| header.name.as_str() == TRACEPARENT)
+        {
             header.value = match header.value {
                 HeaderValue::Bytes(_) => HeaderValue::Bytes(text.clone()),
                 _ => HeaderValue::LongString(text.clone()),
@@ -99,7 +111,10 @@ impl fmt::Display for SpanContext {
 
 /// Parses a number of `N` lower-case hexadecimal digits.
 fn hex<const N: usize>(text: &str) -> Option<u128> {
-    let fits = text.len() == N && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+    let fits = text.len() == N
+        && text
+            .bytes()
+            .all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
     fits.then(|| u128::from_str_radix(text, 16).ok())?
 }
 
@@ -109,16 +124,32 @@ pub(super) fn note_admission(message: &mut Message, at: UnixMs) {
     let own = format!("{OWN_STATE}={at}");
     let is_state = |header: &&mut Header| header.name.as_str() == TRACESTATE;
     let Some(header) = message.headers.iter_mut().find(is_state) else {
-        let value = match message.headers.iter().find(|header| header.name.as_str() == TRACEPARENT) {
-            Some(Header { value: HeaderValue::Bytes(_), .. }) => HeaderValue::Bytes(own.into()),
+        let value = match message
+            .headers
+            .iter()
+            .find(|header| header.name.as_str() == TRACEPARENT)
+        {
+            Some(Header {
+                value: HeaderValue::Bytes(_),
+                ..
+            }) => HeaderValue::Bytes(own.into()),
             _ => HeaderValue::LongString(own.into()),
         };
-        message.headers.push(Header::new(Text::from_static(TRACESTATE), value));
+        message
+            .headers
+            .push(Header::new(Text::from_static(TRACESTATE), value));
         return;
     };
-    let (HeaderValue::Bytes(state) | HeaderValue::LongString(state)) = &mut header.value else { return };
-    let Ok(text) = std::str::from_utf8(state) else { return };
-    let others = text.split(',').map(str::trim).filter(|entry| !entry.is_empty() && !is_own(entry));
+    let (HeaderValue::Bytes(state) | HeaderValue::LongString(state)) = &mut header.value else {
+        return;
+    };
+    let Ok(text) = std::str::from_utf8(state) else {
+        return;
+    };
+    let others = text
+        .split(',')
+        .map(str::trim)
+        .filter(|entry| !entry.is_empty() && !is_own(entry));
     let all = others.fold(own, |all, entry| all + "," + entry);
     if all.len() <= MAX_STATE_BYTES {
         *state = all.into();
@@ -127,15 +158,22 @@ pub(super) fn note_admission(message: &mut Message, at: UnixMs) {
 
 /// The moment at which a message was admitted, as its `tracestate` says.
 pub(super) fn admission(message: &Message) -> Option<UnixMs> {
-    let header = message.headers.iter().find(|header| header.name.as_str() == TRACESTATE)?;
-    let (HeaderValue::Bytes(state) | HeaderValue::LongString(state)) = &header.value else { return None };
+    let header = message
+        .headers
+        .iter()
+        .find(|header| header.name.as_str() == TRACESTATE)?;
+    let (HeaderValue::Bytes(state) | HeaderValue::LongString(state)) = &header.value else {
+        return None;
+    };
     let text = std::str::from_utf8(state).ok()?;
     let own = text.split(',').map(str::trim).find(|entry| is_own(entry))?;
     own.split_once('=')?.1.parse().ok().map(UnixMs)
 }
 
 fn is_own(entry: &str) -> bool {
-    entry.split_once('=').is_some_and(|(name, _)| name == OWN_STATE)
+    entry
+        .split_once('=')
+        .is_some_and(|(name, _)| name == OWN_STATE)
 }
 
 #[cfg(test)]
@@ -152,7 +190,10 @@ mod tests {
                 HeaderValue::LongString(Bytes::from_static(value.as_bytes())),
             )
         });
-        Message { headers: headers.collect(), ..entry(UnixMs(0), b"").message }
+        Message {
+            headers: headers.collect(),
+            ..entry(UnixMs(0), b"").message
+        }
     }
 
     #[test]
@@ -161,13 +202,23 @@ mod tests {
         let context = read(SAMPLED).expect("sampled");
         assert_eq!(
             (context.trace, context.span),
-            (0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c, 0xb7ad_6b71_6920_3331)
+            (
+                0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c,
+                0xb7ad_6b71_6920_3331
+            )
         );
         assert_eq!(context.to_string(), SAMPLED);
         let flagged = |flags: &str| format!("{}{flags}", &SAMPLED[..53]);
         assert_eq!(read(&flagged("03")), Some(context), "other flags");
-        assert_eq!(read(&SAMPLED.replacen("00", "cc", 1)), Some(context), "a later version");
-        assert_eq!(read(&(SAMPLED.replacen("00", "cc", 1) + "-what comes later")), Some(context));
+        assert_eq!(
+            read(&SAMPLED.replacen("00", "cc", 1)),
+            Some(context),
+            "a later version"
+        );
+        assert_eq!(
+            read(&(SAMPLED.replacen("00", "cc", 1) + "-what comes later")),
+            Some(context)
+        );
         for none in [
             flagged("00"),
             flagged("02"),
@@ -189,9 +240,18 @@ mod tests {
     #[test]
     fn every_delivery_of_a_message_has_the_same_trace_and_no_other_has() {
         let context = SpanContext { trace: 1, span: 2 };
-        assert_eq!(context.delivery_trace(), SpanContext { trace: 1, span: 2 }.delivery_trace());
-        assert_ne!(context.delivery_trace(), SpanContext { trace: 1, span: 3 }.delivery_trace());
-        assert_ne!(context.delivery_trace(), SpanContext { trace: 2, span: 2 }.delivery_trace());
+        assert_eq!(
+            context.delivery_trace(),
+            SpanContext { trace: 1, span: 2 }.delivery_trace()
+        );
+        assert_ne!(
+            context.delivery_trace(),
+            SpanContext { trace: 1, span: 3 }.delivery_trace()
+        );
+        assert_ne!(
+            context.delivery_trace(),
+            SpanContext { trace: 2, span: 2 }.delivery_trace()
+        );
     }
 
     #[test]
@@ -202,11 +262,16 @@ mod tests {
             (Some("a=1, postdate=5 ,,b=2"), "postdate=7,a=1,b=2"),
         ] {
             let mut message = message(&[(TRACEPARENT, SAMPLED)]);
-            let header =
-                |state: &str| Header::new(TRACESTATE.to_owned(), HeaderValue::Bytes(state.to_owned().into()));
+            let header = |state: &str| {
+                Header::new(
+                    TRACESTATE.to_owned(),
+                    HeaderValue::Bytes(state.to_owned().into()),
+                )
+            };
             message.headers.extend(state.map(header));
             note_admission(&mut message, UnixMs(7));
-            let (HeaderValue::Bytes(state) | HeaderValue::LongString(state)) = &message.headers[1].value
+            let (HeaderValue::Bytes(state) | HeaderValue::LongString(state)) =
+                &message.headers[1].value
             else {
                 panic!("text");
             };
@@ -225,11 +290,20 @@ mod tests {
     #[test]
     fn a_context_takes_the_place_of_the_old_one_and_keeps_its_type() {
         let mut message = message(&[("a", "1"), (TRACEPARENT, SAMPLED), ("b", "2")]);
-        message.headers.push(Header::new(TRACEPARENT.to_owned(), HeaderValue::Bytes("twice".into())));
+        message.headers.push(Header::new(
+            TRACEPARENT.to_owned(),
+            HeaderValue::Bytes("twice".into()),
+        ));
         SpanContext { trace: 1, span: 2 }.replace_in(&mut message);
         let text = "00-00000000000000000000000000000001-0000000000000002-01";
-        assert_eq!(message.headers[1].value, HeaderValue::LongString(text.into()));
+        assert_eq!(
+            message.headers[1].value,
+            HeaderValue::LongString(text.into())
+        );
         assert_eq!(message.headers[3].value, HeaderValue::Bytes(text.into()));
-        assert_eq!(SpanContext::of(&message), Some(SpanContext { trace: 1, span: 2 }));
+        assert_eq!(
+            SpanContext::of(&message),
+            Some(SpanContext { trace: 1, span: 2 })
+        );
     }
 }

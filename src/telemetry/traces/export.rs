@@ -66,14 +66,19 @@ pub(super) struct SpanTransport {
 
 impl fmt::Debug for SpanTransport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SpanTransport").field("endpoint", &self.endpoint).finish_non_exhaustive()
+        f.debug_struct("SpanTransport")
+            .field("endpoint", &self.endpoint)
+            .finish_non_exhaustive()
     }
 }
 
 impl SpanTransport {
     /// The way to a collector by HTTP.
     pub(super) fn http(endpoint: String, client: CollectorClient) -> Self {
-        Self { endpoint, post: Arc::new(move |body| client.post(body)) }
+        Self {
+            endpoint,
+            post: Arc::new(move |body| client.post(body)),
+        }
     }
 }
 
@@ -124,11 +129,17 @@ impl SpanExporter {
         let now = Instant::now();
         // A try in the middle leaves the other half to its answer.
         self.last_try = Some(now + self.flush_limit / 2);
-        if tokio::time::timeout_at(now + self.flush_limit, self.flush(&mut batch)).await.is_err() {
+        if tokio::time::timeout_at(now + self.flush_limit, self.flush(&mut batch))
+            .await
+            .is_err()
+        {
             let pending = self.pending.map_or(0, |pending| pending.spans);
             let lost = pending + batch.spans.len() as u64 + self.spans.len();
             self.losses.add(SpanLoss::Shutdown, lost);
-            warn!(lost, "the collector of traces did not take the last spans in time");
+            warn!(
+                lost,
+                "the collector of traces did not take the last spans in time"
+            );
         }
     }
 
@@ -172,7 +183,13 @@ impl SpanExporter {
         let SpanBatch { spans, bytes } = std::mem::take(batch);
         let count = spans.len() as u64;
         let body = otlp::encode(&self.replica, spans).into();
-        self.pending = Some(PendingRequest { body, spans: count, bytes, until: None, attempt: None });
+        self.pending = Some(PendingRequest {
+            body,
+            spans: count,
+            bytes,
+            until: None,
+            attempt: None,
+        });
         self.finish_pending().await;
     }
 
@@ -181,22 +198,32 @@ impl SpanExporter {
     async fn finish_pending(&mut self) {
         while let Some(pending) = &mut self.pending {
             if pending.attempt.is_none() {
-                let at = self.last_try.map_or(self.next_try, |last| last.min(self.next_try));
+                let at = self
+                    .last_try
+                    .map_or(self.next_try, |last| last.min(self.next_try));
                 tokio::time::sleep_until(at).await;
             }
-            let until = *pending.until.get_or_insert_with(|| Instant::now() + RETRY_LIMIT);
+            let until = *pending
+                .until
+                .get_or_insert_with(|| Instant::now() + RETRY_LIMIT);
             let until = self.last_try.map_or(until, |last| last.min(until));
             let attempt = pending.attempt.get_or_insert_with(|| {
                 let post = self.transport.post.clone();
                 let body = pending.body.clone();
                 tokio::task::spawn_blocking(move || post(&body))
             });
-            let posted = attempt.await.unwrap_or_else(|error| Err(PostFailure::Refused(error.to_string())));
+            let posted = attempt
+                .await
+                .unwrap_or_else(|error| Err(PostFailure::Refused(error.to_string())));
             pending.attempt = None;
             match posted {
                 Ok(taken) => self.taken(&taken),
                 Err(PostFailure::Refused(error)) => self.give_up(SpanLoss::Refused, &error),
-                Err(PostFailure::Passing { cause, error, retry_after }) => {
+                Err(PostFailure::Passing {
+                    cause,
+                    error,
+                    retry_after,
+                }) => {
                     self.failed(&error, retry_after, until);
                     if Instant::now() >= until {
                         self.give_up(cause, &error);
@@ -208,7 +235,9 @@ impl SpanExporter {
 
     /// Notes that the collector took the pending request, but for the spans that it rejected.
     fn taken(&mut self, taken: &TakenRequest) {
-        let Some(request) = self.pending.take() else { return };
+        let Some(request) = self.pending.take() else {
+            return;
+        };
         self.spans.release(request.bytes);
         if self.failures > 0 || self.is_losing {
             info!("the collector of traces takes spans again");
@@ -220,14 +249,20 @@ impl SpanExporter {
         let rejected = (*rejected).min(request.spans);
         self.losses.add(SpanLoss::Rejected, rejected);
         if rejected > 0 && !self.is_rejecting {
-            warn!(rejected, answer = message, "the collector of traces rejected some spans; they are lost");
+            warn!(
+                rejected,
+                answer = message,
+                "the collector of traces rejected some spans; they are lost"
+            );
         }
         self.is_rejecting = rejected > 0;
     }
 
     /// Counts the spans of the pending request as lost. The first time in a row is logged.
     fn give_up(&mut self, cause: SpanLoss, error: &str) {
-        let Some(request) = self.pending.take() else { return };
+        let Some(request) = self.pending.take() else {
+            return;
+        };
         self.spans.release(request.bytes);
         self.losses.add(cause, request.spans);
         if !self.is_losing {
@@ -242,7 +277,10 @@ impl SpanExporter {
     fn failed(&mut self, error: &str, retry_after: Option<Duration>, until: Instant) {
         if self.failures == 0 {
             let endpoint = &self.transport.endpoint;
-            warn!(endpoint, error, "spans cannot be exported; what is not taken soon is lost");
+            warn!(
+                endpoint,
+                error, "spans cannot be exported; what is not taken soon is lost"
+            );
         }
         self.failures = self.failures.saturating_add(1);
         let now = Instant::now();

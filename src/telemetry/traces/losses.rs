@@ -22,8 +22,14 @@ pub enum SpanLoss {
 }
 
 impl SpanLoss {
-    const ALL: [Self; 6] =
-        [Self::QueueFull, Self::Away, Self::Busy, Self::Refused, Self::Rejected, Self::Shutdown];
+    const ALL: [Self; 6] = [
+        Self::QueueFull,
+        Self::Away,
+        Self::Busy,
+        Self::Refused,
+        Self::Rejected,
+        Self::Shutdown,
+    ];
 
     /// The value of the label `cause`.
     pub fn as_str(self) -> &'static str {
@@ -61,7 +67,11 @@ impl Default for SpanLosses {
 impl SpanLosses {
     /// Counts spans that are lost.
     pub fn add(&self, cause: SpanLoss, spans: u64) {
-        self.0.get_or_create(&LossLabel { cause: cause.as_str() }).inc_by(spans);
+        self.0
+            .get_or_create(&LossLabel {
+                cause: cause.as_str(),
+            })
+            .inc_by(spans);
     }
 
     /// The counter of each cause, for the registry.
@@ -71,11 +81,18 @@ impl SpanLosses {
 
     #[cfg(test)]
     pub(super) fn total(&self) -> u64 {
-        SpanLoss::ALL.into_iter().map(|cause| self.count(cause)).sum()
+        SpanLoss::ALL
+            .into_iter()
+            .map(|cause| self.count(cause))
+            .sum()
     }
 
     #[cfg(test)]
     pub(super) fn count(&self, cause: SpanLoss) -> u64 {
-        self.0.get_or_create(&LossLabel { cause: cause.as_str() }).get()
+        self.0
+            .get_or_create(&LossLabel {
+                cause: cause.as_str(),
+            })
+            .get()
     }
 }

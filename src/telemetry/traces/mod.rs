@@ -107,8 +107,13 @@ impl Tracer {
         let endpoint = collector.endpoint.clone();
         let transport = SpanTransport::http(endpoint, CollectorClient::new(collector, clock)?);
         let (spans, queued) = span_queue(losses.clone());
-        let exporter =
-            SpanExporter::new(transport, replica.to_owned(), queued, losses.clone(), shutdown_timeout);
+        let exporter = SpanExporter::new(
+            transport,
+            replica.to_owned(),
+            queued,
+            losses.clone(),
+            shutdown_timeout,
+        );
         Ok((Self(Some(Arc::new(TraceQueue { spans, clock }))), exporter))
     }
 
@@ -147,7 +152,13 @@ impl Tracer {
             let context = SpanContext::new_in(admission.delivery_trace());
             let traceparent = Text::from(context.to_string());
             let admitted_at = context::admission(&entry.message);
-            Some(DeliverySpan { index, admission, context, admitted_at, traceparent })
+            Some(DeliverySpan {
+                index,
+                admission,
+                context,
+                admitted_at,
+                traceparent,
+            })
         };
         (0..).zip(entries).filter_map(begin).collect()
     }
@@ -172,11 +183,18 @@ impl Tracer {
             ("postdate.lateness_ms", SpanValue::Number(late_ms)),
             ("postdate.attempt", SpanValue::Number(facts.attempt.into())),
         ];
-        if let Target::Rabbitmq { routing_key: RoutingKey::Fixed(key), .. } = facts.target {
+        if let Target::Rabbitmq {
+            routing_key: RoutingKey::Fixed(key),
+            ..
+        } = facts.target
+        {
             attributes.push(text("messaging.rabbitmq.destination.routing_key", key));
         }
         if let Some(admitted_at) = span.admitted_at {
-            attributes.push(("postdate.delay_ms", SpanValue::Number(facts.due.since(admitted_at))));
+            attributes.push((
+                "postdate.delay_ms",
+                SpanValue::Number(facts.due.since(admitted_at)),
+            ));
         }
         let mut error = None;
         if let Some((reason, sentence)) = &facts.failure {
@@ -200,7 +218,14 @@ impl Tracer {
 impl AdmissionSpan {
     /// Ends the span: its message is safe, or `error` says why not.
     pub fn end(self, error: Option<&str>) {
-        let Self { queue, route, context, parent, due, begun_us } = self;
+        let Self {
+            queue,
+            route,
+            context,
+            parent,
+            due,
+            begun_us,
+        } = self;
         let (system, source) = match &route.from {
             Endpoint::Kafka { topic, .. } => ("kafka", topic),
             Endpoint::Rabbitmq { queue, .. } => ("rabbitmq", queue),
@@ -212,8 +237,14 @@ impl AdmissionSpan {
             text("messaging.destination.name", source),
             text("postdate.route", route.name.as_str()),
             ("postdate.due_unix_ms", SpanValue::Number(due.0)),
-            ("postdate.delay_ms", SpanValue::Number(due.since(unix_ms(begun_us)))),
-            text("postdate.delivery.trace_id", &trace_text(context.delivery_trace())),
+            (
+                "postdate.delay_ms",
+                SpanValue::Number(due.since(unix_ms(begun_us))),
+            ),
+            text(
+                "postdate.delivery.trace_id",
+                &trace_text(context.delivery_trace()),
+            ),
         ];
         if let Endpoint::Kafka { group, .. } = &route.from {
             attributes.push(text("messaging.consumer.group.name", group));
@@ -255,13 +286,15 @@ impl DeliverySpan {
 fn destination_of(target: &Target) -> String {
     match target {
         Target::Kafka { topic, .. } => topic.clone(),
-        Target::Rabbitmq { exchange, routing_key: RoutingKey::Fixed(key), .. } => {
-            match (exchange.as_str(), key.as_str()) {
-                ("", "") => DEFAULT_EXCHANGE.to_owned(),
-                ("", only) | (only, "") => only.to_owned(),
-                (exchange, key) => format!("{exchange}:{key}"),
-            }
-        }
+        Target::Rabbitmq {
+            exchange,
+            routing_key: RoutingKey::Fixed(key),
+            ..
+        } => match (exchange.as_str(), key.as_str()) {
+            ("", "") => DEFAULT_EXCHANGE.to_owned(),
+            ("", only) | (only, "") => only.to_owned(),
+            (exchange, key) => format!("{exchange}:{key}"),
+        },
         Target::Rabbitmq { exchange, .. } if exchange.is_empty() => DEFAULT_EXCHANGE.to_owned(),
         Target::Rabbitmq { exchange, .. } => exchange.clone(),
     }

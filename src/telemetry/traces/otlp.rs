@@ -25,9 +25,19 @@ pub(super) struct Span {
 impl Span {
     /// Bytes that the span takes in memory. Its encoding takes no more.
     pub(super) fn size(&self) -> usize {
-        let text = |value: &SpanValue| if let SpanValue::Text(text) = value { text.capacity() } else { 0 };
+        let text = |value: &SpanValue| {
+            if let SpanValue::Text(text) = value {
+                text.capacity()
+            } else {
+                0
+            }
+        };
         let attributes = self.attributes.capacity() * size_of::<(&str, SpanValue)>();
-        let values = self.attributes.iter().map(|(_, value)| text(value)).sum::<usize>();
+        let values = self
+            .attributes
+            .iter()
+            .map(|(_, value)| text(value))
+            .sum::<usize>();
         let error = self.error.as_ref().map_or(0, String::capacity);
         size_of::<Self>() + self.name.capacity() + attributes + values + error
     }
@@ -180,7 +190,10 @@ struct RpcStatus {
 pub(super) fn rejected_spans(answer: &[u8]) -> (u64, String) {
     let response = ExportResponse::decode(answer).unwrap_or_default();
     let partial = response.partial_success.unwrap_or_default();
-    (partial.rejected_spans.max(0).unsigned_abs(), partial.error_message)
+    (
+        partial.rejected_spans.max(0).unsigned_abs(),
+        partial.error_message,
+    )
 }
 
 /// The words of an answer that is an error; empty if it has none.
@@ -195,12 +208,27 @@ pub(super) fn encode(replica: &str, spans: Vec<Span>) -> Vec<u8> {
         ("service.version", env!("CARGO_PKG_VERSION")),
         ("service.instance.id", replica),
     ];
-    let attributes = of_resource.map(|(key, text)| key_value(key, SpanValue::Text(text.to_owned())));
-    let scope = Scope { name: "postdate".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() };
-    let scope_spans = ScopeSpans { scope: Some(scope), spans: spans.into_iter().map(proto_span).collect() };
-    let resource = Some(Resource { attributes: attributes.into() });
-    let resource_spans = ResourceSpans { resource, scope_spans: vec![scope_spans] };
-    ExportRequest { resource_spans: vec![resource_spans] }.encode_to_vec()
+    let attributes =
+        of_resource.map(|(key, text)| key_value(key, SpanValue::Text(text.to_owned())));
+    let scope = Scope {
+        name: "postdate".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    let scope_spans = ScopeSpans {
+        scope: Some(scope),
+        spans: spans.into_iter().map(proto_span).collect(),
+    };
+    let resource = Some(Resource {
+        attributes: attributes.into(),
+    });
+    let resource_spans = ResourceSpans {
+        resource,
+        scope_spans: vec![scope_spans],
+    };
+    ExportRequest {
+        resource_spans: vec![resource_spans],
+    }
+    .encode_to_vec()
 }
 
 fn proto_span(span: Span) -> ProtoSpan {
@@ -208,21 +236,35 @@ fn proto_span(span: Span) -> ProtoSpan {
     ProtoSpan {
         trace_id: span.context.trace.to_be_bytes().into(),
         span_id: span.context.span.to_be_bytes().into(),
-        parent_span_id: span.parent.map(|id| id.to_be_bytes().into()).unwrap_or_default(),
+        parent_span_id: span
+            .parent
+            .map(|id| id.to_be_bytes().into())
+            .unwrap_or_default(),
         name: span.name,
         kind: span.kind as i32,
         start_time_unix_nano: nanos(span.begun_us),
         end_time_unix_nano: nanos(span.ended_us.max(span.begun_us)),
-        attributes: span.attributes.into_iter().map(|(key, value)| key_value(key, value)).collect(),
+        attributes: span
+            .attributes
+            .into_iter()
+            .map(|(key, value)| key_value(key, value))
+            .collect(),
         links: span.link.into_iter().map(proto_link).collect(),
-        status: span.error.map(|message| Status { message, code: STATUS_ERROR }),
+        status: span.error.map(|message| Status {
+            message,
+            code: STATUS_ERROR,
+        }),
         flags: SAMPLED_FLAG,
     }
 }
 
 fn proto_link(link: SpanContext) -> Link {
     let trace_id = link.trace.to_be_bytes().into();
-    Link { trace_id, span_id: link.span.to_be_bytes().into(), flags: SAMPLED_FLAG }
+    Link {
+        trace_id,
+        span_id: link.span.to_be_bytes().into(),
+        flags: SAMPLED_FLAG,
+    }
 }
 
 fn key_value(key: &str, value: SpanValue) -> KeyValue {
@@ -230,7 +272,10 @@ fn key_value(key: &str, value: SpanValue) -> KeyValue {
         SpanValue::Text(text) => AnyKind::Text(text),
         SpanValue::Number(number) => AnyKind::Number(number),
     };
-    KeyValue { key: key.to_owned(), value: Some(AnyValue { value: Some(value) }) }
+    KeyValue {
+        key: key.to_owned(),
+        value: Some(AnyValue { value: Some(value) }),
+    }
 }
 
 #[cfg(test)]
@@ -242,7 +287,10 @@ pub(super) mod testing {
         Span {
             name: "n".repeat(name_bytes),
             kind: SpanKind::Producer,
-            context: SpanContext { trace: u128::MAX, span: u64::MAX },
+            context: SpanContext {
+                trace: u128::MAX,
+                span: u64::MAX,
+            },
             parent: None,
             link: None,
             begun_us: 0,
@@ -253,14 +301,23 @@ pub(super) mod testing {
     }
 
     /// An answer that rejects some spans.
-    pub(in crate::telemetry::traces) fn partial_success(rejected_spans: i64, message: &str) -> Vec<u8> {
-        let partial_success = Some(PartialSuccess { rejected_spans, error_message: message.to_owned() });
+    pub(in crate::telemetry::traces) fn partial_success(
+        rejected_spans: i64,
+        message: &str,
+    ) -> Vec<u8> {
+        let partial_success = Some(PartialSuccess {
+            rejected_spans,
+            error_message: message.to_owned(),
+        });
         ExportResponse { partial_success }.encode_to_vec()
     }
 
     /// An answer that is an error.
     pub(in crate::telemetry::traces) fn status(message: &str) -> Vec<u8> {
-        RpcStatus { message: message.to_owned() }.encode_to_vec()
+        RpcStatus {
+            message: message.to_owned(),
+        }
+        .encode_to_vec()
     }
 }
 
@@ -273,19 +330,35 @@ mod tests {
     fn the_encoding_of_a_span_takes_no_more_bytes_than_the_span() {
         let empty = encode("", Vec::new()).len();
         let numbers = (0..12).map(|_| ("postdate.delivery.trace_id", SpanValue::Number(-1)));
-        let texts = (0..12).map(|_| ("messaging.consumer.group.name", SpanValue::Text(String::new())));
+        let texts = (0..12).map(|_| {
+            (
+                "messaging.consumer.group.name",
+                SpanValue::Text(String::new()),
+            )
+        });
         let long = (0..12).map(|n| ("messaging.system", SpanValue::Text("x".repeat(n * 100))));
         let full = Span {
             parent: Some(u64::MAX),
-            link: Some(SpanContext { trace: u128::MAX, span: u64::MAX }),
+            link: Some(SpanContext {
+                trace: u128::MAX,
+                span: u64::MAX,
+            }),
             begun_us: i64::MAX,
             ended_us: i64::MAX,
             error: Some("e".repeat(800)),
             ..span(516)
         };
-        for attributes in [Vec::new(), numbers.collect(), texts.collect(), long.collect()] {
+        for attributes in [
+            Vec::new(),
+            numbers.collect(),
+            texts.collect(),
+            long.collect(),
+        ] {
             for template in [span(0), full.clone()] {
-                let span = Span { attributes: attributes.clone(), ..template };
+                let span = Span {
+                    attributes: attributes.clone(),
+                    ..template
+                };
                 let size = span.size();
                 let encoded = encode("", vec![span.clone()]).len() - empty;
                 assert!(encoded <= size, "{encoded} > {size}: {span:?}");

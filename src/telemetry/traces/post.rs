@@ -60,20 +60,31 @@ impl CollectorClient {
             .timeout_global(Some(collector.timeout));
         let agent = if collector.endpoint.starts_with("https:") {
             let authorities = collector.tls.authority_certificates()?;
-            let authorities: Vec<_> =
-                authorities.iter().map(|der| Certificate::from_der(der).to_owned()).collect();
-            let tls = TlsConfig::builder().root_certs(RootCerts::new_with_certs(&authorities)).build();
+            let authorities: Vec<_> = authorities
+                .iter()
+                .map(|der| Certificate::from_der(der).to_owned())
+                .collect();
+            let tls = TlsConfig::builder()
+                .root_certs(RootCerts::new_with_certs(&authorities))
+                .build();
             config.tls_config(tls).build().new_agent()
         } else {
             config.build().new_agent()
         };
-        Ok(Self { collector, agent, clock })
+        Ok(Self {
+            collector,
+            agent,
+            clock,
+        })
     }
 
     /// Posts spans, within the collector's timeout. Blocks.
     pub(super) fn post(&self, body: &[u8]) -> PostResult {
         let endpoint = &self.collector.endpoint;
-        let mut request = self.agent.post(endpoint).header("content-type", "application/x-protobuf");
+        let mut request = self
+            .agent
+            .post(endpoint)
+            .header("content-type", "application/x-protobuf");
         if let Some(authorization) = &self.collector.authorization {
             request = request.header("authorization", authorization.expose());
         }
@@ -83,11 +94,19 @@ impl CollectorClient {
             retry_after: None,
         })?;
         let status = answer.status().as_u16();
-        let retry_after = answer.headers().get("retry-after").and_then(|value| value.to_str().ok());
+        let retry_after = answer
+            .headers()
+            .get("retry-after")
+            .and_then(|value| value.to_str().ok());
         let retry_after = retry_after.and_then(|text| wait_of(text, self.clock.wall()));
         // Reading the body to its end lets the connection be used again. The status alone decides if that fails.
         let mut text = Vec::new();
-        if let Err(error) = answer.body_mut().as_reader().take(MAX_ANSWER_BYTES).read_to_end(&mut text) {
+        if let Err(error) = answer
+            .body_mut()
+            .as_reader()
+            .take(MAX_ANSWER_BYTES)
+            .read_to_end(&mut text)
+        {
             debug!(%error, status, "an answer of the collector of traces cannot be read");
             text.clear();
         }
@@ -99,7 +118,10 @@ impl CollectorClient {
 fn meaning_of(status: u16, retry_after: Option<Duration>, body: &[u8]) -> PostResult {
     if (200..300).contains(&status) {
         let (rejected, message) = otlp::rejected_spans(body);
-        return Ok(TakenRequest { rejected, message: shortened(&message) });
+        return Ok(TakenRequest {
+            rejected,
+            message: shortened(&message),
+        });
     }
     let message = otlp::status_message(body);
     let error = match shortened(&message).as_str() {
@@ -108,7 +130,11 @@ fn meaning_of(status: u16, retry_after: Option<Duration>, body: &[u8]) -> PostRe
     };
     // The answers that OpenTelemetry's protocol calls retryable.
     match status {
-        429 | 502 | 503 | 504 => Err(PostFailure::Passing { cause: SpanLoss::Busy, error, retry_after }),
+        429 | 502 | 503 | 504 => Err(PostFailure::Passing {
+            cause: SpanLoss::Busy,
+            error,
+            retry_after,
+        }),
         _ => Err(PostFailure::Refused(error)),
     }
 }
@@ -120,7 +146,9 @@ fn wait_of(text: &str, now: UnixMs) -> Option<Duration> {
         // A number beyond `u64` is as good as the largest one: the exporter bounds the wait.
         return Some(Duration::from_secs(text.parse().unwrap_or(u64::MAX)));
     }
-    let at = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(text).ok()?;
+    let at = jiff::fmt::rfc2822::DateTimeParser::new()
+        .parse_timestamp(text)
+        .ok()?;
     let wait_ms = at.as_millisecond().saturating_sub(now.0).max(0);
     Some(Duration::from_millis(wait_ms.unsigned_abs()))
 }
@@ -138,12 +166,20 @@ mod tests {
     fn only_the_answers_that_the_protocol_calls_retryable_are_tried_again() {
         let wait = Some(Duration::from_secs(7));
         for status in 200..300 {
-            assert_eq!(meaning_of(status, wait, b""), Ok(TakenRequest::default()), "{status}");
+            assert_eq!(
+                meaning_of(status, wait, b""),
+                Ok(TakenRequest::default()),
+                "{status}"
+            );
         }
         for status in (100..200).chain(300..600) {
             let error = format!("the collector answered {status}");
             let expected = if [429, 502, 503, 504].contains(&status) {
-                PostFailure::Passing { cause: SpanLoss::Busy, error, retry_after: wait }
+                PostFailure::Passing {
+                    cause: SpanLoss::Busy,
+                    error,
+                    retry_after: wait,
+                }
             } else {
                 PostFailure::Refused(error)
             };
@@ -152,18 +188,33 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_an_answer_are_kept_up_to_a_length_and_one_that_cannot_be_read_rejects_nothing() {
+    fn the_words_of_an_answer_are_kept_up_to_a_length_and_one_that_cannot_be_read_rejects_nothing()
+    {
         let long = "x".repeat(500);
         let taken = meaning_of(200, None, &testing::partial_success(3, &long));
-        assert_eq!(taken, Ok(TakenRequest { rejected: 3, message: long[..200].to_owned() }));
+        assert_eq!(
+            taken,
+            Ok(TakenRequest {
+                rejected: 3,
+                message: long[..200].to_owned()
+            })
+        );
         let negative = meaning_of(200, None, &testing::partial_success(-3, ""));
         assert_eq!(negative, Ok(TakenRequest::default()));
-        assert_eq!(meaning_of(200, None, b"<html>"), Ok(TakenRequest::default()));
+        assert_eq!(
+            meaning_of(200, None, b"<html>"),
+            Ok(TakenRequest::default())
+        );
         let refused = meaning_of(400, None, &testing::status("no such tenant"));
         let sentence = "the collector answered 400: no such tenant".to_owned();
         assert_eq!(refused, Err(PostFailure::Refused(sentence)));
         let page = meaning_of(404, None, b"<html>");
-        assert_eq!(page, Err(PostFailure::Refused("the collector answered 404".to_owned())));
+        assert_eq!(
+            page,
+            Err(PostFailure::Refused(
+                "the collector answered 404".to_owned()
+            ))
+        );
     }
 
     #[test]
@@ -174,8 +225,15 @@ mod tests {
         assert_eq!(read("0"), Some(Duration::ZERO));
         assert_eq!(read(" 120 "), Some(Duration::from_mins(2)));
         assert_eq!(read(&"9".repeat(40)), Some(Duration::from_secs(u64::MAX)));
-        assert_eq!(read("Wed, 25 Nov 2026 23:00:09 GMT"), Some(Duration::from_secs(9)));
-        assert_eq!(read("Wed, 25 Nov 2026 22:59:00 GMT"), Some(Duration::ZERO), "it is past");
+        assert_eq!(
+            read("Wed, 25 Nov 2026 23:00:09 GMT"),
+            Some(Duration::from_secs(9))
+        );
+        assert_eq!(
+            read("Wed, 25 Nov 2026 22:59:00 GMT"),
+            Some(Duration::ZERO),
+            "it is past"
+        );
         for none in ["", "soon", "-1", "1.5", "2026-11-25T23:00:09Z"] {
             assert_eq!(read(none), None, "{none}");
         }

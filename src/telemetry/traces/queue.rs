@@ -46,7 +46,17 @@ pub(super) struct SpanBatch {
 pub(super) fn span_queue(losses: SpanLosses) -> (SpanQueue, SpanReceiver) {
     let (sender, receiver) = mpsc::channel(QUEUE_PLACES);
     let bytes = Arc::<AtomicUsize>::default();
-    (SpanQueue { spans: sender, bytes: bytes.clone(), losses }, SpanReceiver { spans: receiver, bytes })
+    (
+        SpanQueue {
+            spans: sender,
+            bytes: bytes.clone(),
+            losses,
+        },
+        SpanReceiver {
+            spans: receiver,
+            bytes,
+        },
+    )
 }
 
 impl SpanQueue {
@@ -72,7 +82,9 @@ impl SpanReceiver {
     /// Waits for a span, and moves it and those behind it to the batch until it is full. Answers false if none will come.
     /// Cancel-safe.
     pub(super) async fn receive(&mut self, batch: &mut SpanBatch) -> bool {
-        let Some(span) = self.spans.recv().await else { return false };
+        let Some(span) = self.spans.recv().await else {
+            return false;
+        };
         batch.push(span);
         while !batch.is_full()
             && let Ok(span) = self.spans.try_recv()
@@ -122,14 +134,22 @@ mod tests {
         for _ in 0..5 {
             queue.record(quarter.clone());
         }
-        assert_eq!(losses.count(SpanLoss::QueueFull), 2, "three fit, with what else a span takes");
+        assert_eq!(
+            losses.count(SpanLoss::QueueFull),
+            2,
+            "three fit, with what else a span takes"
+        );
         queue.record(span(1));
         assert_eq!(receiver.len(), 4, "a small one still fits");
 
         let mut batch = SpanBatch::default();
         assert!(receiver.receive(&mut batch).await);
         queue.record(quarter.clone());
-        assert_eq!(losses.count(SpanLoss::QueueFull), 3, "what is being exported still has its bytes");
+        assert_eq!(
+            losses.count(SpanLoss::QueueFull),
+            3,
+            "what is being exported still has its bytes"
+        );
         receiver.release(batch.bytes);
         queue.record(quarter);
         assert_eq!(losses.count(SpanLoss::QueueFull), 3);
@@ -140,7 +160,11 @@ mod tests {
         let mut rest = SpanBatch::default();
         while receiver.receive(&mut rest).await {}
         receiver.release(rest.bytes);
-        assert_eq!(receiver.bytes.load(Ordering::Relaxed), 0, "every byte is accounted for");
+        assert_eq!(
+            receiver.bytes.load(Ordering::Relaxed),
+            0,
+            "every byte is accounted for"
+        );
     }
 
     #[tokio::test]
@@ -151,7 +175,10 @@ mod tests {
         for _ in 0..=fit {
             queue.record(span(1));
         }
-        assert_eq!((receiver.len(), losses.count(SpanLoss::QueueFull)), (fit as u64, 1));
+        assert_eq!(
+            (receiver.len(), losses.count(SpanLoss::QueueFull)),
+            (fit as u64, 1)
+        );
         let mut batch = SpanBatch::default();
         assert!(receiver.receive(&mut batch).await);
         assert_eq!(batch.spans.len(), MAX_BATCH_SPANS);

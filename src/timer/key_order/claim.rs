@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use super::rules::{KeyQueue, StorePoll};
 use crate::domain::{Partition, RouteName, UnixMs};
-use crate::store::{ClaimRequest, Head, HeadsSeen, OrderPosition, OrderedAnswer, OrderedRequest, StoreError};
+use crate::store::{
+    ClaimRequest, Head, HeadsSeen, OrderPosition, OrderedAnswer, OrderedRequest, StoreError,
+};
 use crate::timer::accept::{self, AcceptOutcome};
 use crate::timer::claim_scope::ClaimScope;
 use crate::timer::claim_table::ClaimSlots;
@@ -42,14 +44,28 @@ struct DueKeyQueue<'a> {
 impl DueKeyQueue<'_> {
     /// The due time of the first bundle.
     fn first(&self) -> UnixMs {
-        self.heads.iter().map(|head| head.due).min().unwrap_or_default()
+        self.heads
+            .iter()
+            .map(|head| head.due)
+            .min()
+            .unwrap_or_default()
     }
 
     /// Notes that nothing of it is claimed, because the window is full. Messages before its first bundle may still
     /// leave.
-    fn note_unclaimed<'s>(&self, slots: &'s mut ClaimSlots, poll: StorePoll) -> Option<&'s mut KeyQueue> {
+    fn note_unclaimed<'s>(
+        &self,
+        slots: &'s mut ClaimSlots,
+        poll: StorePoll,
+    ) -> Option<&'s mut KeyQueue> {
         let key_queue = slots.key_queues.get_mut(&self.id)?;
-        key_queue.polled(poll, Some(OrderPosition { due: self.first(), sequence: 0 }));
+        key_queue.polled(
+            poll,
+            Some(OrderPosition {
+                due: self.first(),
+                sequence: 0,
+            }),
+        );
         Some(key_queue)
     }
 }
@@ -65,11 +81,17 @@ impl Claimer {
     ) -> OrderedOutcome {
         let mut outcome = OrderedOutcome::default();
         let shard = self.shard.clone();
-        for served in shard.routes.values().filter(|served| served.route.policy.ordered) {
+        for served in shard
+            .routes
+            .values()
+            .filter(|served| served.route.policy.ordered)
+        {
             let due = self.due(served, looked, poll, scope);
             for (due, messages) in self.within_window(served, due, poll, &mut outcome) {
                 let claim = KeyQueueClaim::new(&shard, due, messages, poll, scope.until);
-                self.claims.push(Box::pin(async move { (ClaimKind::Ordered, claim.make().await) }));
+                self.claims.push(Box::pin(
+                    async move { (ClaimKind::Ordered, claim.make().await) },
+                ));
             }
         }
         if !shard.table.lock().key_queues.is_empty() {
@@ -88,7 +110,11 @@ impl Claimer {
     ) -> Vec<DueKeyQueue<'a>> {
         let name = &served.route.name;
         let mut heads: BTreeMap<Partition, Vec<&Head>> = BTreeMap::new();
-        for head in looked.heads.iter().filter(|h| h.due <= scope.until && h.route() == name.as_str()) {
+        for head in looked
+            .heads
+            .iter()
+            .filter(|h| h.due <= scope.until && h.route() == name.as_str())
+        {
             heads.entry(head.partition).or_default().push(head);
         }
         let paused = !self.shard.store.pauses().may_publish(name.as_str());
@@ -109,8 +135,9 @@ impl Claimer {
                     key_queue.found_nothing(poll);
                     // The queue was begun for an overdue or near bundle in another replica's partition, and nothing
                     // more is due there.
-                    key_queue.closing |=
-                        key_queue.bundles == 0 && !key_queue.claiming && !scope.serves(p, name.as_str());
+                    key_queue.closing |= key_queue.bundles == 0
+                        && !key_queue.claiming
+                        && !scope.serves(p, name.as_str());
                 }
             } else if key_queue.as_ref().map_or_else(
                 // Another replica should hold it. Claim it only where that replica does not.
@@ -121,7 +148,12 @@ impl Claimer {
                 },
             ) {
                 let beyond = looked.beyond.get(&(p, name.to_string())).copied();
-                due.push(DueKeyQueue { served, id, heads, beyond });
+                due.push(DueKeyQueue {
+                    served,
+                    id,
+                    heads,
+                    beyond,
+                });
             }
         }
         due
@@ -144,7 +176,8 @@ impl Claimer {
             let mut slots = self.shard.table.lock();
             // Claim one bundle more: a window full of messages that wait for an unclaimed one would never empty.
             due.retain(|due| {
-                due.note_unclaimed(&mut slots, poll).is_some_and(|key_queue| key_queue.holds_stuck())
+                due.note_unclaimed(&mut slots, poll)
+                    .is_some_and(|key_queue| key_queue.holds_stuck())
             });
             outcome.more |= !due.is_empty();
             return due.into_iter().map(|due| (due, 1)).collect();
@@ -176,23 +209,47 @@ struct KeyQueueClaim {
 
 impl KeyQueueClaim {
     /// A claim of at most `messages` messages from each due set.
-    fn new(shard: &Arc<Shard>, due: DueKeyQueue<'_>, messages: u32, poll: StorePoll, until: UnixMs) -> Self {
-        let DueKeyQueue { served, id, mut heads, beyond } = due;
+    fn new(
+        shard: &Arc<Shard>,
+        due: DueKeyQueue<'_>,
+        messages: u32,
+        poll: StorePoll,
+        until: UnixMs,
+    ) -> Self {
+        let DueKeyQueue {
+            served,
+            id,
+            mut heads,
+            beyond,
+        } = due;
         let beyond = beyond.map(|due| OrderPosition { due, sequence: 0 });
         heads.sort_by_key(|head| head.due);
         let request = ClaimRequest {
             partition: id.1,
-            due_sets: heads.into_iter().map(|head| (head.due_set.clone(), messages)).collect(),
+            due_sets: heads
+                .into_iter()
+                .map(|head| (head.due_set.clone(), messages))
+                .collect(),
             lookahead_ms: shard.claim_horizon_ms(),
             lease_ms: shard.lease_ms(),
             max_bundles: MAX_CLAIM_BUNDLES,
         };
-        Self { shard: shard.clone(), route: served.route.name.clone(), id, poll, until, beyond, request }
+        Self {
+            shard: shard.clone(),
+            route: served.route.name.clone(),
+            id,
+            poll,
+            until,
+            beyond,
+            request,
+        }
     }
 
     /// Makes the claim. Returns whether there may be more to claim.
     async fn make(self) -> Result<bool, StoreError> {
-        let Some((request, policy, mut guard)) = self.begin() else { return Ok(false) };
+        let Some((request, policy, mut guard)) = self.begin() else {
+            return Ok(false);
+        };
         let shard = &self.shard;
         let lease_end = shard.lease_end(shard.mono());
         let taken = match shard.store.claim_in_order_unread(&request).await? {
@@ -207,7 +264,8 @@ impl KeyQueueClaim {
             }
             OrderedAnswer::Claimed(taken) => taken,
         };
-        let mut reader = ClaimReader::begin(shard, self.id.1, taken.claimed, policy, lease_end).await?;
+        let mut reader =
+            ClaimReader::begin(shard, self.id.1, taken.claimed, policy, lease_end).await?;
         let mut claimed = Vec::new();
         while let Some(read) = reader.next().await {
             claimed.extend(read?);
@@ -247,14 +305,20 @@ impl KeyQueueClaim {
     fn begin(&self) -> Option<(OrderedRequest, ReadPolicy, ClaimGuard<'_>)> {
         let mut slots = self.shard.table.lock();
         let new_queue = || KeyQueue::new(self.shard.store.unique());
-        let key_queue = slots.key_queues.entry(self.id.clone()).or_insert_with(new_queue);
+        let key_queue = slots
+            .key_queues
+            .entry(self.id.clone())
+            .or_insert_with(new_queue);
         if key_queue.closing || key_queue.claiming {
             return None;
         }
         key_queue.claiming = true;
         // The claimed messages wait for one in the store, so the first bundle has to be read even if it does not fit.
-        let policy =
-            if key_queue.holds_stuck() { ReadPolicy::FirstForced } else { ReadPolicy::FittingInOrder };
+        let policy = if key_queue.holds_stuck() {
+            ReadPolicy::FirstForced
+        } else {
+            ReadPolicy::FittingInOrder
+        };
         let request = OrderedRequest {
             claim: self.request.clone(),
             until: self.until,
@@ -263,7 +327,15 @@ impl KeyQueueClaim {
             may_take: key_queue.bundles == 0,
             freed: key_queue.take_freed(),
         };
-        Some((request, policy, ClaimGuard { shard: &self.shard, id: self.id.clone(), ended: false }))
+        Some((
+            request,
+            policy,
+            ClaimGuard {
+                shard: &self.shard,
+                id: self.id.clone(),
+                ended: false,
+            },
+        ))
     }
 }
 

@@ -67,7 +67,11 @@ impl KeyState {
     /// The first message in the queue that belongs to the held range.
     fn first_within(&self, hold: &HeldKey) -> Option<(OrderPosition, EntryPlace)> {
         let from = (hold.first(), EntryPlace { slot: 0, entry: 0 });
-        self.waiting.range(from..).next().copied().filter(|(position, _)| *position <= hold.last())
+        self.waiting
+            .range(from..)
+            .next()
+            .copied()
+            .filter(|(position, _)| *position <= hold.last())
     }
 }
 
@@ -155,8 +159,14 @@ impl KeyQueue {
     /// Takes over as the new holder. These keys are held, and no poll covers the store yet.
     pub(in crate::timer) fn took_over(&mut self, holds: Vec<(Bytes, HeldKey)>) {
         self.coverage = PollCoverage::default();
-        self.ends = holds.iter().map(|(key, hold)| (hold.last(), key.clone())).collect();
-        self.holds = holds.into_iter().map(|(key, hold)| (key, TrackedHold { hold, since: 0 })).collect();
+        self.ends = holds
+            .iter()
+            .map(|(key, hold)| (hold.last(), key.clone()))
+            .collect();
+        self.holds = holds
+            .into_iter()
+            .map(|(key, hold)| (key, TrackedHold { hold, since: 0 }))
+            .collect();
         self.freed.clear();
     }
 
@@ -167,7 +177,12 @@ impl KeyQueue {
     }
 
     /// Enters a claimed message.
-    pub(in crate::timer) fn enter(&mut self, key: Bytes, position: OrderPosition, place: EntryPlace) {
+    pub(in crate::timer) fn enter(
+        &mut self,
+        key: Bytes,
+        position: OrderPosition,
+        place: EntryPlace,
+    ) {
         self.dues.insert(position.due);
         let entry = self.keys.entry(key.clone()).or_default();
         entry.waiting.insert((position, place));
@@ -183,14 +198,29 @@ impl KeyQueue {
 
     /// Notes a poll that claimed everything due when it began, except what lies at `left` or behind it.
     pub(in crate::timer) fn polled(&mut self, poll: StorePoll, left: Option<OrderPosition>) {
-        self.coverage = PollCoverage { poll: Some(poll), left };
+        self.coverage = PollCoverage {
+            poll: Some(poll),
+            left,
+        };
         self.dues = self.dues.split_off(&poll.began.plus(1));
-        while self.blocked.first().is_some_and(|(at, _)| *at <= poll.began) {
-            let Some((due, key)) = self.blocked.pop_first() else { break };
+        while self
+            .blocked
+            .first()
+            .is_some_and(|(at, _)| *at <= poll.began)
+        {
+            let Some((due, key)) = self.blocked.pop_first() else {
+                break;
+            };
             self.ready.insert((OrderPosition { due, sequence: 0 }, key));
         }
-        while self.ends.first().is_some_and(|(end, _)| self.coverage.covers(*end)) {
-            let Some((end, key)) = self.ends.pop_first() else { break };
+        while self
+            .ends
+            .first()
+            .is_some_and(|(end, _)| self.coverage.covers(*end))
+        {
+            let Some((end, key)) = self.ends.pop_first() else {
+                break;
+            };
             match self.holds.get(&key) {
                 Some(held) if self.keys.contains_key(&key) || held.hold.last() != end => {}
                 Some(held) if !self.coverage.is_over(held) => {
@@ -228,7 +258,10 @@ impl KeyQueue {
 
     /// Reports whether no message can leave until more is claimed.
     pub(in crate::timer) fn is_stuck(&self) -> bool {
-        let may_go = self.ready.first().is_some_and(|(first, _)| self.coverage.covers(*first));
+        let may_go = self
+            .ready
+            .first()
+            .is_some_and(|(first, _)| self.coverage.covers(*first));
         self.coverage.left.is_some() && !may_go && !self.keys.values().any(|key| key.busy)
     }
 
@@ -239,7 +272,12 @@ impl KeyQueue {
 
     /// The next action, if there is one.
     pub(in crate::timer) fn next(&mut self, context: &MoveContext<'_>) -> Option<KeyAction> {
-        while !self.closing && self.ready.first().is_some_and(|(first, _)| self.coverage.covers(*first)) {
+        while !self.closing
+            && self
+                .ready
+                .first()
+                .is_some_and(|(first, _)| self.coverage.covers(*first))
+        {
             let (_, name) = self.ready.pop_first()?;
             if self.keys.get(&name).is_some_and(|key| !key.busy)
                 && let Some(action) = self.action_for(&name, context)
@@ -275,8 +313,15 @@ impl KeyQueue {
             return Some(self.move_behind(name, held.hold, context));
         }
         let waits_itself = first.0 < held.hold.first() && !coverage.covers(first.0);
-        let at = if waits_itself { first.0.due.min(held.hold.due) } else { held.hold.due };
-        if coverage.poll.is_none_or(|poll| at > poll.began || poll.number <= held.since) {
+        let at = if waits_itself {
+            first.0.due.min(held.hold.due)
+        } else {
+            held.hold.due
+        };
+        if coverage
+            .poll
+            .is_none_or(|poll| at > poll.began || poll.number <= held.since)
+        {
             self.dues.insert(at);
         }
         self.blocked.insert((at, name.clone()));
@@ -300,16 +345,35 @@ impl KeyQueue {
         }
         key.busy = true;
         let first = (context.sequence_numbers)(entries.len()).max(hold.to + 1);
-        self.set_hold(name, HeldKey { to: first + entries.len() as u64 - 1, ..hold });
-        let positions = (first..).map(|number| OrderPosition { due: hold.due, sequence: number });
+        self.set_hold(
+            name,
+            HeldKey {
+                to: first + entries.len() as u64 - 1,
+                ..hold
+            },
+        );
+        let positions = (first..).map(|number| OrderPosition {
+            due: hold.due,
+            sequence: number,
+        });
         KeyAction::MoveBehind(slot, entries.into_iter().zip(positions).collect())
     }
 
     /// Holds the key of a failed message that is due again. `fresh` is a new sequence number. Returns the number
     /// under which the message goes back.
     pub(in crate::timer) fn failed(&mut self, key: &Bytes, due: UnixMs, fresh: u64) -> u64 {
-        let number = self.holds.get(key).map_or(fresh, |held| fresh.max(held.hold.to + 1));
-        self.set_hold(key, HeldKey { due, from: number, to: number });
+        let number = self
+            .holds
+            .get(key)
+            .map_or(fresh, |held| fresh.max(held.hold.to + 1));
+        self.set_hold(
+            key,
+            HeldKey {
+                due,
+                from: number,
+                to: number,
+            },
+        );
         number
     }
 
@@ -320,13 +384,18 @@ impl KeyQueue {
 
     /// Notes that the message on its way is done.
     pub(in crate::timer) fn done(&mut self, key: &Bytes) {
-        let Some(entry) = self.keys.get_mut(key) else { return };
+        let Some(entry) = self.keys.get_mut(key) else {
+            return;
+        };
         entry.busy = false;
         if let Some((first, _)) = entry.waiting.first() {
             // Examine the key regardless of its position: if it is held, another message may leave first.
             let first = OrderPosition {
                 sequence: 0,
-                due: self.coverage.poll.map_or(first.due, |poll| first.due.min(poll.began)),
+                due: self
+                    .coverage
+                    .poll
+                    .map_or(first.due, |poll| first.due.min(poll.began)),
             };
             self.ready.insert((first, key.clone()));
             return;
@@ -347,7 +416,12 @@ impl KeyQueue {
     }
 
     /// Returns a message that was not tried to its place in the queue.
-    pub(in crate::timer) fn undo(&mut self, key: &Bytes, position: OrderPosition, place: EntryPlace) {
+    pub(in crate::timer) fn undo(
+        &mut self,
+        key: &Bytes,
+        position: OrderPosition,
+        place: EntryPlace,
+    ) {
         if let Some(entry) = self.keys.get_mut(key) {
             entry.waiting.insert((position, place));
         }
@@ -356,7 +430,13 @@ impl KeyQueue {
 
     fn set_hold(&mut self, key: &Bytes, hold: HeldKey) {
         self.freed.remove(key);
-        if let Some(old) = self.holds.insert(key.clone(), TrackedHold { hold, since: u64::MAX }) {
+        if let Some(old) = self.holds.insert(
+            key.clone(),
+            TrackedHold {
+                hold,
+                since: u64::MAX,
+            },
+        ) {
             self.ends.remove(&(old.hold.last(), key.clone()));
         }
     }

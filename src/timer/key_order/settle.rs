@@ -18,19 +18,30 @@ impl Settler {
         }
         let mut touched = slots.drop_closing();
         let soon = shard.store.clock().now().plus(shard.claim_horizon_ms());
-        let context = MoveContext { soon, sequence_numbers: &|count| shard.store.next_sequence(count) };
+        let context = MoveContext {
+            soon,
+            sequence_numbers: &|count| shard.store.next_sequence(count),
+        };
         let mut items = Vec::new();
-        let ClaimSlots { bundles, key_queues, .. } = &mut *slots;
+        let ClaimSlots {
+            bundles,
+            key_queues,
+            ..
+        } = &mut *slots;
         for key_queue in key_queues.values_mut() {
             while let Some(action) = key_queue.next(&context) {
                 match action {
                     KeyAction::HandOver(place) => {
                         let claimed = bundles.get(&place.slot);
-                        items
-                            .extend(claimed.map(|one| WheelItem::single(one.in_flight.clone(), place.entry)));
+                        items.extend(
+                            claimed
+                                .map(|one| WheelItem::single(one.in_flight.clone(), place.entry)),
+                        );
                     }
                     KeyAction::MoveBehind(slot, moves) => {
-                        let Some(claimed) = bundles.get_mut(&slot) else { continue };
+                        let Some(claimed) = bundles.get_mut(&slot) else {
+                            continue;
+                        };
                         for (entry, to) in moves {
                             claimed.move_to(entry, to);
                         }
@@ -70,12 +81,18 @@ impl Settler {
 impl ClaimSlots {
     /// Notes that messages of a bundle have moved in the store.
     pub(in crate::timer) fn moved(&mut self, slot: u64) {
-        let Some(claimed) = self.bundles.get_mut(&slot) else { return };
+        let Some(claimed) = self.bundles.get_mut(&slot) else {
+            return;
+        };
         // Keys that were added while the call was on its way wait for the next call.
-        let (still, there): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut claimed.moving).into_iter().partition(|key| claimed.is_leaving(key));
+        let (still, there): (Vec<_>, Vec<_>) = std::mem::take(&mut claimed.moving)
+            .into_iter()
+            .partition(|key| claimed.is_leaving(key));
         claimed.moving = still;
-        let Some(key_queue) = claimed.key_queue_id().and_then(|id| self.key_queues.get_mut(&id)) else {
+        let Some(key_queue) = claimed
+            .key_queue_id()
+            .and_then(|id| self.key_queues.get_mut(&id))
+        else {
             return;
         };
         for key in there {
@@ -86,7 +103,10 @@ impl ClaimSlots {
     /// Closes the key queue of a bundle whose claim is lost or in doubt: its messages may be out of order, and go
     /// back.
     pub(in crate::timer) fn lose(&mut self, slot: u64, orphans: bool) {
-        let id = self.bundles.get(&slot).and_then(ClaimedBundle::key_queue_id);
+        let id = self
+            .bundles
+            .get(&slot)
+            .and_then(ClaimedBundle::key_queue_id);
         if let Some(key_queue) = id.and_then(|id| self.key_queues.get_mut(&id)) {
             key_queue.closing = true;
             key_queue.orphans |= orphans;
@@ -97,7 +117,9 @@ impl ClaimSlots {
 impl ClaimedBundle {
     /// Moves an entry of a held key to this position.
     fn move_to(&mut self, entry: u32, to: OrderPosition) {
-        let Some(keyed) = self.in_flight.keyed(entry) else { return };
+        let Some(keyed) = self.in_flight.keyed(entry) else {
+            return;
+        };
         if !self.in_flight.take(entry) || self.states[entry as usize] != DeliveryState::Open {
             return;
         }

@@ -39,7 +39,10 @@ impl DeadLetterDropper {
         let now = shard.store.clock().now();
         let keep = |served: &Arc<ServedRoute>| {
             let route = &served.route;
-            (route.name.clone(), now.plus(-route.policy.dead_letters.keep_ms))
+            (
+                route.name.clone(),
+                now.plus(-route.policy.dead_letters.keep_ms),
+            )
         };
         let routes: Vec<_> = shard.routes.values().map(keep).collect();
         let partitions = maintained(&shard);
@@ -51,24 +54,38 @@ impl DeadLetterDropper {
                 Ok(Err(why)) => {
                     debug!(partition = p.0, error = %why, "dropping old dead letters failed; retrying");
                 }
-                Err(_) => debug!(partition = p.0, "dropping old dead letters timed out; retrying"),
+                Err(_) => debug!(
+                    partition = p.0,
+                    "dropping old dead letters timed out; retrying"
+                ),
             }
         }
     }
 }
 
-async fn drop_old(shard: &Shard, p: Partition, routes: &[(RouteName, UnixMs)]) -> Result<(), StoreError> {
+async fn drop_old(
+    shard: &Shard,
+    p: Partition,
+    routes: &[(RouteName, UnixMs)],
+) -> Result<(), StoreError> {
     for _ in 0..MAX_STEPS {
         let old = shard.store.dead_before(p, routes).await?;
         if old.is_empty() {
             break;
         }
-        for (id, dropped) in old.iter().zip(shard.store.drop_dead_by(&old, "dead_letters.keep").await?) {
+        for (id, dropped) in old
+            .iter()
+            .zip(shard.store.drop_dead_by(&old, "dead_letters.keep").await?)
+        {
             if let Some(served) = shard.routes.get(id.route()).filter(|_| dropped) {
                 served.metrics.dropped("dead_letters_keep", 1);
             }
         }
-        info!(partition = p.0, dead_letters = old.len(), "dropped dead letters older than dead_letters.keep");
+        info!(
+            partition = p.0,
+            dead_letters = old.len(),
+            "dropped dead letters older than dead_letters.keep"
+        );
     }
     Ok(())
 }

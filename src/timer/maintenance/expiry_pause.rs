@@ -35,7 +35,11 @@ impl ExpiryPause {
 
     /// Counts an answered sweep. Unanswered sweeps, while Redis is away, do not shorten the pause.
     pub(super) fn answered(&mut self, now_us: i64) {
-        self.withheld = if self.is_over(now_us) { 0 } else { self.withheld.saturating_add(1) };
+        self.withheld = if self.is_over(now_us) {
+            0
+        } else {
+            self.withheld.saturating_add(1)
+        };
     }
 }
 
@@ -47,7 +51,11 @@ mod tests {
     const LEASE: i64 = 10 * SECOND;
 
     /// Plays one sweep a second. Returns the seconds in which claims could expire.
-    fn played(seconds: i64, cause: impl Fn(i64) -> bool, answers: impl Fn(i64) -> bool) -> Vec<i64> {
+    fn played(
+        seconds: i64,
+        cause: impl Fn(i64) -> bool,
+        answers: impl Fn(i64) -> bool,
+    ) -> Vec<i64> {
         let mut pause = ExpiryPause::default();
         let mut expiring = Vec::new();
         for second in 0..seconds {
@@ -66,7 +74,10 @@ mod tests {
 
     #[test]
     fn interleaving_16_one_cause_holds_for_one_lease() {
-        assert_eq!(played(30, |s| s == 5, |_| true), (0..5).chain(15..30).collect::<Vec<_>>());
+        assert_eq!(
+            played(30, |s| s == 5, |_| true),
+            (0..5).chain(15..30).collect::<Vec<_>>()
+        );
     }
 
     #[test]
@@ -83,7 +94,11 @@ mod tests {
         }
         // Every other sweep over a flapping link goes unanswered.
         let expiring = played(600, |_| false, |s| s % 2 == 0);
-        assert_eq!(expiring[..2], [0, 122], "before the first that goes unanswered, and after six leases");
+        assert_eq!(
+            expiring[..2],
+            [0, 122],
+            "before the first that goes unanswered, and after six leases"
+        );
         assert!(expiring.len() > 200, "from then on");
     }
 

@@ -38,7 +38,12 @@ impl MaintenanceTask for Scrubber {
 
 impl Scrubber {
     pub(super) fn new(shard: Arc<Shard>, priority: Arc<PriorityPartitions>) -> Self {
-        Self { shard, priority, place: 0, due_us: 0 }
+        Self {
+            shard,
+            priority,
+            place: 0,
+            due_us: 0,
+        }
     }
 
     /// Rebuilds lost indexes, then scrubs the partition that refused to be swept, then the one whose turn has come.
@@ -62,7 +67,8 @@ impl Scrubber {
             let took_us = self.shard.mono_us() - began_us;
             let share_us = SCRUB_INTERVAL.as_micros() as i64 / partitions.len() as i64;
             let next_us = self.due_us.max(began_us - 1_000_000) + share_us;
-            let worth_us = examined as i64 * ITEM_PAUSE_US * self.shard.store.wake().shards() as i64;
+            let worth_us =
+                examined as i64 * ITEM_PAUSE_US * self.shard.store.wake().shards() as i64;
             self.due_us = next_us.max(began_us + 2 * took_us).max(began_us + worth_us);
         }
     }
@@ -93,7 +99,10 @@ impl Scrubber {
                 None
             }
             Err(_) => {
-                warn!(partition = p.0, "a scrub did not finish in time; the next one continues from there");
+                warn!(
+                    partition = p.0,
+                    "a scrub did not finish in time; the next one continues from there"
+                );
                 None
             }
         };
@@ -108,8 +117,14 @@ impl Scrubber {
 fn report_damage(metrics: &Metrics, p: Partition, report: &ScrubReport) {
     let counts = report.counts.unwrap_or(0);
     for (what, found) in [
-        ("mended", (report.indexes + report.leftovers + counts) as usize),
-        ("restored", report.restored.len() + report.dead_restored.len()),
+        (
+            "mended",
+            (report.indexes + report.leftovers + counts) as usize,
+        ),
+        (
+            "restored",
+            report.restored.len() + report.dead_restored.len(),
+        ),
         ("lost", report.lost.len() + report.dead_lost.len()),
         ("unreadable", report.unreadable.len()),
         ("quarantined", report.quarantined.len()),
@@ -148,6 +163,9 @@ fn name_each(p: Partition, report: &ScrubReport) {
         error!(partition = p, %id, "a dead letter is lost: its content is not in the store");
     }
     for key in &report.quarantined {
-        error!(partition = p, key, "a key had another type than ours have; it is in quarantine, unchanged");
+        error!(
+            partition = p,
+            key, "a key had another type than ours have; it is in quarantine, unchanged"
+        );
     }
 }

@@ -65,7 +65,11 @@ impl Sweeper {
             return;
         }
         let is_full = self.sweeps.is_multiple_of(FULL_SWEEP_EVERY);
-        let mut swept = if is_full { self.shard.partitions.clone() } else { maintained(&self.shard) };
+        let mut swept = if is_full {
+            self.shard.partitions.clone()
+        } else {
+            maintained(&self.shard)
+        };
         if swept.is_empty() {
             return;
         }
@@ -75,14 +79,18 @@ impl Sweeper {
         self.check_for_steps();
         let shard = self.shard.clone();
         if is_full {
-            self.priority.note_indexes(shard.store.lost_indexes(&swept).await);
+            self.priority
+                .note_indexes(shard.store.lost_indexes(&swept).await);
         }
         let now_us = shard.mono_us();
         let lease_us = shard.lease_us();
         let paused = self.paused(&swept, now_us, lease_us);
         // Deadlines that another clock wrote may be far in the future.
         let thorough = is_full || !self.stepped.is_over(now_us);
-        let answers = shard.store.sweep(&swept, shard.lease_ms(), &paused, thorough).await;
+        let answers = shard
+            .store
+            .sweep(&swept, shard.lease_ms(), &paused, thorough)
+            .await;
         if answers.iter().any(|(_, swept)| swept.is_ok()) {
             self.stepped.answered(now_us);
         }
@@ -122,8 +130,13 @@ impl Sweeper {
         }
         self.said_exhausted = exhausted;
         let of_all = self.stepped.is_active(now_us, lease_us);
-        let is_paused =
-            |p: &Partition| of_all || self.away.get(p).is_some_and(|away| away.is_active(now_us, lease_us));
+        let is_paused = |p: &Partition| {
+            of_all
+                || self
+                    .away
+                    .get(p)
+                    .is_some_and(|away| away.is_active(now_us, lease_us))
+        };
         swept.iter().copied().filter(is_paused).collect()
     }
 

@@ -24,7 +24,11 @@ impl Settler {
         let mut extend: BTreeMap<Partition, Vec<(u64, ClaimProgress)>> = BTreeMap::new();
         let mut splits = Vec::new();
         let mut slots = shard.table.lock();
-        let ClaimSlots { bundles, key_queues, .. } = &mut *slots;
+        let ClaimSlots {
+            bundles,
+            key_queues,
+            ..
+        } = &mut *slots;
         for (&slot, claimed) in bundles.iter_mut().filter(|(_, h)| !h.busy && h.open > 0) {
             let lease_left_us = claimed.in_flight.lease_end().since(now);
             let published = MonoUs(claimed.in_flight.published_us.load(Ordering::Acquire));
@@ -33,12 +37,17 @@ impl Settler {
             let all_handed = claimed.all_handed_over();
             if waited_us >= SPLIT_AFTER_US && resolved && all_handed && !claimed.lost {
                 claimed.busy = true;
-                let key_queue = claimed.key_queue_id().and_then(|id| key_queues.get_mut(&id));
+                let key_queue = claimed
+                    .key_queue_id()
+                    .and_then(|id| key_queues.get_mut(&id));
                 let division = resolve::division_of(&shard, claimed, key_queue, true);
                 splits.push((slot, claimed.open_entries(), division));
             } else if may_extend && (claimed.news || lease_left_us < shard.lease_us() * 2 / 3) {
                 let news = std::mem::take(&mut claimed.news);
-                extend.entry(claimed.claim.partition).or_default().push((slot, progress(claimed, news)));
+                extend
+                    .entry(claimed.claim.partition)
+                    .or_default()
+                    .push((slot, progress(claimed, news)));
             }
         }
         drop(slots);
@@ -50,7 +59,10 @@ impl Settler {
             while !held.is_empty() {
                 let rest = held.split_off(one_call(held.iter().map(|(_, of)| of.delivered.len())));
                 let held = std::mem::replace(&mut held, rest);
-                let batch = held.iter().map(|(slot, of)| (*slot, of.claim.clone())).collect();
+                let batch = held
+                    .iter()
+                    .map(|(slot, of)| (*slot, of.claim.clone()))
+                    .collect();
                 let claims: Vec<ClaimProgress> = held.into_iter().map(|(_, of)| of).collect();
                 self.extending += 1;
                 let store = shard.store.clone();
@@ -123,7 +135,9 @@ impl ClaimSlots {
         answer: &SettleAnswer,
         lease_end: MonoUs,
     ) -> ExtendOutcome {
-        let Some(claimed) = self.bundles.get_mut(&slot) else { return ExtendOutcome::Kept };
+        let Some(claimed) = self.bundles.get_mut(&slot) else {
+            return ExtendOutcome::Kept;
+        };
         if *answer != SettleAnswer::Stale {
             claimed.in_flight.extend_lease(lease_end);
             return ExtendOutcome::Kept;
@@ -154,7 +168,11 @@ mod tests {
 
     fn claim(id: &str) -> Claim {
         let id = BundleId::parse(id).expect("an id");
-        Claim { partition: Partition(0), id, token: "token".to_owned().into() }
+        Claim {
+            partition: Partition(0),
+            id,
+            token: "token".to_owned().into(),
+        }
     }
 
     /// A claimed bundle with two messages, of which one is confirmed.

@@ -38,13 +38,18 @@ impl Settler {
             if let Some(handed_us) = claimed.unanswered_us() {
                 let target = &in_flight.batch.target;
                 let fresh = || (target.clone(), handed_us);
-                let (_, oldest) = unanswered.entry(Arc::as_ptr(target).addr()).or_insert_with(fresh);
+                let (_, oldest) = unanswered
+                    .entry(Arc::as_ptr(target).addr())
+                    .or_insert_with(fresh);
                 *oldest = handed_us.min(*oldest);
             }
         }
         drop(slots);
         for (route, served) in shard.routes.iter() {
-            served.metrics.overdue.report(OverduePlace::Claimed(number), overdue.get(route).copied());
+            served
+                .metrics
+                .overdue
+                .report(OverduePlace::Claimed(number), overdue.get(route).copied());
         }
         let mut by_target = BTreeMap::new();
         for (target, handed_us) in unanswered.into_values() {

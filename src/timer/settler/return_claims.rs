@@ -38,15 +38,24 @@ impl Settler {
         let ahead_us = shard.lookahead_ms() * 1000 + CLOCK_STEP_US;
         let mut dropped = false;
         let mut slots = shard.table.lock();
-        let ClaimSlots { bundles, key_queues, .. } = &mut *slots;
+        let ClaimSlots {
+            bundles,
+            key_queues,
+            ..
+        } = &mut *slots;
         // The next holder of an ordered route waits until this one has given it up. This replica gives it up too if
         // its clock is so far behind that messages would wait for it.
         let is_late = shard.behind_ms() * 1000 > ahead_us;
         for ((route, p), key_queue) in key_queues.iter_mut() {
             key_queue.closing |= is_late || (moved && !owned.serves(*p, route.as_str()));
         }
-        for claimed in bundles.values_mut().filter(|h| !h.busy && !h.lost && h.key_queue_id().is_none()) {
-            let Some(due) = claimed.in_flight.next_due() else { continue };
+        for claimed in bundles
+            .values_mut()
+            .filter(|h| !h.busy && !h.lost && h.key_queue_id().is_none())
+        {
+            let Some(due) = claimed.in_flight.next_due() else {
+                continue;
+            };
             let p = claimed.claim.partition;
             let route = claimed.in_flight.served.route.name.as_str();
             let waits_us = clock.until_due_us(due);
@@ -79,13 +88,20 @@ impl Settler {
                 && !h.is_clean()
                 && h.only_untried()
         };
-        let untried = slots.bundles.iter().filter(|(_, claimed)| is_untried(claimed));
+        let untried = slots
+            .bundles
+            .iter()
+            .filter(|(_, claimed)| is_untried(claimed));
         let untried: Vec<u64> = untried.map(|(&slot, _)| slot).collect();
         let mut returned = Vec::with_capacity(untried.len());
         for slot in untried {
-            let Some(claimed) = slots.remove(slot) else { continue };
+            let Some(claimed) = slots.remove(slot) else {
+                continue;
+            };
             let news = claimed.confirmed().contains(&true);
-            back.entry(claimed.claim.partition).or_default().push(progress(&claimed, news));
+            back.entry(claimed.claim.partition)
+                .or_default()
+                .push(progress(&claimed, news));
             returned.push(claimed);
         }
         drop(slots);
@@ -119,7 +135,12 @@ impl Settler {
         self.return_untried();
         let idle: Vec<u64> = {
             let slots = shard.table.lock();
-            slots.bundles.iter().filter(|(_, h)| !h.busy && h.open == 0).map(|(&s, _)| s).collect()
+            slots
+                .bundles
+                .iter()
+                .filter(|(_, h)| !h.busy && h.open == 0)
+                .map(|(&s, _)| s)
+                .collect()
         };
         for slot in idle {
             self.finish(slot);

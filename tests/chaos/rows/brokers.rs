@@ -17,7 +17,9 @@ pub(super) async fn alarm(scale: Scale) -> Outcome {
     scenario.under_load().await;
     scenario.inject(&scenario.all()).await;
     let rabbitmq = scenario.rabbitmq.own();
-    rabbitmq.ctl(&["set_vm_memory_high_watermark", "0.00001"]).await;
+    rabbitmq
+        .ctl(&["set_vm_memory_high_watermark", "0.00001"])
+        .await;
     sleep(Duration::from_secs(10)).await;
     rabbitmq.ctl(&["set_vm_memory_high_watermark", "0.4"]).await;
     scenario.healed();
@@ -55,7 +57,10 @@ pub(super) async fn kill_kafka(scale: Scale) -> Outcome {
     let (kafka, rabbitmq) = tokio::join!(servers::three_kafkas(), servers::rabbitmq());
     let kafka = Broker::Own(kafka);
     let rabbitmq = Broker::Shared(rabbitmq);
-    let setup = Setup { patience: Duration::from_secs(120), ..Setup::default() };
+    let setup = Setup {
+        patience: Duration::from_secs(120),
+        ..Setup::default()
+    };
     let mut scenario = Scenario::start_on(scale, setup, kafka, rabbitmq).await;
     scenario.under_load().await;
     scenario.inject(&scenario.all()).await;
@@ -69,12 +74,19 @@ pub(super) async fn kill_kafka(scale: Scale) -> Outcome {
     scenario.moment(3000, 8000).await;
     scenario.kafka.own().start_again().await;
     scenario.healed();
-    scenario.note(format!("{killed} of 3 brokers were killed, the leader of {target}/0 first"));
+    scenario.note(format!(
+        "{killed} of 3 brokers were killed, the leader of {target}/0 first"
+    ));
     scenario.moment(2000, 2000).await;
     scenario.account().await;
     let late = late(&mut scenario);
-    let to_kafka: usize =
-        scenario.ways.iter().zip(&late).filter(|(way, _)| way.to_kafka).map(|(_, n)| n).sum();
+    let to_kafka: usize = scenario
+        .ways
+        .iter()
+        .zip(&late)
+        .filter(|(way, _)| way.to_kafka)
+        .map(|(_, n)| n)
+        .sum();
     scenario.precondition(to_kafka > 0, "nothing to Kafka was late");
     limit_recovery(&mut scenario, 30_000);
     scenario.close().await
@@ -85,14 +97,21 @@ pub(super) async fn kill_quorum(scale: Scale) -> Outcome {
     let (kafka, rabbitmq) = tokio::join!(servers::kafka(), servers::three_rabbitmqs());
     let kafka = Broker::Shared(kafka);
     let rabbitmq = Broker::Own(rabbitmq);
-    let setup = Setup { patience: Duration::from_secs(120), ..Setup::default() };
+    let setup = Setup {
+        patience: Duration::from_secs(120),
+        ..Setup::default()
+    };
     let mut scenario = Scenario::start_on(scale, setup, kafka, rabbitmq).await;
     scenario.under_load().await;
     // They are led by the node that they were declared at, which is the one that clients know.
     scenario.rabbitmq.own().lead_by(1).await;
     scenario.inject(&scenario.all()).await;
     scenario.precondition_claims();
-    let killed: &[usize] = if scale.seed.is_multiple_of(2) { &[1, 2] } else { &[1] };
+    let killed: &[usize] = if scale.seed.is_multiple_of(2) {
+        &[1, 2]
+    } else {
+        &[1]
+    };
     let led = scenario.rabbitmq.own().leaders().await;
     for &node in killed {
         scenario.rabbitmq.own().kill9_node(node).await;
@@ -100,7 +119,9 @@ pub(super) async fn kill_quorum(scale: Scale) -> Outcome {
     scenario.moment(3000, 8000).await;
     scenario.rabbitmq.own().start_again().await;
     scenario.healed();
-    scenario.note(format!("queues led by each node: {led:?}; killed: {killed:?}"));
+    scenario.note(format!(
+        "queues led by each node: {led:?}; killed: {killed:?}"
+    ));
     scenario.precondition(led[1] > 0, "the killed node led nothing");
     scenario.moment(2000, 2000).await;
     scenario.account().await;

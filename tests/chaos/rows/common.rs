@@ -18,12 +18,18 @@ pub(super) fn limit_recovery(scenario: &mut Scenario, limit_ms: i64) {
 
 pub(super) fn limit_no_duplicate(scenario: &mut Scenario) {
     let duplicates = scenario.outcome.duplicates;
-    scenario.limit(duplicates == 0, format!("{duplicates} duplicates, the limit is none"));
+    scenario.limit(
+        duplicates == 0,
+        format!("{duplicates} duplicates, the limit is none"),
+    );
 }
 
 /// Reports whether the delivery says that it may have been published before.
 pub(super) fn says_again(delivery: &Delivery) -> bool {
-    delivery.headers.iter().any(|(name, _)| name == "x-delay-attempt")
+    delivery
+        .headers
+        .iter()
+        .any(|(name, _)| name == "x-delay-attempt")
 }
 
 /// Messages that came more than a second late, by way: those that were due from the fault on.
@@ -61,10 +67,15 @@ pub(super) fn lateness_p99(scenario: &Scenario) -> i64 {
 /// The same of what was due in this time, Unix ms.
 pub(super) fn lateness_p99_between(scenario: &Scenario, from_ms: i64, to_ms: i64) -> i64 {
     let arrivals = scenario.run.ledger().arrivals();
-    let due_then = arrivals.iter().filter(|(stamp, _)| (from_ms..to_ms).contains(&stamp.due_ms));
+    let due_then = arrivals
+        .iter()
+        .filter(|(stamp, _)| (from_ms..to_ms).contains(&stamp.due_ms));
     let mut lateness: Vec<i64> = due_then.map(|(stamp, came)| came - stamp.due_ms).collect();
     lateness.sort_unstable();
-    lateness.get(lateness.len().saturating_sub(1) * 99 / 100).copied().unwrap_or(0)
+    lateness
+        .get(lateness.len().saturating_sub(1) * 99 / 100)
+        .copied()
+        .unwrap_or(0)
 }
 
 /// A message by this way that its own id names, so that it is known among the dead letters.
@@ -79,9 +90,15 @@ pub(super) fn named(scenario: &Scenario, way: &Way, when: When) -> Message {
 pub(super) async fn send(scenario: &Scenario, way: &Way, messages: Vec<Message>) {
     if way.from_kafka {
         let producer = kafka_producer(scenario.kafka.get().server.client());
-        scenario.run.send_kafka_by(&producer, &way.source, messages).await;
+        scenario
+            .run
+            .send_kafka_by(&producer, &way.source, messages)
+            .await;
     } else {
         let rabbitmq = &scenario.rabbitmq.get().server;
-        scenario.run.send_rabbitmq(rabbitmq, "", Some(&way.source), messages).await;
+        scenario
+            .run
+            .send_rabbitmq(rabbitmq, "", Some(&way.source), messages)
+            .await;
     }
 }

@@ -69,9 +69,15 @@ pub(super) async fn good(scale: Scale) -> Outcome {
             1 => (vec![far], 700),
             2 => (vec![at_once], 64 << 10),
             3 => (vec![far, text("x-delay-id", format!("flood-{n}"))], 100),
-            _ => (vec![text("x-delay", format!("{}ms", 1000 + n % 60_000))], 10),
+            _ => (
+                vec![text("x-delay", format!("{}ms", 1000 + n % 60_000))],
+                10,
+            ),
         };
-        Hostile { headers, body: vec![0; size] }
+        Hostile {
+            headers,
+            body: vec![0; size],
+        }
     };
     play(scale, kinds, async |_, _| {}).await
 }
@@ -83,13 +89,37 @@ pub(super) async fn bad(scale: Scale) -> Outcome {
         let text = |name: &str, value: &str| (name.to_owned(), value.as_bytes().to_vec());
         let (headers, size) = match n % 6 {
             0 => (vec![text("x-delay", "soon")], 2000),
-            1 => (vec![text("x-delay", "-1"), ("large".to_owned(), vec![b'x'; 60_000])], 10),
-            2 => ((0..1000).map(|i| text(&format!("h{i}"), "v")).chain([text("x-delay", "")]).collect(), 10),
+            1 => (
+                vec![
+                    text("x-delay", "-1"),
+                    ("large".to_owned(), vec![b'x'; 60_000]),
+                ],
+                10,
+            ),
+            2 => (
+                (0..1000)
+                    .map(|i| text(&format!("h{i}"), "v"))
+                    .chain([text("x-delay", "")])
+                    .collect(),
+                10,
+            ),
             3 => (vec![text("x-deliver-at", "9999-12-31T23:59:59Z")], 10),
-            4 => (vec![text("x-delay", "1s"), ("x-delay-id".to_owned(), vec![0xff; 300])], 10),
-            _ => (vec![text("x-delay", "1s"), text("x-delay-target", "elsewhere")], 900 << 10),
+            4 => (
+                vec![
+                    text("x-delay", "1s"),
+                    ("x-delay-id".to_owned(), vec![0xff; 300]),
+                ],
+                10,
+            ),
+            _ => (
+                vec![text("x-delay", "1s"), text("x-delay-target", "elsewhere")],
+                900 << 10,
+            ),
         };
-        Hostile { headers, body: vec![0; size] }
+        Hostile {
+            headers,
+            body: vec![0; size],
+        }
     };
     play(scale, kinds, async |flood, ends| {
         let rabbitmq = &servers::rabbitmq().await.server;
@@ -110,7 +140,11 @@ async fn play(
     beside: impl AsyncFnOnce(&Flood, Instant),
 ) -> Outcome {
     let mut flood = Flood::open().await;
-    let setup = Setup { replicas: 2, sections: flood.routes(), ..Setup::default() };
+    let setup = Setup {
+        replicas: 2,
+        sections: flood.routes(),
+        ..Setup::default()
+    };
     let mut scenario = Scenario::start(scale, setup).await;
     let limits: Vec<MemoryLimit> = scenario
         .relays
@@ -127,25 +161,37 @@ async fn play(
     scenario.inject(&scenario.all()).await;
     flood.begun_ms = now_ms();
     let ends = Instant::now() + FLOOD;
-    let addresses = scenario.relays.iter().map(|relay| admin_address(&relay.url()));
+    let addresses = scenario
+        .relays
+        .iter()
+        .map(|relay| admin_address(&relay.url()));
     let scanner = scan(addresses.collect(), ends);
     let (sent, (), ()) = tokio::join!(flood.send(message, ends), beside(&flood, ends), scanner);
     let flood_ends_ms = now_ms();
     scenario.healed();
     let kills: u64 = limits.iter().map(MemoryLimit::kills).sum();
     let peaks: Vec<u64> = limits.iter().map(|limit| limit.peak() >> 20).collect();
-    scenario.limit(kills == 0, format!("{kills} replicas were killed for their memory"));
+    scenario.limit(
+        kills == 0,
+        format!("{kills} replicas were killed for their memory"),
+    );
     if kills > 0 {
         return scenario.close().await;
     }
     flood.clear(&scenario.relays[0].url()).await;
     scenario.account().await;
 
-    scenario.precondition(limits.len() == scenario.relays.len(), "no limit on memory could be set");
+    scenario.precondition(
+        limits.len() == scenario.relays.len(),
+        "no limit on memory could be set",
+    );
     scenario.precondition(sent > 1000, format!("only {sent} messages flooded"));
     for replica in scenario.all() {
         let ended = scenario.relays[replica].wait(Duration::ZERO).await;
-        scenario.limit(ended.is_none(), format!("replica {replica} ended: {ended:?}"));
+        scenario.limit(
+            ended.is_none(),
+            format!("replica {replica} ended: {ended:?}"),
+        );
     }
     let calm = lateness_p99_between(&scenario, calm_ms, flood.begun_ms);
     let flooded = lateness_p99_between(&scenario, flood.begun_ms, flood_ends_ms);
@@ -173,23 +219,47 @@ impl Flood {
         let queue = names::unique("flooded");
         // As docs/security.md advises for producers that nobody trusts: the broker opens what they compress.
         let uncompressed = [("compression.type", "uncompressed")];
-        kafka.server.create_topic_with(&topic, PARTITIONS, &uncompressed).await;
-        kafka.server.create_topic(&format!("{topic}-bombed"), 1).await;
-        kafka.server.create_topic(&format!("{topic}-to"), PARTITIONS).await;
-        rabbitmq.server.declare_queue(&queue, QueueKind::Quorum).await;
-        rabbitmq.server.declare_queue(&format!("{queue}-to"), QueueKind::Classic).await;
+        kafka
+            .server
+            .create_topic_with(&topic, PARTITIONS, &uncompressed)
+            .await;
+        kafka
+            .server
+            .create_topic(&format!("{topic}-bombed"), 1)
+            .await;
+        kafka
+            .server
+            .create_topic(&format!("{topic}-to"), PARTITIONS)
+            .await;
+        rabbitmq
+            .server
+            .declare_queue(&queue, QueueKind::Quorum)
+            .await;
+        rabbitmq
+            .server
+            .declare_queue(&format!("{queue}-to"), QueueKind::Classic)
+            .await;
         let mut client = kafka.server.client();
-        client.set("compression.type", "zstd").set("message.max.bytes", "100000000");
+        client
+            .set("compression.type", "zstd")
+            .set("message.max.bytes", "100000000");
         let connection = rabbitmq.server.connect().await.expect("connected");
         let channel = connection.create_channel().await.expect("a channel");
-        Self { topic, queue, producer: kafka_producer(client), channel, begun_ms: 0 }
+        Self {
+            topic,
+            queue,
+            producer: kafka_producer(client),
+            channel,
+            begun_ms: 0,
+        }
     }
 
     /// The sections of the flooded routes.
     fn routes(&self) -> String {
         let Self { topic, queue, .. } = self;
         let bombed = self.bombed();
-        let bounds = "max_pending = 5000\nmax_pending_bytes = \"64MiB\"\ndead_letters = { max = 1000 }";
+        let bounds =
+            "max_pending = 5000\nmax_pending_bytes = \"64MiB\"\ndead_letters = { max = 1000 }";
         format!(
             "[routes.flooded-k]\nfrom = {{ kafka = \"main\", topic = \"{topic}\", group = \"{topic}\" }}\n\
              to = {{ kafka = \"main\", topic = \"{topic}-to\" }}\n{bounds}\n\
@@ -215,7 +285,9 @@ impl Flood {
                     let producer = self.producer.clone();
                     let topic = self.topic.clone();
                     let partition = (n % PARTITIONS as u64) as i32;
-                    produced.spawn(async move { produce(&producer, &topic, partition, &hostile).await });
+                    produced.spawn(
+                        async move { produce(&producer, &topic, partition, &hostile).await },
+                    );
                 }
             }
             sent += BATCH;
@@ -231,7 +303,10 @@ impl Flood {
     async fn publish(&self, hostile: &Hostile) {
         let mut headers = FieldTable::default();
         for (name, value) in &hostile.headers {
-            headers.insert(name.as_str().into(), AMQPValue::LongString(value.clone().into()));
+            headers.insert(
+                name.as_str().into(),
+                AMQPValue::LongString(value.clone().into()),
+            );
         }
         let properties = BasicProperties::default().with_headers(headers);
         let options = BasicPublishOptions::default();
@@ -255,7 +330,10 @@ impl Flood {
         let body = vec![0; BOMB];
         let topic = self.bombed();
         let record: FutureRecord<'_, [u8], [u8]> = FutureRecord::to(&topic).payload(&body[..]);
-        self.producer.send(record, Duration::from_secs(30)).await.expect("a bomb that Kafka takes");
+        self.producer
+            .send(record, Duration::from_secs(30))
+            .await
+            .expect("a bomb that Kafka takes");
     }
 
     /// Takes away what the flooded routes hold, so that the accounts of the others can be closed.
@@ -266,7 +344,11 @@ impl Flood {
                 postdate(url, &["purge", "--route", route, "--yes"]).await;
                 postdate(url, &["dead", "drop", "--route", route, "--yes"]).await;
                 let listed = postdate(url, &["pending", "--route", route]).await;
-                if listed.lines().count() <= 1 { Ok(()) } else { Err(listed) }
+                if listed.lines().count() <= 1 {
+                    Ok(())
+                } else {
+                    Err(listed)
+                }
             })
             .await;
         }
@@ -274,11 +356,19 @@ impl Flood {
 }
 
 async fn produce(producer: &FutureProducer, topic: &str, partition: i32, hostile: &Hostile) {
-    let headers = hostile.headers.iter().fold(OwnedHeaders::new(), |headers, (key, value)| {
-        headers.insert(Header { key, value: Some(value) })
-    });
-    let record: FutureRecord<'_, [u8], [u8]> =
-        FutureRecord::to(topic).payload(&hostile.body[..]).headers(headers).partition(partition);
+    let headers = hostile
+        .headers
+        .iter()
+        .fold(OwnedHeaders::new(), |headers, (key, value)| {
+            headers.insert(Header {
+                key,
+                value: Some(value),
+            })
+        });
+    let record: FutureRecord<'_, [u8], [u8]> = FutureRecord::to(topic)
+        .payload(&hostile.body[..])
+        .headers(headers)
+        .partition(partition);
     if let Err((error, _)) = producer.send(record, Duration::from_secs(30)).await {
         println!("a message of the flood was not taken: {error}");
     }
@@ -298,8 +388,15 @@ async fn nested(rabbitmq: &Rabbitmq, queue: &str) {
              lists:seq(1, {depth})), {{<<\"h\">>, T, C}} end)()]}}]"
         ))
     };
-    let all = [deep(129), deep(1_500), deep(20_000), publish("[{headers, [{<<255>>, longstr, <<\"x\">>}]}]")];
-    rabbitmq.ctl(&["eval", &format!("{}.", all.join(", "))]).await;
+    let all = [
+        deep(129),
+        deep(1_500),
+        deep(20_000),
+        publish("[{headers, [{<<255>>, longstr, <<\"x\">>}]}]"),
+    ];
+    rabbitmq
+        .ctl(&["eval", &format!("{}.", all.join(", "))])
+        .await;
 }
 
 /// Runs a command against a relay, and returns what it prints.
@@ -308,11 +405,17 @@ async fn postdate(url: &str, arguments: &[&str]) -> String {
     command.args(arguments).env("POSTDATE_URL", url);
     let ran = tokio::task::spawn_blocking(move || command.output()).await;
     let ran = ran.expect("not cancelled").expect("the command line");
-    format!("{}{}", String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr))
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&ran.stdout),
+        String::from_utf8_lossy(&ran.stderr)
+    )
 }
 
 fn admin_address(url: &str) -> SocketAddr {
-    url.trim_start_matches("http://").parse().expect("the admin address")
+    url.trim_start_matches("http://")
+        .parse()
+        .expect("the admin address")
 }
 
 /// Connects to the admin port again and again, and says what nobody understands.

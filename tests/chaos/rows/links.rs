@@ -10,7 +10,15 @@ use crate::scenario::{Scale, Scenario, Setup};
 use crate::support::proxy::Mode;
 use crate::support::{Proxy, When};
 
-const WAYS_TO_BREAK: [&str; 7] = ["RST", "FIN", "cut reply", "silence", "trickle", "delay", "refused"];
+const WAYS_TO_BREAK: [&str; 7] = [
+    "RST",
+    "FIN",
+    "cut reply",
+    "silence",
+    "trickle",
+    "delay",
+    "refused",
+];
 
 /// Hurts a link in one of these ways, and mends it.
 async fn hurt(proxy: &Proxy, way: &str) {
@@ -37,7 +45,14 @@ async fn hurt(proxy: &Proxy, way: &str) {
 }
 
 pub(super) async fn each(scale: Scale) -> Outcome {
-    let mut scenario = Scenario::start(scale, Setup { proxied: true, ..Setup::default() }).await;
+    let mut scenario = Scenario::start(
+        scale,
+        Setup {
+            proxied: true,
+            ..Setup::default()
+        },
+    )
+    .await;
     scenario.under_load().await;
     scenario.inject(&scenario.all()).await;
     let links = [
@@ -61,12 +76,21 @@ pub(super) async fn each(scale: Scale) -> Outcome {
 }
 
 pub(super) async fn flapping(scale: Scale) -> Outcome {
-    let mut scenario = Scenario::start(scale, Setup { proxied: true, ..Setup::default() }).await;
+    let mut scenario = Scenario::start(
+        scale,
+        Setup {
+            proxied: true,
+            ..Setup::default()
+        },
+    )
+    .await;
     scenario.under_load().await;
     scenario.inject(&scenario.all()).await;
     let proxy = scenario.redis_proxy.clone();
     let claim_ms = scenario.setup.claim_s * 1000;
-    let away = [(claim_ms / 2, 3000), (claim_ms * 2, 3000)].into_iter().chain([(1000, 1000); 5]);
+    let away = [(claim_ms / 2, 3000), (claim_ms * 2, 3000)]
+        .into_iter()
+        .chain([(1000, 1000); 5]);
     for (off, on) in away {
         let before = proxy.hits();
         proxy.set(Mode::Refuse);
@@ -84,7 +108,10 @@ pub(super) async fn flapping(scale: Scale) -> Outcome {
 }
 
 /// A link to another data centre: 5 ms there and back, 20 MiB/s.
-const FAR: Mode = Mode::Slow { by: Duration::from_micros(2500), rate: 20 << 20 };
+const FAR: Mode = Mode::Slow {
+    by: Duration::from_micros(2500),
+    rate: 20 << 20,
+};
 /// Bodies that cross it beside the load: each of the first takes the link for three seconds, the others together for
 /// four.
 const HUGE: (usize, usize) = (2, 60 << 20);
@@ -92,7 +119,15 @@ const LARGE: (usize, usize) = (320, 256 << 10);
 
 pub(super) async fn far(scale: Scale) -> Outcome {
     let routes = "max_size = \"64MiB\"\ndead_letters = { max_message = \"80MiB\" }".to_owned();
-    let mut scenario = Scenario::start(scale, Setup { proxied: true, routes, ..Setup::default() }).await;
+    let mut scenario = Scenario::start(
+        scale,
+        Setup {
+            proxied: true,
+            routes,
+            ..Setup::default()
+        },
+    )
+    .await;
     let link = scenario.redis_proxy.clone();
     link.set(FAR);
     // From RabbitMQ to RabbitMQ: no other way takes the huge ones.
@@ -100,7 +135,12 @@ pub(super) async fn far(scale: Scale) -> Outcome {
     for (count, size) in [HUGE, LARGE] {
         let message = |n: usize| {
             let when = When::At(11_000 + n as u64 * 10);
-            scenario.run.message(&way.label(), when).key(&way.target).size(size).random()
+            scenario
+                .run
+                .message(&way.label(), when)
+                .key(&way.target)
+                .size(size)
+                .random()
         };
         send(&scenario, &way, (0..count).map(message).collect()).await;
     }
@@ -117,7 +157,10 @@ pub(super) async fn far(scale: Scale) -> Outcome {
     scenario.precondition(link.hits() > 0, "nothing went over the slow link");
     let takeover = scenario.outcome.takeover_ms.unwrap_or(0);
     let limit = 20_000;
-    scenario.limit(takeover <= limit, format!("what was due waited for {takeover} ms, the limit is {limit}"));
+    scenario.limit(
+        takeover <= limit,
+        format!("what was due waited for {takeover} ms, the limit is {limit}"),
+    );
     limit_recovery(&mut scenario, 30_000);
     scenario.close().await
 }

@@ -14,7 +14,14 @@ use crate::support::{When, eventually, names};
 
 /// One replica dies and comes again, faster than anything settles.
 pub(super) async fn crash_loop(scale: Scale) -> Outcome {
-    let mut scenario = Scenario::start(scale, Setup { replicas: 1, ..Setup::default() }).await;
+    let mut scenario = Scenario::start(
+        scale,
+        Setup {
+            replicas: 1,
+            ..Setup::default()
+        },
+    )
+    .await;
     scenario.under_load().await;
     scenario.inject(&[0]).await;
     scenario.precondition_claims();
@@ -24,10 +31,17 @@ pub(super) async fn crash_loop(scale: Scale) -> Outcome {
         scenario.moment(0, 500).await;
     }
     scenario.healed();
-    let again = scenario.total("postdate_redelivered_total", &[("cause", "source_redelivery")]).await;
+    let again = scenario
+        .total(
+            "postdate_redelivered_total",
+            &[("cause", "source_redelivery")],
+        )
+        .await;
     scenario.moment(3000, 3000).await;
     scenario.account().await;
-    scenario.note(format!("{again} redeliveries counted by the end of the loop"));
+    scenario.note(format!(
+        "{again} redeliveries counted by the end of the loop"
+    ));
     scenario.close().await
 }
 
@@ -42,12 +56,17 @@ pub(super) async fn rebalances(scale: Scale) -> Outcome {
     for _ in 0..6 {
         scenario.moment(2500, 3500).await;
         let ended = scenario.relays[3].terminate().await;
-        scenario.limit(ended.code() == Some(0), format!("the guest ended with {ended}"));
+        scenario.limit(
+            ended.code() == Some(0),
+            format!("the guest ended with {ended}"),
+        );
         scenario.relays[3].restart().await;
     }
     scenario.healed();
     scenario.account().await;
-    let admitted = scenario.relays[3].total("postdate_admitted_total", &[]).await;
+    let admitted = scenario.relays[3]
+        .total("postdate_admitted_total", &[])
+        .await;
     scenario.precondition(admitted > 0.0, "the guest was given nothing to read");
     limit_recovery(&mut scenario, 30_000);
     scenario.close().await
@@ -70,14 +89,19 @@ impl Starved {
     /// How many periods it was held back in.
     fn throttled(&self) -> u64 {
         let stat = std::fs::read_to_string(self.0.join("cpu.stat")).unwrap_or_default();
-        let line = stat.lines().find_map(|line| line.strip_prefix("nr_throttled "));
+        let line = stat
+            .lines()
+            .find_map(|line| line.strip_prefix("nr_throttled "));
         line.and_then(|count| count.parse().ok()).unwrap_or(0)
     }
 }
 
 impl Drop for Starved {
     fn drop(&mut self) {
-        for process in std::fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default().lines() {
+        for process in std::fs::read_to_string(self.0.join("cgroup.procs"))
+            .unwrap_or_default()
+            .lines()
+        {
             if let Err(error) = std::fs::write("/sys/fs/cgroup/cpu/cgroup.procs", process) {
                 println!("{process} stays starved: {error}");
             }
@@ -97,10 +121,16 @@ pub(super) async fn starved(scale: Scale) -> Outcome {
         Ok(group) => {
             sleep(Duration::from_secs(20)).await;
             let throttled = group.throttled();
-            scenario.precondition(throttled >= 50, format!("held back in only {throttled} periods"));
+            scenario.precondition(
+                throttled >= 50,
+                format!("held back in only {throttled} periods"),
+            );
             scenario.note(format!("held back in {throttled} periods of 100 ms"));
         }
-        Err(error) => scenario.precondition(false, format!("no control group of version 1 here: {error}")),
+        Err(error) => scenario.precondition(
+            false,
+            format!("no control group of version 1 here: {error}"),
+        ),
     }
     scenario.healed();
     scenario.account().await;
@@ -110,17 +140,40 @@ pub(super) async fn starved(scale: Scale) -> Outcome {
 
 /// Nothing happens for a while in which what is between forgets quiet connections; then a message.
 pub(super) async fn idle(scale: Scale) -> Outcome {
-    let mut scenario = Scenario::start(scale, Setup { proxied: true, ..Setup::default() }).await;
-    let proxies = [&scenario.redis_proxy, &scenario.kafka.get().proxy, &scenario.rabbitmq.get().proxy]
-        .map(Clone::clone);
+    let mut scenario = Scenario::start(
+        scale,
+        Setup {
+            proxied: true,
+            ..Setup::default()
+        },
+    )
+    .await;
+    let proxies = [
+        &scenario.redis_proxy,
+        &scenario.kafka.get().proxy,
+        &scenario.rabbitmq.get().proxy,
+    ]
+    .map(Clone::clone);
     // A producer that has to connect first would make its own messages late.
     let producer = kafka_producer(scenario.kafka.get().server.client());
     let some = async |scenario: &Scenario| {
         for way in &scenario.ways {
-            let key = if way.to_kafka && !way.from_kafka { &way.source } else { &way.target };
-            let messages = (0..20).map(|n| scenario.run.message(&way.label(), When::Delay(n * 50)).key(key));
+            let key = if way.to_kafka && !way.from_kafka {
+                &way.source
+            } else {
+                &way.target
+            };
+            let messages = (0..20).map(|n| {
+                scenario
+                    .run
+                    .message(&way.label(), When::Delay(n * 50))
+                    .key(key)
+            });
             if way.from_kafka {
-                scenario.run.send_kafka_by(&producer, &way.source, messages.collect()).await;
+                scenario
+                    .run
+                    .send_kafka_by(&producer, &way.source, messages.collect())
+                    .await;
             } else {
                 send(scenario, way, messages.collect()).await;
             }
@@ -129,7 +182,11 @@ pub(super) async fn idle(scale: Scale) -> Outcome {
     some(&scenario).await;
     eventually("the ways to the targets are open", async || {
         let missing = scenario.run.ledger().missing().len();
-        if missing == 0 { Ok(()) } else { Err(anyhow::anyhow!("{missing} have not arrived")) }
+        if missing == 0 {
+            Ok(())
+        } else {
+            Err(anyhow::anyhow!("{missing} have not arrived"))
+        }
     })
     .await;
     for proxy in &proxies {
@@ -146,17 +203,29 @@ pub(super) async fn idle(scale: Scale) -> Outcome {
     }
     let arrivals = scenario.run.ledger().arrivals();
     let after = arrivals.iter().filter(|(stamp, _)| stamp.id.seq >= before);
-    let latest = after.map(|(stamp, came)| came - stamp.due_ms).max().unwrap_or(0);
+    let latest = after
+        .map(|(stamp, came)| came - stamp.due_ms)
+        .max()
+        .unwrap_or(0);
     let hits: Vec<u64> = proxies.iter().map(crate::support::Proxy::hits).collect();
-    scenario.note(format!("connections met in their silence (Redis, Kafka, RabbitMQ): {hits:?}"));
+    scenario.note(format!(
+        "connections met in their silence (Redis, Kafka, RabbitMQ): {hits:?}"
+    ));
     late(&mut scenario);
-    scenario.limit(latest <= 1000, format!("the first message after the silence was {latest} ms late"));
+    scenario.limit(
+        latest <= 1000,
+        format!("the first message after the silence was {latest} ms late"),
+    );
     scenario.close().await
 }
 
 /// Faults of all kinds, one after another, for as long as it takes.
 pub(super) async fn soak(scale: Scale) -> Outcome {
-    let setup = Setup { proxied: true, patience: Duration::from_secs(120), ..Setup::default() };
+    let setup = Setup {
+        proxied: true,
+        patience: Duration::from_secs(120),
+        ..Setup::default()
+    };
     let mut scenario = Scenario::start(scale, setup).await;
     scenario.under_load().await;
     scenario.inject(&scenario.all()).await;
@@ -174,7 +243,10 @@ pub(super) async fn soak(scale: Scale) -> Outcome {
             }
             "term" => {
                 let ended = scenario.relays[victim].terminate().await;
-                scenario.limit(ended.code() == Some(0), format!("a SIGTERM ended with {ended}"));
+                scenario.limit(
+                    ended.code() == Some(0),
+                    format!("a SIGTERM ended with {ended}"),
+                );
                 scenario.relays[victim].restart().await;
             }
             "stop" => {
@@ -189,7 +261,10 @@ pub(super) async fn soak(scale: Scale) -> Outcome {
             }
             "flush" => {
                 let flush = redis::cmd("SCRIPT").arg("FLUSH").to_owned();
-                flush.query_async::<()>(&mut scenario.store().await).await.expect("SCRIPT FLUSH");
+                flush
+                    .query_async::<()>(&mut scenario.store().await)
+                    .await
+                    .expect("SCRIPT FLUSH");
             }
             _ => {
                 scenario.redis_proxy.reset();

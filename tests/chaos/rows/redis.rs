@@ -30,9 +30,14 @@ pub(super) async fn kill(scale: Scale) -> Outcome {
 /// A power failure, as far as it goes without a file system that forgets.
 pub(super) async fn power(scale: Scale, always: bool) -> Outcome {
     let synced = Synced::new();
-    let redis = ["--appendfsync", if always { "always" } else { "everysec" }].map(String::from).to_vec();
-    let setup =
-        Setup { redis, redis_program: synced.redis().to_string_lossy().into_owned(), ..Setup::default() };
+    let redis = ["--appendfsync", if always { "always" } else { "everysec" }]
+        .map(String::from)
+        .to_vec();
+    let setup = Setup {
+        redis,
+        redis_program: synced.redis().to_string_lossy().into_owned(),
+        ..Setup::default()
+    };
     let mut scenario = Scenario::start(scale, setup).await;
     scenario.under_load().await;
     let before = scenario.run.made();
@@ -52,7 +57,10 @@ pub(super) async fn power(scale: Scale, always: bool) -> Outcome {
     } else {
         scenario.precondition(cut > 0, "all of it had been synced");
         let recent = report.lost.iter().all(|id| id.seq >= before);
-        scenario.expect_lost(recent, "produced within 3 s before the fault: what this tier may lose");
+        scenario.expect_lost(
+            recent,
+            "produced within 3 s before the fault: what this tier may lose",
+        );
         let said = scenario.logged("rolled back or was wiped");
         scenario.limit(
             said || report.lost.is_empty(),
@@ -63,18 +71,38 @@ pub(super) async fn power(scale: Scale, always: bool) -> Outcome {
 }
 
 async fn number(connection: &mut MultiplexedConnection, field: &str) -> u64 {
-    let info: String = redis::cmd("INFO").arg("memory").query_async(connection).await.expect("INFO");
-    let line = info.lines().find_map(|line| line.strip_prefix(&format!("{field}:")));
-    line.expect("a field of INFO").trim().parse().expect("a number")
+    let info: String = redis::cmd("INFO")
+        .arg("memory")
+        .query_async(connection)
+        .await
+        .expect("INFO");
+    let line = info
+        .lines()
+        .find_map(|line| line.strip_prefix(&format!("{field}:")));
+    line.expect("a field of INFO")
+        .trim()
+        .parse()
+        .expect("a number")
 }
 
 async fn max_memory(connection: &mut MultiplexedConnection, bytes: u64) {
-    let set = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(bytes).to_owned();
+    let set = redis::cmd("CONFIG")
+        .arg("SET")
+        .arg("maxmemory")
+        .arg(bytes)
+        .to_owned();
     set.query_async::<()>(connection).await.expect("CONFIG SET");
 }
 
 pub(super) async fn full(scale: Scale) -> Outcome {
-    let mut scenario = Scenario::start(scale, Setup { longest_ms: 8000, ..Setup::default() }).await;
+    let mut scenario = Scenario::start(
+        scale,
+        Setup {
+            longest_ms: 8000,
+            ..Setup::default()
+        },
+    )
+    .await;
     scenario.under_load().await;
     let mut store = scenario.store().await;
     let used = number(&mut store, "used_memory").await;
@@ -86,7 +114,10 @@ pub(super) async fn full(scale: Scale) -> Outcome {
     scenario.moment(5000, 8000).await;
     let refused = scenario.store_errors("OOM").await;
     let left = scenario.total("postdate_published_total", &[]).await - published;
-    scenario.note(format!("{left} messages left in {:?} while it was full", began.elapsed()));
+    scenario.note(format!(
+        "{left} messages left in {:?} while it was full",
+        began.elapsed()
+    ));
     max_memory(&mut store, 0).await;
     scenario.healed();
     scenario.moment(3000, 3000).await;
@@ -108,22 +139,37 @@ while t[1] * 1000 + t[2] / 1000 < ends do t = redis.call('TIME') end return 1";
 
 pub(super) async fn slow(scale: Scale) -> Outcome {
     let redis = ["--enable-debug-command", "yes"].map(String::from).to_vec();
-    let setup = Setup { claim_s: 10, proxied: true, redis, ..Setup::default() };
+    let setup = Setup {
+        claim_s: 10,
+        proxied: true,
+        redis,
+        ..Setup::default()
+    };
     let mut scenario = Scenario::start(scale, setup).await;
     scenario.under_load().await;
     scenario.inject(&scenario.all()).await;
     let client = redis::Client::open(scenario.redis.url()).expect("a URL");
-    let patient = redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(20)));
-    let mut store = client.get_multiplexed_async_connection_with_config(&patient).await.expect("connected");
+    let patient =
+        redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(20)));
+    let mut store = client
+        .get_multiplexed_async_connection_with_config(&patient)
+        .await
+        .expect("connected");
     for stall in ["sleep", "busy"] {
         let began = Instant::now();
         let command = match stall {
             "sleep" => redis::cmd("DEBUG").arg("SLEEP").arg(3).to_owned(),
             _ => redis::cmd("EVAL").arg(BUSY).arg(0).arg(3000).to_owned(),
         };
-        command.query_async::<()>(&mut store).await.expect("it is slow and answers");
+        command
+            .query_async::<()>(&mut store)
+            .await
+            .expect("it is slow and answers");
         let took = began.elapsed();
-        scenario.precondition(took >= Duration::from_millis(2900), format!("{stall} took only {took:?}"));
+        scenario.precondition(
+            took >= Duration::from_millis(2900),
+            format!("{stall} took only {took:?}"),
+        );
         scenario.moment(1000, 2000).await;
     }
     let (proxy, before): (Proxy, u64) = (scenario.redis_proxy.clone(), scenario.redis_proxy.hits());
@@ -145,7 +191,11 @@ pub(super) async fn script_flush(scale: Scale) -> Outcome {
     let mut store = scenario.store().await;
     let before = scenario.store_errors("NOSCRIPT").await;
     for _ in 0..10 {
-        redis::cmd("SCRIPT").arg("FLUSH").query_async::<()>(&mut store).await.expect("SCRIPT FLUSH");
+        redis::cmd("SCRIPT")
+            .arg("FLUSH")
+            .query_async::<()>(&mut store)
+            .await
+            .expect("SCRIPT FLUSH");
         scenario.moment(900, 1100).await;
     }
     let missed = scenario.store_errors("NOSCRIPT").await - before;

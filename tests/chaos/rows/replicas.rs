@@ -22,7 +22,9 @@ fn limit_claims(scenario: &mut Scenario) {
     let mut came = BTreeMap::<Id, usize>::new();
     let mut again = BTreeSet::new();
     for delivery in scenario.run.ledger().deliveries_from(0) {
-        let Some(stamp) = Stamp::read(&delivery.body) else { continue };
+        let Some(stamp) = Stamp::read(&delivery.body) else {
+            continue;
+        };
         *came.entry(stamp.id.clone()).or_default() += 1;
         if says_again(&delivery) {
             again.insert(stamp.id);
@@ -32,7 +34,9 @@ fn limit_claims(scenario: &mut Scenario) {
     let in_flight = scenario.in_flight();
     scenario.limit(
         repeated <= in_flight,
-        format!("{repeated} messages came again from claims that expired, {in_flight} were in flight"),
+        format!(
+            "{repeated} messages came again from claims that expired, {in_flight} were in flight"
+        ),
     );
 }
 
@@ -70,7 +74,10 @@ pub(super) async fn kill_one(scale: Scale) -> Outcome {
     limit_claims(&mut scenario);
     let takeover = scenario.outcome.takeover_ms.unwrap_or(0);
     let limit = 13_000;
-    scenario.limit(takeover <= limit, format!("what was due waited for {takeover} ms, the limit is {limit}"));
+    scenario.limit(
+        takeover <= limit,
+        format!("what was due waited for {takeover} ms, the limit is {limit}"),
+    );
     scenario.close().await
 }
 
@@ -90,7 +97,14 @@ pub(super) async fn kill_all(scale: Scale) -> Outcome {
 /// it answers: with `everysec` it holds writes back for up to two seconds while the disk is busy, and a kill takes them.
 pub(super) async fn kill_with_redis(scale: Scale) -> Outcome {
     let redis = ["--appendfsync", "always"].map(String::from).to_vec();
-    let mut scenario = loaded(scale, Setup { redis, ..Setup::default() }).await;
+    let mut scenario = loaded(
+        scale,
+        Setup {
+            redis,
+            ..Setup::default()
+        },
+    )
+    .await;
     let victims = scenario.all();
     scenario.inject(&victims).await;
     scenario.precondition_claims();
@@ -121,8 +135,13 @@ pub(super) async fn stop_one(scale: Scale) -> Outcome {
     scenario.limit(stale > 0.0, "no answer to a lost claim was refused");
     let late = first_tries_after(&scenario, continued);
     let in_flight = scenario.in_flight();
-    scenario.note(format!("{late} publishes of its own that came after another's"));
-    scenario.limit(late <= in_flight / 4, format!("{late} messages were {LOST_CLAIM}"));
+    scenario.note(format!(
+        "{late} publishes of its own that came after another's"
+    ));
+    scenario.limit(
+        late <= in_flight / 4,
+        format!("{late} messages were {LOST_CLAIM}"),
+    );
     limit_claims(&mut scenario);
     scenario.close().await
 }
@@ -132,14 +151,27 @@ const HELD_UP: &[&str] = &["k-k", "r-k"];
 
 /// A replica goes on when others hold what it held, and have handed it over, and know nothing of its fate yet.
 pub(super) async fn stop_while_target_hangs(scale: Scale) -> Outcome {
-    let setup = Setup { slow_targets: HELD_UP, ..Setup::default() };
+    let setup = Setup {
+        slow_targets: HELD_UP,
+        ..Setup::default()
+    };
     let mut scenario = loaded(scale, setup).await;
     let victim = scenario.rng.usize(0..3);
     let proxy = scenario.kafka.get().proxy.clone();
     // Claimed when the replica is stopped, and due soon after it.
-    for way in scenario.ways.clone().into_iter().filter(|way| HELD_UP.contains(&way.name)) {
+    for way in scenario
+        .ways
+        .clone()
+        .into_iter()
+        .filter(|way| HELD_UP.contains(&way.name))
+    {
         let key = if way.from_kafka { "key" } else { &way.source };
-        let message = |n: u64| scenario.run.message(&way.label(), When::At(1700 + n % 500)).key(key);
+        let message = |n: u64| {
+            scenario
+                .run
+                .message(&way.label(), When::At(1700 + n % 500))
+                .key(key)
+        };
         send(&scenario, &way, (0..300).map(message).collect()).await;
     }
     scenario.inject(&[victim]).await;
@@ -148,7 +180,8 @@ pub(super) async fn stop_while_target_hangs(scale: Scale) -> Outcome {
     let stopped = now_ms();
     proxy.set(Mode::Hole);
     // Its claims expire and are swept a second later at most; then the others hold them.
-    tokio::time::sleep(Duration::from_secs(scenario.setup.claim_s) + Duration::from_millis(1500)).await;
+    tokio::time::sleep(Duration::from_secs(scenario.setup.claim_s) + Duration::from_millis(1500))
+        .await;
     scenario.relays[victim].signal(Signal::CONT);
     scenario.moment(1500, 2000).await;
     proxy.set(Mode::Pass);
@@ -156,21 +189,33 @@ pub(super) async fn stop_while_target_hangs(scale: Scale) -> Outcome {
     scenario.moment(3000, 3000).await;
     scenario.account().await;
     let (taken, twice) = taken_over(&scenario, stopped);
-    scenario.note(format!("{taken} messages of its were handed over by others, {twice} of them came twice"));
-    scenario.precondition(taken >= 10, format!("only {taken} messages were held by others when it went on"));
+    scenario.note(format!(
+        "{taken} messages of its were handed over by others, {twice} of them came twice"
+    ));
+    scenario.precondition(
+        taken >= 10,
+        format!("only {taken} messages were held by others when it went on"),
+    );
     // What it had handed to its client library before it was stopped is in a socket, as it were.
-    scenario.limit(twice <= taken / 20, format!("{twice} messages were {LOST_CLAIM}, or given to a third"));
+    scenario.limit(
+        twice <= taken / 20,
+        format!("{twice} messages were {LOST_CLAIM}, or given to a third"),
+    );
     scenario.close().await
 }
 
 /// Messages to the targets that hung which say that they may be repeats, and nobody had received when the first
 /// holder was stopped; and how many of them came more than once.
 fn taken_over(scenario: &Scenario, stopped_ms: i64) -> (usize, usize) {
-    let ways = scenario.ways.iter().filter(|way| HELD_UP.contains(&way.name));
+    let ways = scenario
+        .ways
+        .iter()
+        .filter(|way| HELD_UP.contains(&way.name));
     let targets: Vec<_> = ways.map(Way::label).collect();
     let mut arrived: BTreeMap<Id, (usize, bool, bool)> = BTreeMap::new();
     for delivery in scenario.run.ledger().deliveries_from(0) {
-        let Some(stamp) = Stamp::read(&delivery.body).filter(|s| targets.contains(&s.target)) else {
+        let Some(stamp) = Stamp::read(&delivery.body).filter(|s| targets.contains(&s.target))
+        else {
             continue;
         };
         let (times, again, before) = arrived.entry(stamp.id).or_default();
@@ -178,7 +223,9 @@ fn taken_over(scenario: &Scenario, stopped_ms: i64) -> (usize, usize) {
         *again |= says_again(&delivery);
         *before |= delivery.received_ms <= stopped_ms + 100;
     }
-    let taken = arrived.values().filter(|(_, again, before)| *again && !before);
+    let taken = arrived
+        .values()
+        .filter(|(_, again, before)| *again && !before);
     let twice = taken.clone().filter(|(times, ..)| *times > 1);
     (taken.count(), twice.count())
 }
@@ -189,7 +236,9 @@ fn first_tries_after(scenario: &Scenario, moment_ms: i64) -> usize {
     let mut later = BTreeSet::new();
     let mut count = 0;
     for delivery in scenario.run.ledger().deliveries_from(0) {
-        let Some(stamp) = Stamp::read(&delivery.body) else { continue };
+        let Some(stamp) = Stamp::read(&delivery.body) else {
+            continue;
+        };
         if says_again(&delivery) {
             later.insert(stamp.id);
         } else if delivery.received_ms > moment_ms && later.contains(&stamp.id) {
@@ -202,21 +251,33 @@ fn first_tries_after(scenario: &Scenario, moment_ms: i64) -> usize {
 /// Cancelled messages stay cancelled, whoever claims what is left of their bundles, however often.
 pub(super) async fn cancelled(scale: Scale) -> Outcome {
     const DUE: u64 = 6000;
-    let setup = Setup { redis_lines: "partitions = 2".into(), ..Setup::default() };
+    let setup = Setup {
+        redis_lines: "partitions = 2".into(),
+        ..Setup::default()
+    };
     let mut scenario = Scenario::start(scale, setup).await;
     // Close together and of few partitions: many share a bundle, of which some are cancelled.
     let way = scenario.ways[0].clone();
     let messages: Vec<_> = (0..400)
         .map(|n| {
-            let message = scenario.run.message(&way.label(), When::At(DUE + n % 100)).key("key");
+            let message = scenario
+                .run
+                .message(&way.label(), When::At(DUE + n % 100))
+                .key("key");
             let name = message.id().to_string();
             message.contract("x-delay-id", &name)
         })
         .collect();
-    let ids: Vec<Id> = messages.iter().map(|message| message.id().clone()).collect();
+    let ids: Vec<Id> = messages
+        .iter()
+        .map(|message| message.id().clone())
+        .collect();
     let producer = kafka_producer(scenario.kafka.get().server.client());
     let due = Instant::now() + Duration::from_millis(DUE);
-    scenario.run.send_kafka_by(&producer, &way.source, messages).await;
+    scenario
+        .run
+        .send_kafka_by(&producer, &way.source, messages)
+        .await;
     eventually("all are stored", async || {
         let stored = scenario.total("postdate_stored_total", &[]).await;
         if stored >= 400.0 { Ok(()) } else { Err(stored) }
@@ -226,8 +287,10 @@ pub(super) async fn cancelled(scale: Scale) -> Outcome {
     for id in ids.iter().step_by(4) {
         let name = id.to_string().replace('/', "%2F");
         let path = format!("/api/v1/routes/{}/messages/{name}", way.name);
-        let (status, answer) =
-            scenario.relays[0].request("DELETE", &path, None, "").await.expect("an answer");
+        let (status, answer) = scenario.relays[0]
+            .request("DELETE", &path, None, "")
+            .await
+            .expect("an answer");
         if status == 200 {
             // It must not arrive: the answer is a promise.
             scenario.run.ledger().resolve(id, Sent::Fail);
@@ -236,12 +299,23 @@ pub(super) async fn cancelled(scale: Scale) -> Outcome {
             scenario.note(format!("not cancelled: {status} {answer}"));
         }
     }
-    scenario.precondition(cancelled >= 50, format!("only {cancelled} could be cancelled in time"));
+    scenario.precondition(
+        cancelled >= 50,
+        format!("only {cancelled} could be cancelled in time"),
+    );
     // Claimed by now, and not yet due.
-    tokio::time::sleep_until(due.checked_sub(Duration::from_millis(500)).expect("later than that")).await;
+    tokio::time::sleep_until(
+        due.checked_sub(Duration::from_millis(500))
+            .expect("later than that"),
+    )
+    .await;
     let mut in_flight = 0;
     for relay in &scenario.relays {
-        in_flight += relay.metrics().await.expect("metrics").sum("postdate_in_flight", &[]) as usize;
+        in_flight += relay
+            .metrics()
+            .await
+            .expect("metrics")
+            .sum("postdate_in_flight", &[]) as usize;
     }
     scenario.outcome.in_flight.push(in_flight);
     scenario.precondition_claims();
@@ -257,7 +331,14 @@ pub(super) async fn cancelled(scale: Scale) -> Outcome {
 }
 
 pub(super) async fn rolling(scale: Scale) -> Outcome {
-    let mut scenario = Scenario::start(scale, Setup { longest_ms: 4000, ..Setup::default() }).await;
+    let mut scenario = Scenario::start(
+        scale,
+        Setup {
+            longest_ms: 4000,
+            ..Setup::default()
+        },
+    )
+    .await;
     scenario.under_load().await;
     scenario.inject(&scenario.all()).await;
     scenario.precondition_claims();
@@ -265,8 +346,14 @@ pub(super) async fn rolling(scale: Scale) -> Outcome {
         let began = Instant::now();
         let ended = scenario.relays[replica].terminate().await;
         let took = began.elapsed();
-        scenario.limit(ended.code() == Some(0), format!("replica {replica} ended with {ended}"));
-        scenario.limit(took <= Duration::from_secs(25), format!("replica {replica} took {took:?} to end"));
+        scenario.limit(
+            ended.code() == Some(0),
+            format!("replica {replica} ended with {ended}"),
+        );
+        scenario.limit(
+            took <= Duration::from_secs(25),
+            format!("replica {replica} took {took:?} to end"),
+        );
         scenario.relays[replica].restart().await;
         scenario.moment(500, 2000).await;
     }

@@ -9,7 +9,13 @@ mod weather;
 use super::Row;
 
 /// The rows of each file, in order.
-const TABLE: &[&[Row]] = &[replicas::ROWS, store::ROWS, links::ROWS, load::ROWS, weather::ROWS];
+const TABLE: &[&[Row]] = &[
+    replicas::ROWS,
+    store::ROWS,
+    links::ROWS,
+    load::ROWS,
+    weather::ROWS,
+];
 
 /// All rows, in order.
 pub(crate) fn all() -> impl Iterator<Item = &'static Row> {

@@ -64,12 +64,23 @@ pub(super) async fn content(scale: Scale) -> Outcome {
     scenario.healed();
     let report = scenario.account().await;
     let refused = scenario.total("postdate_publish_failures_total", &[]).await as usize;
-    scenario.precondition(refused >= sent, format!("{refused} publishes of {sent} were refused"));
-    scenario
-        .limit(report.parked == sent, format!("{} dead letters of {sent} that were refused", report.parked));
+    scenario.precondition(
+        refused >= sent,
+        format!("{refused} publishes of {sent} were refused"),
+    );
+    scenario.limit(
+        report.parked == sent,
+        format!("{} dead letters of {sent} that were refused", report.parked),
+    );
     let p99 = lateness_p99(&scenario);
-    scenario.note(format!("{sent} refused, {} dead; lateness p99 of the others {p99} ms", report.parked));
-    scenario.limit(p99 <= LATE_P99_MS, format!("lateness p99 is {p99} ms, the limit is {LATE_P99_MS}"));
+    scenario.note(format!(
+        "{sent} refused, {} dead; lateness p99 of the others {p99} ms",
+        report.parked
+    ));
+    scenario.limit(
+        p99 <= LATE_P99_MS,
+        format!("lateness p99 is {p99} ms, the limit is {LATE_P99_MS}"),
+    );
     scenario.close().await
 }
 
@@ -93,14 +104,20 @@ pub(super) async fn outage(scale: Scale) -> Outcome {
     for way in scenario.ways.iter().filter(|way| way.from_kafka) {
         let message = |n: u64| {
             let when = When::At(5000 + n * (OUTAGE.as_millis() as u64) / ORDERED);
-            scenario.run.message(&way.label(), when).key(&format!("ordered-{}", n % KEYS))
+            scenario
+                .run
+                .message(&way.label(), when)
+                .key(&format!("ordered-{}", n % KEYS))
         };
         send(&scenario, way, (0..ORDERED).map(message).collect()).await;
     }
     let ordered = first..scenario.run.made();
     scenario.under_load().await;
     scenario.inject(&scenario.all()).await;
-    let proxies = [scenario.kafka.get().proxy.clone(), scenario.rabbitmq.get().proxy.clone()];
+    let proxies = [
+        scenario.kafka.get().proxy.clone(),
+        scenario.rabbitmq.get().proxy.clone(),
+    ];
     for proxy in &proxies {
         proxy.set(Mode::Refuse);
         proxy.reset();
@@ -113,12 +130,20 @@ pub(super) async fn outage(scale: Scale) -> Outcome {
     scenario.moment(2000, 2000).await;
     scenario.account().await;
     let counts = late(&mut scenario);
-    scenario.precondition(counts.iter().all(|&count| count > 0), format!("late, by route: {counts:?}"));
+    scenario.precondition(
+        counts.iter().all(|&count| count > 0),
+        format!("late, by route: {counts:?}"),
+    );
     let dead = scenario.total("postdate_dead_letters_total", &[]).await;
-    scenario.limit(dead < 1.0, format!("{dead} messages became dead letters while their targets were away"));
+    scenario.limit(
+        dead < 1.0,
+        format!("{dead} messages became dead letters while their targets were away"),
+    );
     let (judged, overtaken) = overtaken(&scenario, &ordered);
-    scenario
-        .precondition(judged as u64 >= ORDERED, format!("only {judged} messages of ordered routes arrived"));
+    scenario.precondition(
+        judged as u64 >= ORDERED,
+        format!("only {judged} messages of ordered routes arrived"),
+    );
     scenario.limit(
         overtaken == 0,
         format!("{overtaken} of {judged} messages came after a later one of their key"),
@@ -133,7 +158,9 @@ fn overtaken(scenario: &Scenario, numbers: &std::ops::Range<u64>) -> (usize, usi
     let mut seen = std::collections::BTreeSet::new();
     let mut overtaken = 0;
     for delivery in scenario.run.ledger().deliveries_from(0) {
-        let Some(stamp) = Stamp::read(&delivery.body) else { continue };
+        let Some(stamp) = Stamp::read(&delivery.body) else {
+            continue;
+        };
         if !numbers.contains(&stamp.id.seq) || !seen.insert(stamp.id.seq) {
             continue;
         }

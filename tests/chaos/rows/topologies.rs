@@ -21,7 +21,11 @@ const REPLICATED: &str = "durability = \"replicated\"";
 async fn with_sentinels(scale: Scale, durability: &str) -> (Scenario, Sentinel) {
     let sentinel = Sentinel::start().await;
     let stored = Some(format!("{}\n{durability}", sentinel.lines()));
-    let setup = Setup { stored, patience: Duration::from_secs(90), ..Setup::default() };
+    let setup = Setup {
+        stored,
+        patience: Duration::from_secs(90),
+        ..Setup::default()
+    };
     (Scenario::start(scale, setup).await, sentinel)
 }
 
@@ -74,19 +78,27 @@ pub(super) async fn stop_masters(scale: Scale) -> Outcome {
             }
             sleep(Duration::from_millis(100)).await;
         }
-        println!("switch {switch}: {claimed} in flight, node {heir} took over, two masters for {said:?}");
+        println!(
+            "switch {switch}: {claimed} in flight, node {heir} took over, two masters for {said:?}"
+        );
         match said {
             Some(said) if claimed >= MIN_IN_FLIGHT => {
                 stale_ms.push(said.as_millis());
                 calls += after.saturating_sub(before);
             }
-            Some(_) => unmet.push(format!("switch {switch}: only {claimed} messages were in flight")),
-            None => unmet.push(format!("switch {switch}: the old master never called itself one")),
+            Some(_) => unmet.push(format!(
+                "switch {switch}: only {claimed} messages were in flight"
+            )),
+            None => unmet.push(format!(
+                "switch {switch}: the old master never called itself one"
+            )),
         }
         match settled(&sentinel).await {
             Ok(now) => master = now,
             Err(missing) => {
-                scenario.note(format!("no further switch, for the replicas do not follow: {missing}"));
+                scenario.note(format!(
+                    "no further switch, for the replicas do not follow: {missing}"
+                ));
                 break;
             }
         }
@@ -113,8 +125,14 @@ pub(super) async fn stop_masters(scale: Scale) -> Outcome {
 /// master to the sentinels.
 async fn settled(sentinel: &Sentinel) -> Result<usize, String> {
     within(SETTLES, async || {
-        let master = sentinel.master().await.ok_or("the sentinels do not agree")?;
-        sentinel.settled_within(Duration::from_secs(1), master, 2).await.map(|()| master)
+        let master = sentinel
+            .master()
+            .await
+            .ok_or("the sentinels do not agree")?;
+        sentinel
+            .settled_within(Duration::from_secs(1), master, 2)
+            .await
+            .map(|()| master)
     })
     .await
 }
@@ -122,19 +140,29 @@ async fn settled(sentinel: &Sentinel) -> Result<usize, String> {
 /// How many scripts a server has run.
 async fn scripts_run(node: &Redis) -> u64 {
     let info = info(node, "commandstats").await;
-    let line = info.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
-    line.and_then(|line| line.split(',').next()).map_or(0, |calls| calls.parse().expect("a number"))
+    let line = info
+        .lines()
+        .find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    line.and_then(|line| line.split(',').next())
+        .map_or(0, |calls| calls.parse().expect("a number"))
 }
 
 /// The same of one that calls itself a master.
 async fn as_a_master(node: &Redis) -> Option<u64> {
     let role = info(node, "replication").await;
-    if role.contains("role:master") { Some(scripts_run(node).await) } else { None }
+    if role.contains("role:master") {
+        Some(scripts_run(node).await)
+    } else {
+        None
+    }
 }
 
 /// Reads a section of a server's `INFO`. The sentinels end all its connections when they change its role.
 async fn info(node: &Redis, section: &str) -> String {
-    eventually("a server answers INFO", async || node.command::<String>(&["INFO", section]).await).await
+    eventually("a server answers INFO", async || {
+        node.command::<String>(&["INFO", section]).await
+    })
+    .await
 }
 
 /// A message that came twice and neither time said that it may have been before was claimed of two masters, which
@@ -142,9 +170,14 @@ async fn info(node: &Redis, section: &str) -> String {
 fn fault_of_two_masters(scenario: &mut Scenario) {
     let mut plain: BTreeMap<Id, Vec<(Stamp, i64)>> = BTreeMap::new();
     for delivery in scenario.run.ledger().deliveries_from(0) {
-        let Some(stamp) = Stamp::read(&delivery.body) else { continue };
+        let Some(stamp) = Stamp::read(&delivery.body) else {
+            continue;
+        };
         if !says_again(&delivery) {
-            plain.entry(stamp.id.clone()).or_default().push((stamp, delivery.received_ms));
+            plain
+                .entry(stamp.id.clone())
+                .or_default()
+                .push((stamp, delivery.received_ms));
         }
     }
     plain.retain(|_, came| came.len() > 1);
@@ -159,12 +192,18 @@ fn fault_of_two_masters(scenario: &mut Scenario) {
                 let times = came.iter().map(|(_, at)| at - struck);
                 let due = stamp.due_ms - struck;
                 let times = times.collect::<Vec<_>>();
-                format!("{id} to {}, due {due} ms after the fault, came {times:?}", stamp.target)
+                format!(
+                    "{id} to {}, due {due} ms after the fault, came {times:?}",
+                    stamp.target
+                )
             })
             .collect();
         let count = plain.len();
         let some = some.join("; ");
-        scenario.outcome.faults.push(format!("published from a stale master: {count} ({some})"));
+        scenario
+            .outcome
+            .faults
+            .push(format!("published from a stale master: {count} ({some})"));
     }
 }
 
@@ -178,8 +217,14 @@ pub(super) async fn lagging_replicas(scale: Scale) -> Outcome {
     // What is written from now on reaches nobody else, and dies with the master.
     let others = hang_replicas(&mut sentinel, old).await;
     // What was sent to them already would still be in their sockets: they are cut off as well.
-    let cut = sentinel.node(old).command::<u64>(&["CLIENT", "KILL", "TYPE", "replica"]).await;
-    scenario.precondition(cut.is_ok_and(|cut| cut == 2), "the replicas were not cut off");
+    let cut = sentinel
+        .node(old)
+        .command::<u64>(&["CLIENT", "KILL", "TYPE", "replica"])
+        .await;
+    scenario.precondition(
+        cut.is_ok_and(|cut| cut == 2),
+        "the replicas were not cut off",
+    );
     scenario.moment(1500, 3000).await;
     sentinel.kill9(old).await;
     for other in others {
@@ -205,7 +250,11 @@ async fn hang_replicas(sentinel: &mut Sentinel, master: usize) -> [usize; 2] {
         let reached = within(Duration::from_millis(500), async || {
             let one = offset(sentinel.node(others[0])).await;
             let other = offset(sentinel.node(others[1])).await;
-            if one == other { Ok(one) } else { Err(format!("{one} and {other}")) }
+            if one == other {
+                Ok(one)
+            } else {
+                Err(format!("{one} and {other}"))
+            }
         })
         .await;
         if reached.is_ok() {
@@ -229,14 +278,20 @@ async fn hang_replicas(sentinel: &mut Sentinel, master: usize) -> [usize; 2] {
 /// How much of the master's stream a replica has taken.
 async fn offset(node: &Redis) -> u64 {
     let info = info(node, "replication").await;
-    let line = info.lines().find_map(|line| line.strip_prefix("slave_repl_offset:"));
+    let line = info
+        .lines()
+        .find_map(|line| line.strip_prefix("slave_repl_offset:"));
     line.expect("a replica").trim().parse().expect("a number")
 }
 
 pub(super) async fn cluster_failover(scale: Scale) -> Outcome {
     let mut cluster = Cluster::start().await;
     let stored = Some(format!("{}\n{REPLICATED}", cluster.lines()));
-    let setup = Setup { stored, patience: Duration::from_secs(90), ..Setup::default() };
+    let setup = Setup {
+        stored,
+        patience: Duration::from_secs(90),
+        ..Setup::default()
+    };
     let mut scenario = Scenario::start(scale, setup).await;
     scenario.under_load().await;
     scenario.inject(&scenario.all()).await;
@@ -247,12 +302,17 @@ pub(super) async fn cluster_failover(scale: Scale) -> Outcome {
     cluster.kill9(1).await;
     cluster.promoted(heir).await;
     scenario.healed();
-    scenario.note(format!("node {handed} took over in order, node {heir} from one that was killed"));
+    scenario.note(format!(
+        "node {handed} took over in order, node {heir} from one that was killed"
+    ));
     scenario.moment(2000, 4000).await;
     cluster.restart(1).await;
     scenario.quiet().await;
     let masters = cluster.masters().await.expect("the cluster's table");
-    scenario.stores = masters.keys().map(|&node| cluster.node(node).url()).collect();
+    scenario.stores = masters
+        .keys()
+        .map(|&node| cluster.node(node).url())
+        .collect();
     scenario.account().await;
     limit_recovery(&mut scenario, 20_000);
     scenario.close().await

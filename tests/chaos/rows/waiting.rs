@@ -28,7 +28,9 @@ const FILLER_BYTES: usize = 200_000;
 async fn command(scenario: &Scenario, way: &Way, command: &str, body: &str) {
     let path = format!("/api/v1/routes/{}/{command}", way.name);
     eventually(&format!("{path} is answered"), async || {
-        let (status, answer) = scenario.relays[0].request("POST", &path, None, body).await?;
+        let (status, answer) = scenario.relays[0]
+            .request("POST", &path, None, body)
+            .await?;
         anyhow::ensure!(status < 300, "{status} {answer}");
         Ok(())
     })
@@ -37,10 +39,16 @@ async fn command(scenario: &Scenario, way: &Way, command: &str, body: &str) {
 
 /// Waits until every replica says that these routes' ingress waits.
 async fn waits(scenario: &Scenario, ways: &[Way], reason: &str) {
-    for (way, relay) in ways.iter().flat_map(|way| scenario.relays.iter().map(move |relay| (way, relay))) {
+    for (way, relay) in ways
+        .iter()
+        .flat_map(|way| scenario.relays.iter().map(move |relay| (way, relay)))
+    {
         eventually(&format!("{} waits", way.name), async || {
             let labels = [("route", way.name), ("reason", reason)];
-            let waits = relay.metrics().await?.sum("postdate_ingress_paused", &labels);
+            let waits = relay
+                .metrics()
+                .await?
+                .sum("postdate_ingress_paused", &labels);
             anyhow::ensure!(waits > 0.5, "it does not");
             Ok(())
         })
@@ -68,7 +76,10 @@ async fn terminate_all(scenario: &mut Scenario, stop: Stop) {
             Stop::Clean => ended.code() == Some(0) && took < CLEAN,
             Stop::Unsettled => matches!(ended.code(), Some(0 | 1)) && took < FORCED,
         };
-        scenario.limit(is_held, format!("replica {replica} ended with {ended} after {took:?}"));
+        scenario.limit(
+            is_held,
+            format!("replica {replica} ended with {ended} after {took:?}"),
+        );
         scenario.relays[replica].spawn_again();
     }
     listen(scenario).await;
@@ -85,7 +96,10 @@ async fn kill_all(scenario: &mut Scenario) {
 /// Waits until the replicas answer, and a moment more: a source that is read all the same is read by then.
 async fn listen(scenario: &mut Scenario) {
     for relay in &scenario.relays {
-        eventually("a replica listens", async || relay.get("/livez").await.map(drop)).await;
+        eventually("a replica listens", async || {
+            relay.get("/livez").await.map(drop)
+        })
+        .await;
     }
     scenario.moment(1000, 2000).await;
 }
@@ -97,9 +111,20 @@ pub(super) async fn delivery_limits(scale: Scale) -> Outcome {
     let kafka = Broker::Shared(kafka);
     let rabbitmq = Broker::Own(rabbitmq);
     let patience = Duration::from_secs(90);
-    let setup = Setup { replicas: 2, claim_s: 10, delivery_limit: Some(3), patience, ..Setup::default() };
+    let setup = Setup {
+        replicas: 2,
+        claim_s: 10,
+        delivery_limit: Some(3),
+        patience,
+        ..Setup::default()
+    };
     let mut scenario = Scenario::start_on(scale, setup, kafka, rabbitmq).await;
-    let sources: Vec<_> = scenario.ways.iter().filter(|way| !way.from_kafka).cloned().collect();
+    let sources: Vec<_> = scenario
+        .ways
+        .iter()
+        .filter(|way| !way.from_kafka)
+        .cloned()
+        .collect();
     scenario.under_load().await;
     scenario.inject(&scenario.all()).await;
     let store_is_away = scale.seed.is_multiple_of(2);
@@ -115,7 +140,11 @@ pub(super) async fn delivery_limits(scale: Scale) -> Outcome {
     scenario.quiet().await;
     let mut fates = ["SIGTERM", "SIGTERM", "SIGKILL", "SIGKILL", "broker"];
     scenario.rng.shuffle(&mut fates);
-    let stop = if store_is_away { Stop::Unsettled } else { Stop::Clean };
+    let stop = if store_is_away {
+        Stop::Unsettled
+    } else {
+        Stop::Clean
+    };
     for fate in fates {
         match fate {
             "SIGTERM" => terminate_all(&mut scenario, stop).await,
@@ -130,7 +159,11 @@ pub(super) async fn delivery_limits(scale: Scale) -> Outcome {
             format!("only {waiting} messages waited in {}", way.name),
         );
     }
-    let cause = if store_is_away { "the store was away" } else { "ingress was paused" };
+    let cause = if store_is_away {
+        "the store was away"
+    } else {
+        "ingress was paused"
+    };
     scenario.note(format!("{cause}; meanwhile: {}", fates.join(", ")));
     if store_is_away {
         scenario.redis.cont();
@@ -167,7 +200,11 @@ pub(super) async fn gone_meanwhile(scale: Scale) -> Outcome {
     scenario.under_load().await;
     scenario.inject(&scenario.all()).await;
     let by_hand = (scale.seed / 3).is_multiple_of(2);
-    let (part, reason) = if by_hand { ("ingress", "paused") } else { ("publishing", "max_pending") };
+    let (part, reason) = if by_hand {
+        ("ingress", "paused")
+    } else {
+        ("publishing", "max_pending")
+    };
     for way in &ways {
         command(&scenario, way, "pause", &format!(r#"{{"only":"{part}"}}"#)).await;
     }
@@ -201,13 +238,20 @@ pub(super) async fn gone_meanwhile(scale: Scale) -> Outcome {
         relay.ready().await;
     }
     shared_out(&scenario, 2).await;
-    let behind = scenario.kafka.get().server.lag(&ways[0].source, &ways[0].source).unwrap_or(0);
+    let behind = scenario
+        .kafka
+        .get()
+        .server
+        .lag(&ways[0].source, &ways[0].source)
+        .unwrap_or(0);
     scenario.precondition(
         behind >= FILLERS as u64 / 2,
         format!("only {behind} records of {} waited", ways[0].name),
     );
-    scenario
-        .note(format!("waited: {reason}; meanwhile: {fate}; {behind} records of {} waited", ways[0].name));
+    scenario.note(format!(
+        "waited: {reason}; meanwhile: {fate}; {behind} records of {} waited",
+        ways[0].name
+    ));
     for way in &ways {
         command(&scenario, way, "resume", "{}").await;
     }
@@ -224,12 +268,20 @@ async fn rebalance(scenario: &mut Scenario) {
     guest.ready().await;
     shared_out(scenario, 3).await;
     let ended = guest.terminate().await;
-    scenario.limit(ended.code() == Some(0), format!("the guest ended with {ended}"));
+    scenario.limit(
+        ended.code() == Some(0),
+        format!("the guest ended with {ended}"),
+    );
 }
 
 /// Waits until each topic's partitions are those of so many replicas.
 async fn shared_out(scenario: &Scenario, replicas: usize) {
     for way in scenario.ways.iter().filter(|way| way.from_kafka) {
-        scenario.kafka.get().server.shared_out(&way.source, &way.source, replicas).await;
+        scenario
+            .kafka
+            .get()
+            .server
+            .shared_out(&way.source, &way.source, replicas)
+            .await;
     }
 }

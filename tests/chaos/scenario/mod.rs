@@ -68,7 +68,13 @@ impl Scenario {
     /// Starts everything, on the brokers that all rows share, and waits until the replicas are ready.
     pub(crate) async fn start(scale: Scale, setup: Setup) -> Self {
         let brokers = tokio::join!(servers::kafka(), servers::rabbitmq());
-        Self::start_on(scale, setup, Broker::Shared(brokers.0), Broker::Shared(brokers.1)).await
+        Self::start_on(
+            scale,
+            setup,
+            Broker::Shared(brokers.0),
+            Broker::Shared(brokers.1),
+        )
+        .await
     }
 
     /// The same on these brokers.
@@ -80,13 +86,21 @@ impl Scenario {
     ) -> Self {
         let mut setup = setup;
         if let Some(mutant) = scale.mutant {
-            setup.environment.push(("POSTDATE_MUTANT".into(), mutant.into()));
+            setup
+                .environment
+                .push(("POSTDATE_MUTANT".into(), mutant.into()));
             setup.patience = MUTANT_PATIENCE;
         }
         let run = Run::new();
         let ways = Way::four();
         for way in &ways {
-            open(&run, way, &setup, (&kafka.get().server, &rabbitmq.get().server)).await;
+            open(
+                &run,
+                way,
+                &setup,
+                (&kafka.get().server, &rabbitmq.get().server),
+            )
+            .await;
         }
         let options: Vec<_> = setup.redis.iter().map(String::as_str).collect();
         let redis = Redis::start_with(&setup.redis_program, &options).await;
@@ -95,7 +109,11 @@ impl Scenario {
             stores: vec![redis.url()],
             redis_proxy: Proxy::before(redis.port()).await,
             prefix: names::unique("chaos"),
-            outcome: Outcome { seed: scale.seed, cycles: 1, ..Outcome::default() },
+            outcome: Outcome {
+                seed: scale.seed,
+                cycles: 1,
+                ..Outcome::default()
+            },
             relays: Vec::new(),
             load: None,
             injections: Vec::new(),
@@ -117,15 +135,25 @@ impl Scenario {
         // Partitions that still move from one replica to the next would be late for no fault of the row's.
         let kafka = &scenario.kafka.get().server;
         for way in scenario.ways.iter().filter(|way| way.from_kafka) {
-            kafka.shared_out(&way.source, &way.source, scenario.setup.replicas.min(PARTITIONS)).await;
+            kafka
+                .shared_out(
+                    &way.source,
+                    &way.source,
+                    scenario.setup.replicas.min(PARTITIONS),
+                )
+                .await;
         }
         scenario
     }
 
     /// Spawns a replica with this scenario's configuration; it is not yet ready.
     pub(crate) fn spawn(&self, number: usize) -> Relay {
-        let environment: Vec<_> =
-            self.setup.environment.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+        let environment: Vec<_> = self
+            .setup
+            .environment
+            .iter()
+            .map(|(k, v)| (k.as_str(), v.as_str()))
+            .collect();
         Relay::spawn(&self.config(number), &environment)
     }
 
@@ -135,16 +163,27 @@ impl Scenario {
         let rabbitmq = self.rabbitmq.get();
         let slow_url = format!("amqp://guest:guest@127.0.0.1:{}/%2f", rabbitmq.proxy.port());
         let (redis, brokers, url) = if self.setup.proxied {
-            (self.redis_proxy.port(), format!("127.0.0.1:{}", kafka.proxy.port()), slow_url.clone())
+            (
+                self.redis_proxy.port(),
+                format!("127.0.0.1:{}", kafka.proxy.port()),
+                slow_url.clone(),
+            )
         } else {
-            (self.redis.port(), kafka.server.bootstrap(), rabbitmq.server.url())
+            (
+                self.redis.port(),
+                kafka.server.bootstrap(),
+                rabbitmq.server.url(),
+            )
         };
         let query = self.setup.rabbitmq_query;
         let alone = format!("url = \"redis://{LEAST_USER}:{LEAST_USER}@127.0.0.1:{redis}\"");
         let mut config = Config::under(self.setup.stored.as_ref().unwrap_or(&alone), &self.prefix)
             .redis(&self.setup.redis_lines)
             .section(&format!("[kafka.main]\nbrokers = \"{brokers}\"\n{IDLE}"))
-            .section(&format!("[kafka.slow]\nbrokers = \"127.0.0.1:{}\"\n{IDLE}", kafka.proxy.port()))
+            .section(&format!(
+                "[kafka.slow]\nbrokers = \"127.0.0.1:{}\"\n{IDLE}",
+                kafka.proxy.port()
+            ))
             .section(&format!("[rabbitmq.main]\nurl = \"{url}{query}\""))
             .section(&format!("[rabbitmq.slow]\nurl = \"{slow_url}\""))
             .section(&format!("[cluster]\nname = \"{}-{number}\"", self.prefix))
@@ -154,7 +193,10 @@ impl Scenario {
             ));
         for way in &self.ways {
             let from = if way.from_kafka {
-                format!(r#"{{ kafka = "main", topic = "{0}", group = "{0}" }}"#, way.source)
+                format!(
+                    r#"{{ kafka = "main", topic = "{0}", group = "{0}" }}"#,
+                    way.source
+                )
             } else {
                 format!(r#"{{ rabbitmq = "main", queue = "{}" }}"#, way.source)
             };
@@ -163,14 +205,32 @@ impl Scenario {
             let to = if way.to_kafka {
                 format!(r#"{{ kafka = "{connection}", topic = "{}" }}"#, way.target)
             } else {
-                format!(r#"{{ rabbitmq = "{connection}", exchange = "", routing_key = "{}" }}"#, way.target)
+                format!(
+                    r#"{{ rabbitmq = "{connection}", exchange = "", routing_key = "{}" }}"#,
+                    way.target
+                )
             };
-            let allowed = if way.to_kafka { &self.setup.allow_topic } else { &self.setup.allow_queue };
-            let of_source = if way.from_kafka { &self.setup.from_kafka } else { "" };
-            let more = format!("allow_targets = [{allowed}]\n{}\n{of_source}", self.setup.routes);
+            let allowed = if way.to_kafka {
+                &self.setup.allow_topic
+            } else {
+                &self.setup.allow_queue
+            };
+            let of_source = if way.from_kafka {
+                &self.setup.from_kafka
+            } else {
+                ""
+            };
+            let more = format!(
+                "allow_targets = [{allowed}]\n{}\n{of_source}",
+                self.setup.routes
+            );
             config = config.route(way.name, &from, &to, &more);
         }
-        if self.setup.sections.is_empty() { config } else { config.section(&self.setup.sections) }
+        if self.setup.sections.is_empty() {
+            config
+        } else {
+            config.section(&self.setup.sections)
+        }
     }
 
     /// Starts the load and lets it run for a while that the seed decides, so that every cycle injects its fault at
@@ -180,8 +240,14 @@ impl Scenario {
         let url = self.rabbitmq.get().server.url();
         let rate = self.scale.rate;
         let delays_ms = (self.setup.least_ms, self.setup.longest_ms);
-        self.load =
-            Some(Load::start(&self.run, &self.ways, (client, url), rate, delays_ms, self.rng.u64(..)));
+        self.load = Some(Load::start(
+            &self.run,
+            &self.ways,
+            (client, url),
+            rate,
+            delays_ms,
+            self.rng.u64(..),
+        ));
         self.moment(2500, 5000).await;
     }
 
@@ -203,14 +269,21 @@ impl Scenario {
             in_flight = self.claimed_by(victims).await;
         }
         self.outcome.in_flight.push(in_flight);
-        self.injections.push(Injection { at_ms: now_ms(), stored, healed_ms: None });
+        self.injections.push(Injection {
+            at_ms: now_ms(),
+            stored,
+            healed_ms: None,
+        });
     }
 
     /// Number of messages that these replicas have claimed.
     async fn claimed_by(&self, victims: &[usize]) -> usize {
         let mut in_flight = 0.0;
         for &victim in victims {
-            let metrics = self.relays[victim].metrics().await.expect("a replica that is up");
+            let metrics = self.relays[victim]
+                .metrics()
+                .await
+                .expect("a replica that is up");
             in_flight += metrics.sum("postdate_in_flight", &[]);
         }
         in_flight as usize
@@ -230,7 +303,9 @@ impl Scenario {
 
     /// Time of the last injection, Unix ms.
     pub(crate) fn injected_ms(&self) -> i64 {
-        self.injections.last().map_or(0, |injection| injection.at_ms)
+        self.injections
+            .last()
+            .map_or(0, |injection| injection.at_ms)
     }
 
     /// Messages that the victims had claimed at the last injection.
@@ -292,8 +367,13 @@ impl Scenario {
     /// How often a script or command failed in the store with an error of this name (`OOM`, `NOSCRIPT`).
     pub(crate) async fn store_errors(&self, name: &str) -> u64 {
         let command = redis::cmd("INFO").arg("errorstats").to_owned();
-        let info: String = command.query_async(&mut self.store().await).await.expect("INFO");
-        let line = info.lines().find_map(|line| line.strip_prefix(&format!("errorstat_{name}:count=")));
+        let info: String = command
+            .query_async(&mut self.store().await)
+            .await
+            .expect("INFO");
+        let line = info
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("errorstat_{name}:count=")));
         line.map_or(0, |count| count.trim().parse().expect("a number"))
     }
 
@@ -319,10 +399,14 @@ async fn open(run: &Run, way: &Way, setup: &Setup, (kafka, rabbitmq): (&Kafka, &
         if let Some(limit) = setup.delivery_limit {
             arguments.insert("x-delivery-limit".into(), AMQPValue::LongInt(limit));
         }
-        rabbitmq.declare_queue_with(&way.source, QueueKind::Quorum, arguments).await;
+        rabbitmq
+            .declare_queue_with(&way.source, QueueKind::Quorum, arguments)
+            .await;
     }
     if way.to_kafka {
-        kafka.create_topic_with(&way.target, PARTITIONS, setup.target_settings).await;
+        kafka
+            .create_topic_with(&way.target, PARTITIONS, setup.target_settings)
+            .await;
         run.collect_kafka(kafka, &way.target, PARTITIONS);
     } else {
         rabbitmq.declare_queue(&way.target, QueueKind::Quorum).await;

@@ -1,6 +1,9 @@
 // [test]
 //! Sends delayed messages through Kafka with rdkafka: what `docs/producers.md` shows.
-#![allow(clippy::disallowed_methods, reason = "reads clocks and the environment as its users do")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "reads clocks and the environment as its users do"
+)]
 
 // [/test]
 use std::env;
@@ -20,9 +23,20 @@ async fn send(
 ) -> Result<(), Box<dyn Error>> {
     let headers = headers
         .iter()
-        .fold(OwnedHeaders::new(), |all, &(key, value)| all.insert(Header { key, value: Some(value) }));
-    let record = FutureRecord::to("orders.delayed").key(key).payload(body).headers(headers);
-    producer.send(record, Duration::from_secs(30)).await.map_err(|(error, _)| error)?;
+        .fold(OwnedHeaders::new(), |all, &(key, value)| {
+            all.insert(Header {
+                key,
+                value: Some(value),
+            })
+        });
+    let record = FutureRecord::to("orders.delayed")
+        .key(key)
+        .payload(body)
+        .headers(headers);
+    producer
+        .send(record, Duration::from_secs(30))
+        .await
+        .map_err(|(error, _)| error)?;
     Ok(())
 }
 
@@ -30,24 +44,63 @@ async fn send(
 async fn main() -> Result<(), Box<dyn Error>> {
     let brokers = env::var("KAFKA_BROKERS")?;
     let mut config = ClientConfig::new();
-    config.set("bootstrap.servers", brokers).set("acks", "all").set("message.timeout.ms", "30000");
+    config
+        .set("bootstrap.servers", brokers)
+        .set("acks", "all")
+        .set("message.timeout.ms", "30000");
     let producer: FutureProducer = config.create()?;
 
     send(&producer, "order-6", "in two seconds", &[("x-delay", "2s")]).await?;
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
-    let moment = (since_1970 + Duration::from_secs(2)).as_millis().to_string();
-    send(&producer, "order-9", "at a moment", &[("x-deliver-at", &moment)]).await?;
+    let moment = (since_1970 + Duration::from_secs(2))
+        .as_millis()
+        .to_string();
+    send(
+        &producer,
+        "order-9",
+        "at a moment",
+        &[("x-deliver-at", &moment)],
+    )
+    .await?;
 
     // With a name: the same key keeps a command behind its message. A Duration prints itself as x-delay reads it.
     let delay = format!("{:?}", Duration::from_secs(3));
-    send(&producer, "order-7", "never", &[("x-delay", &delay), ("x-delay-id", "order-7")]).await?;
-    send(&producer, "order-7", "", &[("x-delay-op", "cancel"), ("x-delay-id", "order-7")]).await?;
+    send(
+        &producer,
+        "order-7",
+        "never",
+        &[("x-delay", &delay), ("x-delay-id", "order-7")],
+    )
+    .await?;
+    send(
+        &producer,
+        "order-7",
+        "",
+        &[("x-delay-op", "cancel"), ("x-delay-id", "order-7")],
+    )
+    .await?;
 
-    send(&producer, "order-8", "sooner", &[("x-delay", "1h"), ("x-delay-id", "order-8")]).await?;
-    let reschedule = [("x-delay-op", "reschedule"), ("x-delay-id", "order-8"), ("x-delay", "3s")];
+    send(
+        &producer,
+        "order-8",
+        "sooner",
+        &[("x-delay", "1h"), ("x-delay-id", "order-8")],
+    )
+    .await?;
+    let reschedule = [
+        ("x-delay-op", "reschedule"),
+        ("x-delay-id", "order-8"),
+        ("x-delay", "3s"),
+    ];
     send(&producer, "order-8", "", &reschedule).await?;
     // [test]
-    send(&producer, "order-10", "not a delay", &[("x-delay", "2 seconds")]).await?;
+    send(
+        &producer,
+        "order-10",
+        "not a delay",
+        &[("x-delay", "2 seconds")],
+    )
+    .await?;
     // [/test]
     Ok(())
 }

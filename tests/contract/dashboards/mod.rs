@@ -50,7 +50,11 @@ fn data_source() -> Value {
 impl Dashboard {
     /// A query with its labels filled in.
     fn query(&self, short: &str) -> String {
-        let route = if self.one_route { r#", route=~"$route""# } else { "" };
+        let route = if self.one_route {
+            r#", route=~"$route""#
+        } else {
+            ""
+        };
         short.replace('@', &format!("{SELECTOR}{route}"))
     }
 
@@ -80,7 +84,12 @@ impl Dashboard {
                 "type": "datasource", "name": "datasource", "label": "Data source", "query": "prometheus",
                 "refresh": 1, "hide": 0, "includeAll": false, "multi": false, "regex": "", "options": [], "current": {},
             }),
-            variable("namespace", "Namespace", "label_values(postdate_build_info, namespace)", true),
+            variable(
+                "namespace",
+                "Namespace",
+                "label_values(postdate_build_info, namespace)",
+                true,
+            ),
             variable(
                 "job",
                 "Job",
@@ -186,13 +195,28 @@ fn each_panel_says_what_it_shows_and_in_which_unit() {
     for dashboard in dashboards() {
         assert!(!dashboard.description.is_empty());
         for panel in dashboard.rows.iter().flat_map(|row| &row.panels) {
-            let Panel { title, description, unit, width, queries, .. } = panel;
+            let Panel {
+                title,
+                description,
+                unit,
+                width,
+                queries,
+                ..
+            } = panel;
             assert!(description.ends_with('.'), "{title}: {description}");
             assert!(!unit.is_empty() && !queries.is_empty(), "{title}");
             assert!((1..=24).contains(width), "{title}");
-            let titles =
-                dashboard.rows.iter().flat_map(|row| &row.panels).filter(|other| other.title == *title);
-            assert_eq!(titles.count(), 1, "{title} stands twice on {}", dashboard.name);
+            let titles = dashboard
+                .rows
+                .iter()
+                .flat_map(|row| &row.panels)
+                .filter(|other| other.title == *title);
+            assert_eq!(
+                titles.count(),
+                1,
+                "{title} stands twice on {}",
+                dashboard.name
+            );
         }
     }
 }

@@ -46,7 +46,10 @@ fn now() -> Row {
             .limits(0.7, 0.85)
             .no_value("no maxmemory"),
     ];
-    Row { title: "Now", panels }
+    Row {
+        title: "Now",
+        panels,
+    }
 }
 
 fn trouble() -> Row {
@@ -57,9 +60,15 @@ fn trouble() -> Row {
         )
         .query("postdate_part_up{@} == 0", "")
         .no_value("all parts are up"),
-        Panel::table("Firing alerts", "Alerts of Postdate that fire now. Each has an entry in the runbooks.")
-            .query(r#"ALERTS{alertname=~"Postdate.+", alertstate="firing"}"#, "")
-            .no_value("none"),
+        Panel::table(
+            "Firing alerts",
+            "Alerts of Postdate that fire now. Each has an entry in the runbooks.",
+        )
+        .query(
+            r#"ALERTS{alertname=~"Postdate.+", alertstate="firing"}"#,
+            "",
+        )
+        .no_value("none"),
         Panel::state_timeline(
             "Parts",
             "Parts of /readyz over time; red where one replica or more had it down.",
@@ -67,7 +76,10 @@ fn trouble() -> Row {
         .query("min by (part) (postdate_part_up{@})", "{{part}}")
         .width(24),
     ];
-    Row { title: "What is wrong", panels }
+    Row {
+        title: "What is wrong",
+        panels,
+    }
 }
 
 fn in_time() -> Row {
@@ -81,7 +93,10 @@ fn in_time() -> Row {
             .query("histogram_quantile(0.999, sum by (le) (rate(postdate_lateness_seconds_bucket{@}[$__rate_interval])))", "p99.9")
             .no_value("no messages"),
     ];
-    Row { title: "In time?", panels }
+    Row {
+        title: "In time?",
+        panels,
+    }
 }
 
 fn flow() -> Row {
@@ -114,5 +129,8 @@ fn flow() -> Row {
             .bad_state(["runs", "waits"])
             .leads_to_route(),
     ];
-    Row { title: "Flow", panels }
+    Row {
+        title: "Flow",
+        panels,
+    }
 }

@@ -49,7 +49,12 @@ pub(super) struct Panel {
 }
 
 impl Panel {
-    fn new(kind: PanelKind, title: &'static str, unit: &'static str, description: &'static str) -> Self {
+    fn new(
+        kind: PanelKind,
+        title: &'static str,
+        unit: &'static str,
+        description: &'static str,
+    ) -> Self {
         Self {
             kind,
             title,
@@ -66,12 +71,20 @@ impl Panel {
         }
     }
 
-    pub(super) fn time_series(title: &'static str, unit: &'static str, description: &'static str) -> Self {
+    pub(super) fn time_series(
+        title: &'static str,
+        unit: &'static str,
+        description: &'static str,
+    ) -> Self {
         Self::new(PanelKind::TimeSeries, title, unit, description)
     }
 
     pub(super) fn stat(title: &'static str, unit: &'static str, description: &'static str) -> Self {
-        Self { width: 4, height: 4, ..Self::new(PanelKind::Stat, title, unit, description) }
+        Self {
+            width: 4,
+            height: 4,
+            ..Self::new(PanelKind::Stat, title, unit, description)
+        }
     }
 
     pub(super) fn table(title: &'static str, description: &'static str) -> Self {
@@ -82,7 +95,11 @@ impl Panel {
         Self::new(PanelKind::StateTimeline, title, "short", description)
     }
 
-    pub(super) fn heatmap(title: &'static str, unit: &'static str, description: &'static str) -> Self {
+    pub(super) fn heatmap(
+        title: &'static str,
+        unit: &'static str,
+        description: &'static str,
+    ) -> Self {
         Self::new(PanelKind::Heatmap, title, unit, description)
     }
 
@@ -97,17 +114,26 @@ impl Panel {
     }
 
     pub(super) fn stacked(self) -> Self {
-        Self { stacked: true, ..self }
+        Self {
+            stacked: true,
+            ..self
+        }
     }
 
     /// Yellow from the first, red from the second value on.
     pub(super) fn limits(self, yellow: f64, red: f64) -> Self {
-        Self { limits: Some((yellow, red)), ..self }
+        Self {
+            limits: Some((yellow, red)),
+            ..self
+        }
     }
 
     /// Names of 0 and 1 of a state that is bad at 1.
     pub(super) fn bad_state(self, names: [&'static str; 2]) -> Self {
-        Self { states: (names, true), ..self }
+        Self {
+            states: (names, true),
+            ..self
+        }
     }
 
     pub(super) fn no_value(self, no_value: &'static str) -> Self {
@@ -115,7 +141,10 @@ impl Panel {
     }
 
     pub(super) fn leads_to_route(self) -> Self {
-        Self { leads_to_route: true, ..self }
+        Self {
+            leads_to_route: true,
+            ..self
+        }
     }
 
     pub(super) fn in_full(&self, id: usize, place: &Value, dashboard: &Dashboard) -> Value {
@@ -179,7 +208,11 @@ impl Panel {
                 defaults["color"] = json!({ "mode": "thresholds" });
                 defaults["custom"] = json!({ "lineWidth": 0, "fillOpacity": 80 });
                 let ([zero, one], bad) = self.states;
-                let [of_zero, of_one] = if bad { ["green", "red"] } else { ["red", "green"] };
+                let [of_zero, of_one] = if bad {
+                    ["green", "red"]
+                } else {
+                    ["red", "green"]
+                };
                 defaults["mappings"] = json!([{ "type": "value", "options": {
                     "0": { "text": zero, "color": of_zero, "index": 0 },
                     "1": { "text": one, "color": of_one, "index": 1 },
@@ -206,8 +239,7 @@ impl Panel {
         if !self.leads_to_route {
             return json!([]);
         }
-        let variables =
-            "${datasource:queryparam}&${namespace:queryparam}&${job:queryparam}&${__url_time_range}";
+        let variables = "${datasource:queryparam}&${namespace:queryparam}&${job:queryparam}&${__url_time_range}";
         let url = format!("/d/postdate-route?var-route=${{__field.labels.route}}&{variables}");
         json!([{ "title": "The route ${__field.labels.route}", "url": url, "targetBlank": false }])
     }

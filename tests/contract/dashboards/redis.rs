@@ -56,9 +56,18 @@ pub(super) fn dashboard() -> Dashboard {
         description: "The store: has it room, does it answer, is it whole?",
         one_route: false,
         rows: vec![
-            Row { title: "Has it room?", panels: room },
-            Row { title: "Does it answer?", panels: answers },
-            Row { title: "Is it whole?", panels: whole },
+            Row {
+                title: "Has it room?",
+                panels: room,
+            },
+            Row {
+                title: "Does it answer?",
+                panels: answers,
+            },
+            Row {
+                title: "Is it whole?",
+                panels: whole,
+            },
         ],
     }
 }

@@ -51,9 +51,18 @@ pub(super) fn dashboard() -> Dashboard {
         description: "The replicas: who is there, is the work shared, and which one is in trouble?",
         one_route: false,
         rows: vec![
-            Row { title: "Who is there?", panels: there },
-            Row { title: "Is the work shared?", panels: work },
-            Row { title: "Trouble", panels: trouble },
+            Row {
+                title: "Who is there?",
+                panels: there,
+            },
+            Row {
+                title: "Is the work shared?",
+                panels: work,
+            },
+            Row {
+                title: "Trouble",
+                panels: trouble,
+            },
         ],
     }
 }

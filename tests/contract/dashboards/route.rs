@@ -36,7 +36,10 @@ fn now() -> Row {
             .limits(0.01, 0.144)
             .no_value("no messages"),
     ];
-    Row { title: "Now", panels }
+    Row {
+        title: "Now",
+        panels,
+    }
 }
 
 fn in_time() -> Row {
@@ -56,7 +59,10 @@ fn in_time() -> Row {
             .query("max by (route) (postdate_pending{@})", "pending")
             .query("sum by (route) (postdate_in_flight{@})", "in flight"),
     ];
-    Row { title: "In time?", panels }
+    Row {
+        title: "In time?",
+        panels,
+    }
 }
 
 fn ingress() -> Row {
@@ -80,7 +86,10 @@ fn ingress() -> Row {
             .query("sum by (op, result) (rate(postdate_commands_total{@}[$__rate_interval]))", "{{op}}: {{result}}")
             .no_value("none yet"),
     ];
-    Row { title: "From the source", panels }
+    Row {
+        title: "From the source",
+        panels,
+    }
 }
 
 fn egress() -> Row {
@@ -98,7 +107,10 @@ fn egress() -> Row {
         Panel::time_series("Possible repeats by cause", "mps", "Publishes that may repeat an earlier one: an upper bound of what consumers see twice.")
             .query("sum by (cause) (rate(postdate_redelivered_total{@}[$__rate_interval]))", "{{cause}}"),
     ];
-    Row { title: "To the target", panels }
+    Row {
+        title: "To the target",
+        panels,
+    }
 }
 
 fn lost() -> Row {
@@ -116,5 +128,8 @@ fn lost() -> Row {
             .query("sum(postdate_loops_total{@})", "loops")
             .limits(1.0, 1.0),
     ];
-    Row { title: "What did not arrive", panels }
+    Row {
+        title: "What did not arrive",
+        panels,
+    }
 }

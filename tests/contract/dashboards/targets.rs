@@ -66,10 +66,22 @@ pub(super) fn dashboard() -> Dashboard {
         description: "The brokers that routes publish to: are they there, how fast do they answer, what do they refuse?",
         one_route: false,
         rows: vec![
-            Row { title: "Are they there?", panels: state },
-            Row { title: "How do they answer?", panels: answers },
-            Row { title: "What fails?", panels: failures },
-            Row { title: "Kafka's clients", panels: clients },
+            Row {
+                title: "Are they there?",
+                panels: state,
+            },
+            Row {
+                title: "How do they answer?",
+                panels: answers,
+            },
+            Row {
+                title: "What fails?",
+                panels: failures,
+            },
+            Row {
+                title: "Kafka's clients",
+                panels: clients,
+            },
         ],
     }
 }

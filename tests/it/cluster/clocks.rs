@@ -23,29 +23,51 @@ async fn a_replica_whose_clock_steps_by_an_hour_strands_nothing_and_alarms() {
     set(&file, 0);
     crew.relays.push(Relay::start(&crew.config).await);
     let planted = file.to_string_lossy().into_owned();
-    crew.relays.push(Relay::start_with(&crew.config, &[("POSTDATE_WALL_CLOCK", &planted)]).await);
+    crew.relays
+        .push(Relay::start_with(&crew.config, &[("POSTDATE_WALL_CLOCK", &planted)]).await);
     crew.shared().await;
     for hours in [-1, 1] {
         let holds = async {
             eventually("it holds claims", async || {
-                let held = crew.relays[1].metrics().await?.sum("postdate_in_flight", &[]);
-                if held > 0.5 { Ok(()) } else { Err(anyhow::anyhow!("{held}")) }
+                let held = crew.relays[1]
+                    .metrics()
+                    .await?
+                    .sum("postdate_in_flight", &[]);
+                if held > 0.5 {
+                    Ok(())
+                } else {
+                    Err(anyhow::anyhow!("{held}"))
+                }
             })
             .await;
             set(&file, hours * HOUR_MS);
         };
         crew.under_load(rabbitmq, 500, holds).await;
         // Delays too: the clock that has stepped says nothing of their arrival.
-        crew.send_when(rabbitmq, 300, |n| When::Delay(1000 + n * 10)).await;
+        crew.send_when(rabbitmq, 300, |n| When::Delay(1000 + n * 10))
+            .await;
         arrived(&crew.run).await;
-        logged(&crew.relays[1], "this replica's clock and redis's differ by more than").await;
+        logged(
+            &crew.relays[1],
+            "this replica's clock and redis's differ by more than",
+        )
+        .await;
         logged(&crew.relays[0], "two replicas' clocks differ by more than").await;
-        let skew = crew.relays[1].total("postdate_clock_skew_seconds", &[]).await;
+        let skew = crew.relays[1]
+            .total("postdate_clock_skew_seconds", &[])
+            .await;
         assert!((skew - 3600.0 * hours as f64).abs() < 60.0, "{skew}");
         set(&file, 0);
         eventually("the clocks agree again", async || {
-            let skew = crew.relays[1].metrics().await?.sum("postdate_clock_skew_seconds", &[]);
-            if skew.abs() < 1.0 { Ok(()) } else { Err(anyhow::anyhow!("{skew}")) }
+            let skew = crew.relays[1]
+                .metrics()
+                .await?
+                .sum("postdate_clock_skew_seconds", &[]);
+            if skew.abs() < 1.0 {
+                Ok(())
+            } else {
+                Err(anyhow::anyhow!("{skew}"))
+            }
         })
         .await;
         shared(&crew.relays).await;
@@ -59,7 +81,8 @@ async fn redis_whose_clock_steps_by_an_hour_makes_nothing_early_and_strands_noth
     let mut crew = Crew::plan(redis, rabbitmq, "[timer]\nclaim = \"2s\"").await;
     let key = unique("clock");
     for _ in 0..2 {
-        crew.relays.push(Relay::start_with(&crew.config, &[("POSTDATE_REDIS_CLOCK", &key)]).await);
+        crew.relays
+            .push(Relay::start_with(&crew.config, &[("POSTDATE_REDIS_CLOCK", &key)]).await);
     }
     crew.shared().await;
     let mut raw = redis.connection().await.expect("connected");
@@ -67,7 +90,12 @@ async fn redis_whose_clock_steps_by_an_hour_makes_nothing_early_and_strands_noth
     // that was counted from an arrival an hour ahead.
     for seconds in [3600, 0] {
         crew.send(rabbitmq, 300, 1000, 10).await;
-        redis::cmd("SET").arg(&key).arg(seconds).exec_async(&mut raw).await.expect("set");
+        redis::cmd("SET")
+            .arg(&key)
+            .arg(seconds)
+            .exec_async(&mut raw)
+            .await
+            .expect("set");
         crew.send(rabbitmq, 300, 1000, 10).await;
         arrived(&crew.run).await;
     }

@@ -62,30 +62,37 @@ async fn one_whose_link_to_redis_is_cut_and_mended_in_turns() {
     let mut crew = Crew::plan(redis, rabbitmq, "[timer]\nclaim = \"2s\"").await;
     let proxy = Proxy::before(redis.port()).await;
     let config = crew.config.clone();
-    for config in [config.clone(), config.clone(), config.through(redis, proxy.port())] {
+    for config in [
+        config.clone(),
+        config.clone(),
+        config.through(redis, proxy.port()),
+    ] {
         crew.relays.push(Relay::start(&config).await);
     }
     crew.shared().await;
     let before: Vec<usize> = crew.relays.iter().map(changes).collect();
     let mut flapping = crew.relays.remove(2);
-    let flaps =
-        async {
-            for (mode, ms) in CUTS {
-                crew.flows(50).await;
-                flapping.ready().await;
-                let hits = proxy.hits();
-                proxy.set(mode);
-                if matches!(mode, Mode::Pass | Mode::Refuse) {
-                    proxy.reset();
-                }
-                eventually("the cut meets something", async || {
-                    if proxy.hits() > hits { Ok(()) } else { Err("not yet") }
-                })
-                .await;
-                tokio::time::sleep(Duration::from_millis(ms)).await;
-                proxy.set(Mode::Pass);
+    let flaps = async {
+        for (mode, ms) in CUTS {
+            crew.flows(50).await;
+            flapping.ready().await;
+            let hits = proxy.hits();
+            proxy.set(mode);
+            if matches!(mode, Mode::Pass | Mode::Refuse) {
+                proxy.reset();
             }
-        };
+            eventually("the cut meets something", async || {
+                if proxy.hits() > hits {
+                    Ok(())
+                } else {
+                    Err("not yet")
+                }
+            })
+            .await;
+            tokio::time::sleep(Duration::from_millis(ms)).await;
+            proxy.set(Mode::Pass);
+        }
+    };
     crew.under_load(rabbitmq, 500, flaps).await;
     crew.relays.push(flapping);
     crew.shared().await;

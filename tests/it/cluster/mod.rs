@@ -58,14 +58,23 @@ impl Crew {
         run.collect_rabbitmq(rabbitmq, &target);
         let from = format!(r#"{{ rabbitmq = "main", queue = "{source}" }}"#);
         let to = format!(r#"{{ rabbitmq = "main", exchange = "", routing_key = "{target}" }}"#);
-        let config =
-            Config::new(redis).rabbitmq("main", rabbitmq).route("orders", &from, &to, "").section(more);
-        Self { run, config, source, target, relays: Vec::new() }
+        let config = Config::new(redis)
+            .rabbitmq("main", rabbitmq)
+            .route("orders", &from, &to, "")
+            .section(more);
+        Self {
+            run,
+            config,
+            source,
+            target,
+            relays: Vec::new(),
+        }
     }
 
     /// Messages, the n-th due after `first_ms` and n times `step_ms` from its making.
     async fn send(&self, rabbitmq: &Rabbitmq, count: u64, first_ms: u64, step_ms: u64) {
-        self.send_when(rabbitmq, count, |n| When::At(first_ms + n * step_ms)).await;
+        self.send_when(rabbitmq, count, |n| When::At(first_ms + n * step_ms))
+            .await;
     }
 
     /// Messages, each due when this says.
@@ -73,15 +82,23 @@ impl Crew {
         let label = format!("rabbitmq:{}", self.target);
         let message = |n| self.run.message(&label, when(n)).key(&self.target);
         let messages = (0..count).map(message).collect();
-        self.run.send_rabbitmq(rabbitmq, "", Some(&self.source), messages).await;
+        self.run
+            .send_rabbitmq(rabbitmq, "", Some(&self.source), messages)
+            .await;
     }
 
     /// Sends, a hundred after the other, each due `delay_ms` after its arrival, until the work is done.
-    async fn under_load<T>(&self, rabbitmq: &Rabbitmq, delay_ms: u64, work: impl Future<Output = T>) -> T {
+    async fn under_load<T>(
+        &self,
+        rabbitmq: &Rabbitmq,
+        delay_ms: u64,
+        work: impl Future<Output = T>,
+    ) -> T {
         let done = AtomicBool::new(false);
         let load = async {
             while !done.load(Ordering::Acquire) {
-                self.send_when(rabbitmq, 100, |_| When::Delay(delay_ms)).await;
+                self.send_when(rabbitmq, 100, |_| When::Delay(delay_ms))
+                    .await;
             }
         };
         let work = async {
@@ -97,7 +114,11 @@ impl Crew {
         let before = self.run.ledger().delivered();
         eventually("messages come and go", async || {
             let since = self.run.ledger().delivered() - before;
-            if since >= more { Ok(()) } else { Err(format!("{since} since")) }
+            if since >= more {
+                Ok(())
+            } else {
+                Err(format!("{since} since"))
+            }
         })
         .await;
     }
@@ -120,23 +141,33 @@ impl Crew {
         }
         let report = self.run.report();
         report.assert_accounted(explained);
-        assert!(explained <= report.attempts, "{explained} repeats of {} messages", report.attempts);
+        assert!(
+            explained <= report.attempts,
+            "{explained} repeats of {} messages",
+            report.attempts
+        );
     }
 }
 
 /// Waits until a relay's log says this.
 async fn logged(relay: &Relay, expected: &str) {
     eventually(&format!("the log says {expected:?}"), async || {
-        if relay.log().contains(expected) { Ok(()) } else { Err("it does not yet") }
+        if relay.log().contains(expected) {
+            Ok(())
+        } else {
+            Err("it does not yet")
+        }
     })
     .await;
 }
 
 /// Waits until nothing that was sent is missing.
 async fn arrived(run: &Run) {
-    eventually("all of them arrive", async || match run.ledger().missing().len() {
-        0 => Ok(()),
-        missing => Err(format!("{missing} missing")),
+    eventually("all of them arrive", async || {
+        match run.ledger().missing().len() {
+            0 => Ok(()),
+            missing => Err(format!("{missing} missing")),
+        }
     })
     .await;
 }
@@ -145,14 +176,21 @@ async fn arrived(run: &Run) {
 async fn shared(relays: &[Relay]) {
     let base = PARTITIONS / relays.len();
     let over = PARTITIONS % relays.len();
-    eventually(&format!("{} relays share the partitions", relays.len()), async || {
-        let mut owned = Vec::new();
-        for relay in relays {
-            owned.push(relay.metrics().await?.sum("postdate_partitions_owned", &[]) as usize);
-        }
-        let fair = owned.iter().filter(|&&n| n == base + 1).count() == over
-            && owned.iter().all(|&n| n == base || n == base + 1);
-        if fair { Ok(()) } else { Err(anyhow::anyhow!("they own {owned:?}")) }
-    })
+    eventually(
+        &format!("{} relays share the partitions", relays.len()),
+        async || {
+            let mut owned = Vec::new();
+            for relay in relays {
+                owned.push(relay.metrics().await?.sum("postdate_partitions_owned", &[]) as usize);
+            }
+            let fair = owned.iter().filter(|&&n| n == base + 1).count() == over
+                && owned.iter().all(|&n| n == base || n == base + 1);
+            if fair {
+                Ok(())
+            } else {
+                Err(anyhow::anyhow!("they own {owned:?}"))
+            }
+        },
+    )
     .await;
 }

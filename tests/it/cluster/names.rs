@@ -19,10 +19,16 @@ async fn the_second_of_a_name_is_refused_and_the_successor_of_a_dead_one_is_not(
     let other = names::unique("replica");
     let mut first = Relay::start_with(&crew.config, &[(NAME, &name)]).await;
     let mut second = Relay::spawn(&crew.config, &[(NAME, &name)]);
-    let ended = second.wait(Duration::from_secs(60)).await.expect("it ends by itself");
+    let ended = second
+        .wait(Duration::from_secs(60))
+        .await
+        .expect("it ends by itself");
     assert_eq!(ended.code(), Some(1));
     let log = second.log();
-    assert!(log.contains(&format!("another replica is named \"{name}\" and lives")), "{log}");
+    assert!(
+        log.contains(&format!("another replica is named \"{name}\" and lives")),
+        "{log}"
+    );
     shared(std::slice::from_ref(&first)).await;
     assert!(!first.log().contains("may not go on"), "the first stays");
 
@@ -49,7 +55,14 @@ async fn one_that_was_silent_for_too_long_has_lost_its_name_to_whoever_took_it()
     // Past three heartbeats the first counts as dead, and the second is no newcomer any more.
     tokio::time::sleep(Duration::from_secs(2)).await;
     first.signal(Signal::CONT);
-    assert_eq!(first.wait(Duration::from_secs(60)).await.expect("it ends by itself").code(), Some(1));
+    assert_eq!(
+        first
+            .wait(Duration::from_secs(60))
+            .await
+            .expect("it ends by itself")
+            .code(),
+        Some(1)
+    );
     logged(&first, "another replica took the name").await;
     shared(std::slice::from_ref(&second)).await;
     assert!(!second.log().contains("may not go on"), "the second stays");

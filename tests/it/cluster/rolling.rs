@@ -25,13 +25,22 @@ async fn a_rolling_restart_under_load_repeats_nothing_and_exits_in_order() {
     crew.send(rabbitmq, STORED, 8000, 20).await;
     eventually("they are stored", async || {
         let stored = relays[0].metrics().await?.sum("postdate_pending", &[]);
-        if stored > STORED as f64 - 0.5 { Ok(()) } else { Err(anyhow::anyhow!("{stored}")) }
+        if stored > STORED as f64 - 0.5 {
+            Ok(())
+        } else {
+            Err(anyhow::anyhow!("{stored}"))
+        }
     })
     .await;
     let restarts = async {
         for n in 0..relays.len() {
             crew.flows(50).await;
-            assert_eq!(relays[n].terminate().await.code(), Some(0), "a clean stop\n{}", relays[n].log());
+            assert_eq!(
+                relays[n].terminate().await.code(),
+                Some(0),
+                "a clean stop\n{}",
+                relays[n].log()
+            );
             relays[n].restart().await;
             shared(&relays).await;
         }
@@ -43,7 +52,9 @@ async fn a_rolling_restart_under_load_repeats_nothing_and_exits_in_order() {
     let report = crew.run.report();
     assert_eq!(report.duplicates(), 0, "{report}");
     for relay in &crew.relays {
-        let expired = relay.total("postdate_redelivered_total", &[("cause", "claim_expired")]).await;
+        let expired = relay
+            .total("postdate_redelivered_total", &[("cause", "claim_expired")])
+            .await;
         assert!(expired < 0.5, "{expired} claims were left to expire");
     }
 }

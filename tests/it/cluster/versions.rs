@@ -20,7 +20,12 @@ const LOAD_DELAY_MS: u64 = 300;
 /// Replaces one replica by another version, and waits until all of them share the work and messages flow.
 async fn replace(crew: &Crew, relays: &mut [Relay], n: usize, program: &Path) {
     crew.flows(50).await;
-    assert_eq!(relays[n].terminate().await.code(), Some(0), "a clean stop\n{}", relays[n].log());
+    assert_eq!(
+        relays[n].terminate().await.code(),
+        Some(0),
+        "a clean stop\n{}",
+        relays[n].log()
+    );
     relays[n].becomes(program);
     relays[n].restart().await;
     shared(relays).await;
@@ -30,16 +35,21 @@ async fn replace(crew: &Crew, relays: &mut [Relay], n: usize, program: &Path) {
 #[ignore = "needs a relay of another version: scripts/test-upgrade builds it"]
 async fn two_versions_side_by_side_lose_nothing_and_repeat_nothing() {
     let earlier = std::env::var_os(EARLIER_BINARY).map(PathBuf::from);
-    let earlier =
-        earlier.unwrap_or_else(|| panic!("{EARLIER_BINARY} names no relay: run scripts/test-upgrade"));
+    let earlier = earlier
+        .unwrap_or_else(|| panic!("{EARLIER_BINARY} names no relay: run scripts/test-upgrade"));
     let (redis, rabbitmq) = tokio::join!(Redis::shared(), Rabbitmq::shared());
     let crew = Crew::plan(redis, rabbitmq, "").await;
     let mut crew = crew.begin(&earlier, 3).await;
     let mut relays = std::mem::take(&mut crew.relays);
-    crew.send(rabbitmq, STORED_MESSAGES, FIRST_DUE_MS, DUE_STEP_MS).await;
+    crew.send(rabbitmq, STORED_MESSAGES, FIRST_DUE_MS, DUE_STEP_MS)
+        .await;
     eventually("they are stored", async || {
         let stored = relays[0].metrics().await?.sum("postdate_pending", &[]);
-        if stored > STORED_MESSAGES as f64 - 0.5 { Ok(()) } else { Err(anyhow::anyhow!("{stored}")) }
+        if stored > STORED_MESSAGES as f64 - 0.5 {
+            Ok(())
+        } else {
+            Err(anyhow::anyhow!("{stored}"))
+        }
     })
     .await;
     let newest = binary();

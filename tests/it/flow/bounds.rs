@@ -16,8 +16,17 @@ const SENT: usize = 1000;
 async fn stored(relay: &Relay) -> anyhow::Result<i64> {
     let (status, body) = relay.request("GET", "/api/v1/partitions", None, "").await?;
     let page: serde_json::Value = serde_json::from_str(&body)?;
-    let items = page["items"].as_array().ok_or_else(|| anyhow!("{status}: {body}"))?;
-    items.iter().map(|item| item["messages"].as_i64().ok_or_else(|| anyhow!("no number: {item}"))).sum()
+    let items = page["items"]
+        .as_array()
+        .ok_or_else(|| anyhow!("{status}: {body}"))?;
+    items
+        .iter()
+        .map(|item| {
+            item["messages"]
+                .as_i64()
+                .ok_or_else(|| anyhow!("no number: {item}"))
+        })
+        .sum()
 }
 
 /// Sends all at once, and watches what stands in the store until all have arrived; the most that was seen.
@@ -33,7 +42,12 @@ async fn most_stored(from: Side, replicas: usize) -> i64 {
     let message = |n: usize| {
         let case = format!("{from:?} {n}");
         // A record from the future counts from its arrival: what waits at ingress is not due when it comes in.
-        (path.from.plain(&case, "k", case.as_bytes()).header("x-delay", "1500"), now_ms() + 3_600_000)
+        (
+            path.from
+                .plain(&case, "k", case.as_bytes())
+                .header("x-delay", "1500"),
+            now_ms() + 3_600_000,
+        )
     };
     let messages: Vec<_> = (0..SENT).map(message).collect();
     let cases: Vec<String> = (0..SENT).map(|n| format!("{from:?} {n}")).collect();
@@ -41,7 +55,11 @@ async fn most_stored(from: Side, replicas: usize) -> i64 {
     let mut most = 0;
     eventually("the bound is reached", async || {
         most = most.max(stored(&relays[0]).await?);
-        if most >= LIMIT / 2 { Ok(()) } else { Err(anyhow!("{most} at most")) }
+        if most >= LIMIT / 2 {
+            Ok(())
+        } else {
+            Err(anyhow!("{most} at most"))
+        }
     })
     .await;
     let watching = async {
@@ -57,7 +75,10 @@ async fn most_stored(from: Side, replicas: usize) -> i64 {
         () = fixture.await_cases(&cases) => {}
     }
     let arrived = fixture.arrived();
-    assert!(cases.iter().all(|case| arrived[case].len() == 1), "each comes once");
+    assert!(
+        cases.iter().all(|case| arrived[case].len() == 1),
+        "each comes once"
+    );
     most
 }
 

@@ -17,7 +17,11 @@ const ENDS: [(Side, Side); 4] = [
 ];
 
 /// One message or command of a script: case, name, headers.
-type Step = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
+type Step = (
+    &'static str,
+    &'static str,
+    &'static [(&'static str, &'static str)],
+);
 
 /// All in one batch, in this order. What a command concerns lies some seconds ahead: it must not be due
 /// before the command is read.
@@ -26,19 +30,47 @@ const SCRIPT: [Step; 20] = [
     ("cancel 1", "a", &[("x-delay-op", "cancel")]),
     ("cancelled again", "b", &[("x-delay", "6000")]),
     // The same message once more with the command on it; its delay asks for nothing then.
-    ("cancel 2", "b", &[("x-delay", "6000"), ("x-delay-op", "cancel")]),
+    (
+        "cancel 2",
+        "b",
+        &[("x-delay", "6000"), ("x-delay-op", "cancel")],
+    ),
     ("cancel 3", "b", &[("x-delay-op", "cancel")]),
     ("the name is free again", "b", &[("x-delay", "1200")]),
     ("sooner", "c", &[("x-delay", "1800000")]),
-    ("reschedule 1", "c", &[("x-delay-op", "reschedule"), ("x-delay", "1000")]),
+    (
+        "reschedule 1",
+        "c",
+        &[("x-delay-op", "reschedule"), ("x-delay", "1000")],
+    ),
     ("later", "d", &[("x-delay", "6000")]),
-    ("reschedule 2", "d", &[("x-delay-op", "reschedule"), ("x-delay", "8s")]),
+    (
+        "reschedule 2",
+        "d",
+        &[("x-delay-op", "reschedule"), ("x-delay", "8s")],
+    ),
     ("now", "e", &[("x-delay", "1800000")]),
-    ("reschedule 3", "e", &[("x-delay-op", "reschedule"), ("x-delay", "0")]),
+    (
+        "reschedule 3",
+        "e",
+        &[("x-delay-op", "reschedule"), ("x-delay", "0")],
+    ),
     ("twice moved", "f", &[("x-delay", "7s")]),
-    ("reschedule 4", "f", &[("x-delay-op", "reschedule"), ("x-delay", "1800000")]),
-    ("reschedule 5", "f", &[("x-delay-op", "reschedule"), ("x-delay", "1300")]),
-    ("a command becomes a message", "g", &[("x-delay-op", "reschedule"), ("x-delay", "1100")]),
+    (
+        "reschedule 4",
+        "f",
+        &[("x-delay-op", "reschedule"), ("x-delay", "1800000")],
+    ),
+    (
+        "reschedule 5",
+        "f",
+        &[("x-delay-op", "reschedule"), ("x-delay", "1300")],
+    ),
+    (
+        "a command becomes a message",
+        "g",
+        &[("x-delay-op", "reschedule"), ("x-delay", "1100")],
+    ),
     ("overtaken", "h", &[("x-delay-op", "cancel")]),
     ("after its cancel", "h", &[("x-delay", "1000")]),
     ("first", "i", &[("x-delay", "6s")]),
@@ -66,22 +98,31 @@ const SENTINEL: &str = "sentinel";
 fn message(from: Side, case: &str, name: &str, headers: &[(&str, &str)]) -> Wire {
     let plain = from.plain(case, name, case.as_bytes());
     let named = plain.header("x-delay-id", name);
-    headers.iter().fold(named, |message, (name, value)| message.header(name, value))
+    headers
+        .iter()
+        .fold(named, |message, (name, value)| message.header(name, value))
 }
 
 /// The script on one path, and a sentinel that is due when all of it was.
 fn script(path: &Path, base_ms: i64) -> Vec<(Wire, i64)> {
     let case = |step: &str| format!("{} | {step}", path.route);
-    let steps = SCRIPT.iter().map(|(step, name, headers)| message(path.from, &case(step), name, headers));
+    let steps = SCRIPT
+        .iter()
+        .map(|(step, name, headers)| message(path.from, &case(step), name, headers));
     let last = message(path.from, &case(SENTINEL), "z", &[("x-delay", "9s")]);
     steps.chain([last]).map(|wire| (wire, base_ms)).collect()
 }
 
 /// Arrivals that one path must have: case, name, due.
 fn expected(path: &Path, policy: &str) -> Vec<(String, String, i64)> {
-    let twice = if policy == "keep" { ("first", "i", 6000) } else { ("second", "i", 7000) };
+    let twice = if policy == "keep" {
+        ("first", "i", 6000)
+    } else {
+        ("second", "i", 7000)
+    };
     let all = ARRIVES.iter().chain([&twice, &(SENTINEL, "z", 9000)]);
-    all.map(|(case, name, due)| (format!("{} | {case}", path.route), (*name).to_owned(), *due)).collect()
+    all.map(|(case, name, due)| (format!("{} | {case}", path.route), (*name).to_owned(), *due))
+        .collect()
 }
 
 fn judge(path: &Path, name: &str, due_ms: i64, arrival: &Arrival) -> Option<String> {
@@ -90,7 +131,11 @@ fn judge(path: &Path, name: &str, due_ms: i64, arrival: &Arrival) -> Option<Stri
         return Some(format!("stamped {stamp:?}"));
     }
     let at = stamp.due_ms.unwrap_or_default();
-    let right = if path.from == Side::Kafka { at == due_ms } else { at >= due_ms };
+    let right = if path.from == Side::Kafka {
+        at == due_ms
+    } else {
+        at >= due_ms
+    };
     if !right || arrival.received_ms < at || arrival.at != path.target {
         return Some(format!("due {at}, not {due_ms}: {arrival:?}"));
     }
@@ -107,19 +152,40 @@ async fn commands_and_duplicates_in_order_of_delivery() {
             paths.push((policy, Path::new(name, from, to)));
         }
     }
-    fixture.open(&paths.iter().map(|(_, path)| path.clone()).collect::<Vec<_>>()).await;
-    let config = paths.iter().fold(config(&fixture), |config, (policy, path)| {
-        path.configure(config, &format!("on_duplicate = \"{policy}\""))
-    });
+    fixture
+        .open(
+            &paths
+                .iter()
+                .map(|(_, path)| path.clone())
+                .collect::<Vec<_>>(),
+        )
+        .await;
+    let config = paths
+        .iter()
+        .fold(config(&fixture), |config, (policy, path)| {
+            path.configure(config, &format!("on_duplicate = \"{policy}\""))
+        });
     let mut relay = Relay::start(&config).await;
 
     // Their consumers have joined once something has come through.
     let joined = |path: &Path| format!("{} | joined", path.route);
     for (_, path) in &paths {
         // An id alone asks for nothing: it passes through.
-        fixture.send(path, &[(message(path.from, &joined(path), "k", &[]), now_ms())]).await;
+        fixture
+            .send(
+                path,
+                &[(message(path.from, &joined(path), "k", &[]), now_ms())],
+            )
+            .await;
     }
-    fixture.await_cases(&paths.iter().map(|(_, path)| joined(path)).collect::<Vec<_>>()).await;
+    fixture
+        .await_cases(
+            &paths
+                .iter()
+                .map(|(_, path)| joined(path))
+                .collect::<Vec<_>>(),
+        )
+        .await;
 
     let mut wanted = Vec::new();
     for (policy, path) in &paths {
@@ -128,10 +194,21 @@ async fn commands_and_duplicates_in_order_of_delivery() {
         let all = expected(path, policy).into_iter();
         wanted.extend(all.map(|(case, name, due)| (path, case, name, base_ms + due)));
     }
-    fixture.await_cases(&wanted.iter().map(|(_, case, ..)| case.clone()).collect::<Vec<_>>()).await;
+    fixture
+        .await_cases(
+            &wanted
+                .iter()
+                .map(|(_, case, ..)| case.clone())
+                .collect::<Vec<_>>(),
+        )
+        .await;
     for (_, path) in &paths {
         for (op, result, count) in RESULTS {
-            let labels = [("route", path.route.as_str()), ("op", op), ("result", result)];
+            let labels = [
+                ("route", path.route.as_str()),
+                ("op", op),
+                ("result", result),
+            ];
             await_metric(&relay, "commands_total", &labels, count).await;
         }
         await_metric(&relay, "commands_total", &[("route", &path.route)], 10).await;
@@ -148,13 +225,19 @@ async fn commands_and_duplicates_in_order_of_delivery() {
         wrong.extend(judged.map(|why| format!("{case}: {why}")));
     }
     for (case, arrivals) in &arrived {
-        let known = wanted.iter().any(|(_, wanted, ..)| wanted == case) || case.ends_with("| joined");
+        let known =
+            wanted.iter().any(|(_, wanted, ..)| wanted == case) || case.ends_with("| joined");
         if arrivals.len() != 1 || !known {
             wrong.push(format!("{case}: arrived {} times", arrivals.len()));
         }
     }
     println!("{} scripts of {} steps", paths.len(), SCRIPT.len());
-    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} wrong:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
 }
 
 #[tokio::test]
@@ -163,45 +246,75 @@ async fn headers_by_other_names_and_delays_that_count_from_elsewhere() {
     let kafka = Path::new("from-arrival", Side::Kafka, Side::Kafka);
     let rabbitmq = Path::new("from-produced", Side::Classic, Side::Classic);
     fixture.open(&[kafka.clone(), rabbitmq.clone()]).await;
-    let renamed =
-        "headers = { delay = \"wait\", deliver_at = \"at\", id = \"name\", op = \"op\", target = \"to\" }";
-    let config = kafka.configure(config(&fixture), &format!("delay_from = \"arrival\"\n{renamed}"));
+    let renamed = "headers = { delay = \"wait\", deliver_at = \"at\", id = \"name\", op = \"op\", target = \"to\" }";
+    let config = kafka.configure(
+        config(&fixture),
+        &format!("delay_from = \"arrival\"\n{renamed}"),
+    );
     let config = rabbitmq.configure(config, &format!("delay_from = \"produced\"\n{renamed}"));
     let relay = Relay::start(&config).await;
 
     // A record of an hour ago still waits from now on.
     let base_ms = now_ms();
-    let old = Record { key: bytes("k"), value: bytes("an old record"), headers: vec![] }
-        .header("Wait", "600")
-        .header("name", "order-7")
-        .header("to", &kafka.other)
-        .header("x-delay", "ordinary");
-    fixture.send(&kafka, &[(Wire::Kafka(old), base_ms - 3_600_000)]).await;
+    let old = Record {
+        key: bytes("k"),
+        value: bytes("an old record"),
+        headers: vec![],
+    }
+    .header("Wait", "600")
+    .header("name", "order-7")
+    .header("to", &kafka.other)
+    .header("x-delay", "ordinary");
+    fixture
+        .send(&kafka, &[(Wire::Kafka(old), base_ms - 3_600_000)])
+        .await;
     // The whole second of its timestamp may have lasted 999 ms longer.
     let seconds = (base_ms / 1000) as u64 - 10;
-    let mut old = Amqp { body: b"an old message".to_vec(), ..Amqp::default() };
+    let mut old = Amqp {
+        body: b"an old message".to_vec(),
+        ..Amqp::default()
+    };
     old.properties = old.properties.with_timestamp(seconds);
-    old.headers = table([("wait", AMQPValue::LongInt(11_000)), ("x-delay", text("ordinary"))]);
+    old.headers = table([
+        ("wait", AMQPValue::LongInt(11_000)),
+        ("x-delay", text("ordinary")),
+    ]);
     fixture.send(&rabbitmq, &[(Wire::Amqp(old), 0)]).await;
-    fixture.await_cases(&["an old record".to_owned(), "an old message".to_owned()]).await;
+    fixture
+        .await_cases(&["an old record".to_owned(), "an old message".to_owned()])
+        .await;
 
     let arrived = fixture.arrived();
     let record = &arrived["an old record"][0];
     let (stamp, wire) = record.wire.clone().take_stamp();
-    let plain = Record { key: bytes("k"), value: bytes("an old record"), headers: vec![] };
+    let plain = Record {
+        key: bytes("k"),
+        value: bytes("an old record"),
+        headers: vec![],
+    };
     assert_eq!(wire, Wire::Kafka(plain.header("x-delay", "ordinary")));
-    assert_eq!((stamp.id.as_deref(), &record.at), (Some("order-7"), &kafka.other));
+    assert_eq!(
+        (stamp.id.as_deref(), &record.at),
+        (Some("order-7"), &kafka.other)
+    );
     assert!(
-        stamp.due_ms.is_some_and(|due| (base_ms + 600..=record.received_ms).contains(&due)),
+        stamp
+            .due_ms
+            .is_some_and(|due| (base_ms + 600..=record.received_ms).contains(&due)),
         "{record:?}"
     );
 
     let message = &arrived["an old message"][0];
     let (stamp, wire) = message.wire.clone().take_stamp();
-    let Wire::Amqp(amqp) = wire else { panic!("{message:?}") };
+    let Wire::Amqp(amqp) = wire else {
+        panic!("{message:?}")
+    };
     assert_eq!(amqp.headers, table([("x-delay", text("ordinary"))]));
     assert_eq!(stamp.due_ms, Some(seconds as i64 * 1000 + 999 + 11_000));
-    assert!(stamp.due_ms.is_some_and(|due| due <= message.received_ms), "{message:?}");
+    assert!(
+        stamp.due_ms.is_some_and(|due| due <= message.received_ms),
+        "{message:?}"
+    );
     drop(relay);
 }
 
@@ -213,20 +326,38 @@ async fn a_name_without_a_delay_passes_as_it_came_and_leaves_its_namesake_pendin
         Path::new("from-rabbitmq", Side::Quorum, Side::Classic),
     ];
     fixture.open(&paths).await;
-    let config = paths.iter().fold(config(&fixture), |config, path| path.configure(config, ""));
+    let config = paths
+        .iter()
+        .fold(config(&fixture), |config, path| path.configure(config, ""));
     let mut relay = Relay::start(&config).await;
     for path in &paths {
         let case = |step: &str| format!("{} | {step}", path.route);
-        let named = |step: &str, headers: &[(&str, &str)]| message(path.from, &case(step), "a", headers);
+        let named =
+            |step: &str, headers: &[(&str, &str)]| message(path.from, &case(step), "a", headers);
         let passes = named("passes", &[]);
         let waits = named("waits", &[("x-delay", "1h")]);
-        fixture.send(path, &[(waits, now_ms()), (passes.clone(), now_ms())]).await;
+        fixture
+            .send(path, &[(waits, now_ms()), (passes.clone(), now_ms())])
+            .await;
         fixture.await_cases(&[case("passes")]).await;
         let came = fixture.arrived()[&case("passes")][0].wire.clone();
-        assert_eq!(came.comparable(true), passes.comparable(true), "its id stays, and nothing is added");
+        assert_eq!(
+            came.comparable(true),
+            passes.comparable(true),
+            "its id stays, and nothing is added"
+        );
         await_metric(&relay, "pending", &[("route", &path.route)], 1).await;
-        fixture.send(path, &[(named("cancel", &[("x-delay-op", "cancel")]), now_ms())]).await;
-        let labels = [("route", path.route.as_str()), ("op", "cancel"), ("result", "cancelled")];
+        fixture
+            .send(
+                path,
+                &[(named("cancel", &[("x-delay-op", "cancel")]), now_ms())],
+            )
+            .await;
+        let labels = [
+            ("route", path.route.as_str()),
+            ("op", "cancel"),
+            ("result", "cancelled"),
+        ];
         await_metric(&relay, "commands_total", &labels, 1).await;
         await_metric(&relay, "duplicates_total", &[("route", &path.route)], 0).await;
     }

@@ -23,9 +23,20 @@ pub(super) struct Content {
 
 /// Contents of a Kafka record.
 pub(super) fn on_kafka(case: &str) -> Vec<Content> {
-    let null = Record { headers: vec![(CASE.into(), bytes(case))], ..Record::default() };
-    let empty = Record { key: bytes(""), value: bytes(""), ..null.clone() };
-    let binary = Record { key: Some(vec![255, 0, 1]), value: Some(vec![0, 159, 146, 150]), ..null.clone() };
+    let null = Record {
+        headers: vec![(CASE.into(), bytes(case))],
+        ..Record::default()
+    };
+    let empty = Record {
+        key: bytes(""),
+        value: bytes(""),
+        ..null.clone()
+    };
+    let binary = Record {
+        key: Some(vec![255, 0, 1]),
+        value: Some(vec![0, 159, 146, 150]),
+        ..null.clone()
+    };
     let persistent = BasicProperties::default().with_delivery_mode(2);
     let amqp = |body: &[u8], headers| Amqp {
         properties: persistent.clone(),
@@ -33,14 +44,21 @@ pub(super) fn on_kafka(case: &str) -> Vec<Content> {
         body: body.to_vec(),
         ..Amqp::default()
     };
-    let bare = Record { key: bytes("k"), value: bytes(case), headers: vec![] };
+    let bare = Record {
+        key: bytes("k"),
+        value: bytes(case),
+        headers: vec![],
+    };
     let void_key = table([
         (CASE, text(case)),
         ("kafka.key", AMQPValue::Void),
         ("kafka.null_value", AMQPValue::Boolean(true)),
     ]);
     let empty_key = table([(CASE, text(case)), ("kafka.key", text(""))]);
-    let binary_key = table([(CASE, text(case)), ("kafka.key", AMQPValue::ByteArray(vec![255, 0, 1].into()))]);
+    let binary_key = table([
+        (CASE, text(case)),
+        ("kafka.key", AMQPValue::ByteArray(vec![255, 0, 1].into())),
+    ]);
     let of = |name, record: Record, across: Amqp| Content {
         name,
         sent: Wire::Kafka(record.clone()),
@@ -50,18 +68,32 @@ pub(super) fn on_kafka(case: &str) -> Vec<Content> {
         sender_selected: false,
     };
     vec![
-        of("bare", bare, amqp(case.as_bytes(), table([("kafka.key", text("k"))]))),
+        of(
+            "bare",
+            bare,
+            amqp(case.as_bytes(), table([("kafka.key", text("k"))])),
+        ),
         of("null key and value", null, amqp(b"", void_key)),
         of("empty key and value", empty.clone(), amqp(b"", empty_key)),
         Content {
             unroutable: true,
-            ..of("binary key and value", binary, amqp(&[0, 159, 146, 150], binary_key))
+            ..of(
+                "binary key and value",
+                binary,
+                amqp(&[0, 159, 146, 150], binary_key),
+            )
         },
         kafka_headers(case, &of),
         of("properties", properties_as_headers(empty.clone()), {
-            let headers =
-                table([(CASE, text(case)), ("kafka.key", text("")), ("amqp.user_id", text("guest"))]);
-            Amqp { properties: properties(), ..amqp(b"", headers) }
+            let headers = table([
+                (CASE, text(case)),
+                ("kafka.key", text("")),
+                ("amqp.user_id", text("guest")),
+            ]);
+            Amqp {
+                properties: properties(),
+                ..amqp(b"", headers)
+            }
         }),
         unfit_properties(case, &empty, &of),
     ]
@@ -93,8 +125,21 @@ fn kafka_headers(case: &str, of: &dyn Fn(&'static str, Record, Amqp) -> Content)
         ("kafka.key", text("k")),
     ]);
     let properties = BasicProperties::default().with_delivery_mode(2);
-    let across = Amqp { properties, headers: across, body: b"v".to_vec(), routing_key: String::new() };
-    of("headers", Record { key: bytes("k"), value: bytes("v"), headers }, across)
+    let across = Amqp {
+        properties,
+        headers: across,
+        body: b"v".to_vec(),
+        routing_key: String::new(),
+    };
+    of(
+        "headers",
+        Record {
+            key: bytes("k"),
+            value: bytes("v"),
+            headers,
+        },
+        across,
+    )
 }
 
 /// Headers that look like a property and do not fit it: they stay headers.
@@ -118,7 +163,15 @@ fn unfit_properties(
         headers.insert(name.into(), text(value));
     }
     let properties = BasicProperties::default().with_delivery_mode(2);
-    of("unfit properties", record, Amqp { properties, headers, ..Amqp::default() })
+    of(
+        "unfit properties",
+        record,
+        Amqp {
+            properties,
+            headers,
+            ..Amqp::default()
+        },
+    )
 }
 
 /// Every property that a producer may set, `user_id` apart.
@@ -155,7 +208,9 @@ fn properties_as_headers(record: Record) -> Record {
         ("app_id", "app"),
         ("cluster_id", "cluster"),
     ];
-    all.iter().fold(record, |record, (name, value)| record.header(&format!("amqp.{name}"), value))
+    all.iter().fold(record, |record, (name, value)| {
+        record.header(&format!("amqp.{name}"), value)
+    })
 }
 
 /// Contents of an AMQP message.
@@ -168,40 +223,74 @@ pub(super) fn on_amqp(case: &str) -> Vec<Content> {
         unroutable: false,
         sender_selected: false,
     };
-    let amqp =
-        |routing_key: &str, headers| Amqp { routing_key: routing_key.into(), headers, ..Amqp::default() };
+    let amqp = |routing_key: &str, headers| Amqp {
+        routing_key: routing_key.into(),
+        headers,
+        ..Amqp::default()
+    };
     let record = |key: &str, value: &str| {
-        Record { key: bytes(key), value: bytes(value), headers: vec![] }.header(CASE, case)
+        Record {
+            key: bytes(key),
+            value: bytes(value),
+            headers: vec![],
+        }
+        .header(CASE, case)
     };
     let named = || table([(CASE, text(case))]);
     let own_user = properties().with_user_id("guest".into());
-    let kafka =
-        [(CASE, text(case)), ("kafka.key", text("k")), ("kafka.null_value", AMQPValue::Boolean(true))];
+    let kafka = [
+        (CASE, text(case)),
+        ("kafka.key", text("k")),
+        ("kafka.null_value", AMQPValue::Boolean(true)),
+    ];
     let null = amqp("r", table(kafka.clone()));
     let not_null = amqp("r", table(kafka));
     let cc = AMQPValue::FieldArray(FieldArray::from(vec![text("nobody")]));
     vec![
         of(
             "bare",
-            Amqp { body: case.as_bytes().to_vec(), routing_key: "some.key".into(), ..Amqp::default() },
-            Record { key: bytes("some.key"), value: bytes(case), headers: vec![] },
+            Amqp {
+                body: case.as_bytes().to_vec(),
+                routing_key: "some.key".into(),
+                ..Amqp::default()
+            },
+            Record {
+                key: bytes("some.key"),
+                value: bytes(case),
+                headers: vec![],
+            },
         ),
         of("empty", amqp("", named()), record("", "")),
-        of("another alphabet", amqp("ключ.*.#", named()), record("ключ.*.#", "")),
+        of(
+            "another alphabet",
+            amqp("ключ.*.#", named()),
+            record("ключ.*.#", ""),
+        ),
         of(
             "properties",
-            Amqp { properties: own_user, ..amqp("r", named()) },
+            Amqp {
+                properties: own_user,
+                ..amqp("r", named())
+            },
             properties_as_headers(record("r", "")),
         ),
         types(case, &of),
         of(
             "a null value from Kafka",
             null,
-            Record { key: bytes("k"), value: None, headers: vec![] }.header(CASE, case),
+            Record {
+                key: bytes("k"),
+                value: None,
+                headers: vec![],
+            }
+            .header(CASE, case),
         ),
         of(
             "a body is never thrown away",
-            Amqp { body: b"body".to_vec(), ..not_null },
+            Amqp {
+                body: b"body".to_vec(),
+                ..not_null
+            },
             record("k", "body").header("kafka.null_value", "true"),
         ),
         Content {
@@ -225,16 +314,39 @@ fn types(case: &str, of: &dyn Fn(&'static str, Amqp, Record) -> Content) -> Cont
         ("u16", AMQPValue::ShortUInt(60_000), "60000"),
         ("i32", AMQPValue::LongInt(-2_000_000_000), "-2000000000"),
         ("u32", AMQPValue::LongUInt(4_000_000_000), "4000000000"),
-        ("i64", AMQPValue::LongLongInt(i64::MIN), "-9223372036854775808"),
+        (
+            "i64",
+            AMQPValue::LongLongInt(i64::MIN),
+            "-9223372036854775808",
+        ),
         ("f32", AMQPValue::Float(0.5), "0.5"),
         ("f64", AMQPValue::Double(0.1), "0.1"),
-        ("decimal", AMQPValue::DecimalValue(DecimalValue { scale: 2, value: 150 }), "1.50"),
+        (
+            "decimal",
+            AMQPValue::DecimalValue(DecimalValue {
+                scale: 2,
+                value: 150,
+            }),
+            "1.50",
+        ),
         ("text", text("µ"), "µ"),
-        ("bytes", AMQPValue::ByteArray(ByteArray::from(b"raw".to_vec())), "raw"),
-        ("timestamp", AMQPValue::Timestamp(1_795_255_200), "1795255200"),
+        (
+            "bytes",
+            AMQPValue::ByteArray(ByteArray::from(b"raw".to_vec())),
+            "raw",
+        ),
+        (
+            "timestamp",
+            AMQPValue::Timestamp(1_795_255_200),
+            "1795255200",
+        ),
     ];
     let mut headers = table([(CASE, text(case)), ("void", AMQPValue::Void)]);
-    let mut record = Record { key: bytes("r"), value: bytes("v"), headers: vec![("void".into(), None)] };
+    let mut record = Record {
+        key: bytes("r"),
+        value: bytes("v"),
+        headers: vec![("void".into(), None)],
+    };
     record = record.header(CASE, case);
     let mut nested = table([]);
     for (name, value, as_text) in inner {
@@ -245,12 +357,21 @@ fn types(case: &str, of: &dyn Fn(&'static str, Amqp, Record) -> Content) -> Cont
     nested.insert("void".into(), AMQPValue::Void);
     let raw = AMQPValue::ByteArray(vec![255, 0].into());
     let deep = table([("deeper", AMQPValue::FieldTable(nested))]);
-    let array = FieldArray::from(vec![AMQPValue::LongInt(1), raw, AMQPValue::FieldTable(deep)]);
+    let array = FieldArray::from(vec![
+        AMQPValue::LongInt(1),
+        raw,
+        AMQPValue::FieldTable(deep),
+    ]);
     headers.insert("nested".into(), AMQPValue::FieldArray(array));
     let json = "[1,[255,0],{\"deeper\":{\"bool\":true,\"bytes\":\"raw\",\"decimal\":\"1.50\",\"f32\":0.5,\
         \"f64\":0.1,\"i16\":-30000,\"i32\":-2000000000,\"i64\":-9223372036854775808,\"i8\":-5,\"text\":\"µ\",\
         \"timestamp\":1795255200,\"u16\":60000,\"u32\":4000000000,\"u8\":250,\"void\":null}}]";
     record = record.header("nested", json);
-    let sent = Amqp { routing_key: "r".into(), headers, body: b"v".to_vec(), ..Amqp::default() };
+    let sent = Amqp {
+        routing_key: "r".into(),
+        headers,
+        body: b"v".to_vec(),
+        ..Amqp::default()
+    };
     of("types", sent, record)
 }

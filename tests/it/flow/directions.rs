@@ -37,8 +37,13 @@ enum Mode {
     SentOn,
 }
 
-const MODES: [Mode; 5] =
-    [Mode::PassThrough, Mode::PassToOther, Mode::Delayed, Mode::DelayedToOther, Mode::SentOn];
+const MODES: [Mode; 5] = [
+    Mode::PassThrough,
+    Mode::PassToOther,
+    Mode::Delayed,
+    Mode::DelayedToOther,
+    Mode::SentOn,
+];
 
 /// Nine pairs of ends, 31 forms from Kafka and 45 from AMQP, named and not; 7 contents from Kafka and 8
 /// from AMQP in five modes. A binary key cannot be a routing key, so it does not go to an exchange.
@@ -51,7 +56,9 @@ fn simple(from: Side, case: &str) -> (Wire, Wire, Wire) {
     if from != Side::Kafka {
         return (sent.clone(), sent, record);
     }
-    let Wire::Amqp(mut amqp) = Side::Classic.plain(case, "key", b"body") else { panic!("from a queue") };
+    let Wire::Amqp(mut amqp) = Side::Classic.plain(case, "key", b"body") else {
+        panic!("from a queue")
+    };
     amqp.headers.insert("kafka.key".into(), text("key"));
     amqp.properties = amqp.properties.with_delivery_mode(2);
     (sent.clone(), sent, Wire::Amqp(amqp))
@@ -59,10 +66,19 @@ fn simple(from: Side, case: &str) -> (Wire, Wire, Wire) {
 
 fn form_cases(at: usize, path: &Path, base_ms: i64, cases: &mut Vec<Case>) {
     let soon_ms = (base_ms / 1000 + 4) * 1000;
-    let forms = if path.from == Side::Kafka { Form::on_kafka(soon_ms) } else { Form::on_amqp(soon_ms) };
+    let forms = if path.from == Side::Kafka {
+        Form::on_kafka(soon_ms)
+    } else {
+        Form::on_amqp(soon_ms)
+    };
     for form in forms {
         for id in [None, Some("order-7")] {
-            let name = format!("{} | {} | {}", path.route, form.name, id.unwrap_or("unnamed"));
+            let name = format!(
+                "{} | {} | {}",
+                path.route,
+                form.name,
+                id.unwrap_or("unnamed")
+            );
             let (mut sent, same, across) = simple(path.from, &name);
             sent = form.on(sent);
             if id.is_some() {
@@ -84,8 +100,11 @@ fn form_cases(at: usize, path: &Path, base_ms: i64, cases: &mut Vec<Case>) {
 }
 
 fn content_cases(at: usize, path: &Path, base_ms: i64, cases: &mut Vec<Case>) {
-    let count =
-        if path.from == Side::Kafka { contents::on_kafka("").len() } else { contents::on_amqp("").len() };
+    let count = if path.from == Side::Kafka {
+        contents::on_kafka("").len()
+    } else {
+        contents::on_amqp("").len()
+    };
     for mode in MODES {
         for n in 0..count {
             let name = format!("{} | content {n} | {mode:?}", path.route);
@@ -101,7 +120,14 @@ fn content_cases(at: usize, path: &Path, base_ms: i64, cases: &mut Vec<Case>) {
     }
 }
 
-fn content_case(at: usize, path: &Path, base_ms: i64, mode: Mode, name: &str, content: Content) -> Case {
+fn content_case(
+    at: usize,
+    path: &Path,
+    base_ms: i64,
+    mode: Mode,
+    name: &str,
+    content: Content,
+) -> Case {
     let other = matches!(mode, Mode::PassToOther | Mode::DelayedToOther);
     let delayed = !matches!(mode, Mode::PassThrough | Mode::PassToOther);
     let mut sent = content.sent;
@@ -112,17 +138,26 @@ fn content_case(at: usize, path: &Path, base_ms: i64, mode: Mode, name: &str, co
         sent = sent.header("x-delay", "1400");
     }
     if mode == Mode::SentOn {
-        sent = sent.header("x-delay-id", "~old").header("x-delay-due", "17").header("x-delay-attempt", "3");
+        sent = sent
+            .header("x-delay-id", "~old")
+            .header("x-delay-due", "17")
+            .header("x-delay-attempt", "3");
     }
-    let mut expected = if same_technology(path) { content.same } else { content.across };
+    let mut expected = if same_technology(path) {
+        content.same
+    } else {
+        content.across
+    };
     if let (Wire::Amqp(amqp), true) = (&mut expected, content.sender_selected) {
-        amqp.headers = amqp.headers.inner().iter().filter(|(name, _)| name.as_str() != "CC").fold(
-            table([]),
-            |mut rest, (name, value)| {
+        amqp.headers = amqp
+            .headers
+            .inner()
+            .iter()
+            .filter(|(name, _)| name.as_str() != "CC")
+            .fold(table([]), |mut rest, (name, value)| {
                 rest.insert(name.clone(), value.clone());
                 rest
-            },
-        );
+            });
     }
     let when = delayed.then_some(When::Delay(1400));
     Case {
@@ -146,7 +181,11 @@ fn judge(case: &Case, path: &Path, arrival: &Arrival) -> Option<String> {
     let (stamp, wire) = arrival.wire.clone().take_stamp();
     let mut expected = case.expected.clone();
     if let Wire::Amqp(amqp) = &mut expected {
-        amqp.routing_key = if case.other { path.other.clone() } else { path.routing_key(&case.sent) };
+        amqp.routing_key = if case.other {
+            path.other.clone()
+        } else {
+            path.routing_key(&case.sent)
+        };
     }
     let ordered = path.from == Side::Kafka;
     let got = wire.comparable(ordered);
@@ -154,14 +193,20 @@ fn judge(case: &Case, path: &Path, arrival: &Arrival) -> Option<String> {
     if got != wanted {
         return Some(format!("came as {got:?}, not as {wanted:?}"));
     }
-    let at = if case.other { &path.other } else { &path.target };
+    let at = if case.other {
+        &path.other
+    } else {
+        &path.target
+    };
     if arrival.at != *at {
         return Some(format!("came to {}, not to {at}", arrival.at));
     }
     let Some(when) = case.when else {
         return (stamp != Stamp::default()).then(|| format!("passed through with {stamp:?}"));
     };
-    let Some(due_ms) = stamp.due_ms else { return Some("without x-delay-due".into()) };
+    let Some(due_ms) = stamp.due_ms else {
+        return Some("without x-delay-due".into());
+    };
     let right_due = match when {
         When::At(at) => due_ms == at,
         When::Delay(ms) if path.from == Side::Kafka => due_ms == case.base_ms + ms,
@@ -184,11 +229,16 @@ fn judge(case: &Case, path: &Path, arrival: &Arrival) -> Option<String> {
 #[tokio::test]
 async fn every_direction_form_and_content() {
     let fixture = FlowFixture::new().await;
-    let pairs = Side::ALL.iter().flat_map(|&from| Side::ALL.map(|to| (from, to)));
-    let paths: Vec<_> =
-        pairs.map(|(from, to)| Path::new(format!("{}-to-{}", from.word(), to.word()), from, to)).collect();
+    let pairs = Side::ALL
+        .iter()
+        .flat_map(|&from| Side::ALL.map(|to| (from, to)));
+    let paths: Vec<_> = pairs
+        .map(|(from, to)| Path::new(format!("{}-to-{}", from.word(), to.word()), from, to))
+        .collect();
     fixture.open(&paths).await;
-    let config = paths.iter().fold(config(&fixture), |config, path| path.configure(config, ""));
+    let config = paths
+        .iter()
+        .fold(config(&fixture), |config, path| path.configure(config, ""));
     let mut relay = Relay::start(&config).await;
 
     let mut sent = BTreeMap::new();
@@ -196,19 +246,40 @@ async fn every_direction_form_and_content() {
         // Made now, so that a path's moments lie ahead however long the others took. A Kafka record is
         // a little old, as one is that waited: its delay counts from its own time.
         let mut cases = Vec::new();
-        form_cases(at, path, now_ms() - if path.from == Side::Kafka { 150 } else { 0 }, &mut cases);
-        content_cases(at, path, now_ms() - if path.from == Side::Kafka { 150 } else { 0 }, &mut cases);
-        let messages: Vec<_> = cases.iter().map(|case| (case.sent.clone(), case.base_ms)).collect();
+        form_cases(
+            at,
+            path,
+            now_ms() - if path.from == Side::Kafka { 150 } else { 0 },
+            &mut cases,
+        );
+        content_cases(
+            at,
+            path,
+            now_ms() - if path.from == Side::Kafka { 150 } else { 0 },
+            &mut cases,
+        );
+        let messages: Vec<_> = cases
+            .iter()
+            .map(|case| (case.sent.clone(), case.base_ms))
+            .collect();
         fixture.send(path, &messages).await;
         sent.extend(cases.into_iter().map(|case| (case.expected.case(), case)));
     }
     println!("{} cases on {} routes", sent.len(), paths.len());
     assert_eq!(sent.len(), CASES);
 
-    fixture.await_cases(&sent.keys().cloned().collect::<Vec<_>>()).await;
+    fixture
+        .await_cases(&sent.keys().cloned().collect::<Vec<_>>())
+        .await;
     let delayed = sent.values().filter(|case| case.when.is_some()).count();
     await_metric(&relay, "published_total", &[], delayed as u32).await;
-    await_metric(&relay, "passed_through_total", &[], (CASES - delayed) as u32).await;
+    await_metric(
+        &relay,
+        "passed_through_total",
+        &[],
+        (CASES - delayed) as u32,
+    )
+    .await;
     for gauge in ["pending", "in_flight", "dead"] {
         await_metric(&relay, gauge, &[], 0).await;
     }
@@ -225,5 +296,10 @@ async fn every_direction_form_and_content() {
         }
     }
     let some = &wrong[..wrong.len().min(20)];
-    assert!(wrong.is_empty(), "{} of {CASES} wrong, such as:\n{}", wrong.len(), some.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} of {CASES} wrong, such as:\n{}",
+        wrong.len(),
+        some.join("\n")
+    );
 }

@@ -43,14 +43,27 @@ impl Side {
     pub(crate) fn plain(self, case: &str, key: &str, body: &[u8]) -> Wire {
         if self == Self::Kafka {
             let headers = vec![(CASE.to_owned(), bytes(case))];
-            return Wire::Kafka(Record { key: bytes(key), value: Some(body.to_vec()), headers });
+            return Wire::Kafka(Record {
+                key: bytes(key),
+                value: Some(body.to_vec()),
+                headers,
+            });
         }
         let headers = table([(CASE, text(case))]);
-        Wire::Amqp(Amqp { routing_key: key.into(), headers, body: body.to_vec(), ..Amqp::default() })
+        Wire::Amqp(Amqp {
+            routing_key: key.into(),
+            headers,
+            body: body.to_vec(),
+            ..Amqp::default()
+        })
     }
 
     fn queue(self) -> QueueKind {
-        if self == Self::Quorum { QueueKind::Quorum } else { QueueKind::Classic }
+        if self == Self::Quorum {
+            QueueKind::Quorum
+        } else {
+            QueueKind::Classic
+        }
     }
 }
 
@@ -71,14 +84,24 @@ pub(crate) struct Path {
 impl Path {
     pub(crate) fn new(route: impl Into<String>, from: Side, to: Side) -> Self {
         let [ingress, target, other] = ["in", "out", "other"].map(names::unique);
-        Self { route: route.into(), from, to, ingress, target, other }
+        Self {
+            route: route.into(),
+            from,
+            to,
+            ingress,
+            target,
+            other,
+        }
     }
 
     /// `from`, as configured. Its group is its own: a relay that another test kills would keep one of the default name
     /// waiting until a session ends.
     pub(crate) fn source_text(&self) -> String {
         match self.from {
-            Side::Kafka => format!("{{ kafka = \"a\", topic = \"{0}\", group = \"{0}\" }}", self.ingress),
+            Side::Kafka => format!(
+                "{{ kafka = \"a\", topic = \"{0}\", group = \"{0}\" }}",
+                self.ingress
+            ),
             _ => format!("{{ rabbitmq = \"a\", queue = \"{}\" }}", self.ingress),
         }
     }
@@ -86,19 +109,29 @@ impl Path {
     /// `to`, as configured: on the second connection of its kind.
     pub(crate) fn target_text(&self) -> String {
         let target = &self.target;
-        let key = if self.from == Side::Kafka { "key" } else { "preserve" };
+        let key = if self.from == Side::Kafka {
+            "key"
+        } else {
+            "preserve"
+        };
         match self.to {
             Side::Kafka => format!("{{ kafka = \"b\", topic = \"{target}\" }}"),
             Side::Classic => {
                 format!("{{ rabbitmq = \"b\", exchange = \"{target}\", routing_key = \"{key}\" }}")
             }
-            Side::Quorum => format!("{{ rabbitmq = \"b\", exchange = \"\", routing_key = \"{target}\" }}"),
+            Side::Quorum => {
+                format!("{{ rabbitmq = \"b\", exchange = \"\", routing_key = \"{target}\" }}")
+            }
         }
     }
 
     /// The allowed target, as `x-delay-target` names it.
     pub(crate) fn other_text(&self) -> String {
-        if self.to == Side::Kafka { self.other.clone() } else { format!("/{}", self.other) }
+        if self.to == Side::Kafka {
+            self.other.clone()
+        } else {
+            format!("/{}", self.other)
+        }
     }
 
     /// The route in a configuration; it allows `other`.
@@ -112,9 +145,8 @@ impl Path {
         match (self.to, sent) {
             (Side::Quorum, _) => self.target.clone(),
             (_, Wire::Amqp(amqp)) => amqp.routing_key.clone(),
-            (_, Wire::Kafka(record)) => {
-                String::from_utf8(record.key.clone().unwrap_or_default()).expect("a key that can route")
-            }
+            (_, Wire::Kafka(record)) => String::from_utf8(record.key.clone().unwrap_or_default())
+                .expect("a key that can route"),
         }
     }
 }
@@ -123,7 +155,9 @@ impl Path {
 pub(crate) fn config(fixture: &FlowFixture) -> Config {
     let mut config = Config::new(fixture.redis).redis("partitions = 8");
     for name in ["a", "b"] {
-        config = config.kafka(name, fixture.kafka).rabbitmq(name, fixture.rabbitmq);
+        config = config
+            .kafka(name, fixture.kafka)
+            .rabbitmq(name, fixture.rabbitmq);
     }
     config
 }
@@ -147,24 +181,42 @@ impl FlowFixture {
     /// Waits until the groups of the routes from Kafka have committed all records: what is killed then reads none again.
     pub(crate) async fn await_committed(&self, paths: impl IntoIterator<Item = &Path>) {
         for path in paths.into_iter().filter(|path| path.from == Side::Kafka) {
-            eventually("all is committed", async || match self.kafka.lag(&path.ingress, &path.ingress)? {
-                0 => Ok(()),
-                lag => Err(anyhow!("{lag} records are not")),
+            eventually("all is committed", async || {
+                match self.kafka.lag(&path.ingress, &path.ingress)? {
+                    0 => Ok(()),
+                    lag => Err(anyhow!("{lag} records are not")),
+                }
             })
             .await;
         }
     }
 
     pub(crate) async fn new() -> Self {
-        let (kafka, rabbitmq, redis) = tokio::join!(Kafka::shared(), Rabbitmq::shared(), Redis::shared());
+        let (kafka, rabbitmq, redis) =
+            tokio::join!(Kafka::shared(), Rabbitmq::shared(), Redis::shared());
         let mut client = kafka.client();
-        client.set("acks", "all").set("enable.idempotence", "true").set("partitioner", "murmur2_random");
+        client
+            .set("acks", "all")
+            .set("enable.idempotence", "true")
+            .set("partitioner", "murmur2_random");
         let connection = rabbitmq.connect().await.expect("a connection");
         let channel = connection.create_channel().await.expect("a channel");
-        channel.confirm_select(ConfirmSelectOptions::default()).await.expect("confirms");
+        channel
+            .confirm_select(ConfirmSelectOptions::default())
+            .await
+            .expect("confirms");
         let producer = client.create().expect("a producer");
         let (arrivals, stop) = Default::default();
-        Self { kafka, rabbitmq, redis, producer, _connection: connection, channel, arrivals, stop }
+        Self {
+            kafka,
+            rabbitmq,
+            redis,
+            producer,
+            _connection: connection,
+            channel,
+            arrivals,
+            stop,
+        }
     }
 
     /// Makes what a path needs, and collects what arrives on its targets.
@@ -184,22 +236,32 @@ impl FlowFixture {
             self.kafka.create_topic(name, 1).await;
         } else {
             self.rabbitmq.declare_queue(name, side.queue()).await;
-            self.rabbitmq.declare_exchange(name, ExchangeKind::Fanout).await;
+            self.rabbitmq
+                .declare_exchange(name, ExchangeKind::Fanout)
+                .await;
             self.rabbitmq.bind(name, name, "").await;
         }
     }
 
     /// Notes all that arrives on a topic or in a queue.
     pub(crate) async fn collect(&self, side: Side, name: &str) {
-        if side == Side::Kafka { self.collect_topic(name) } else { self.collect_queue(name).await }
+        if side == Side::Kafka {
+            self.collect_topic(name)
+        } else {
+            self.collect_queue(name).await
+        }
     }
 
     fn collect_topic(&self, topic: &str) {
         let mut client = self.kafka.client();
-        client.set("group.id", "arrivals").set("enable.auto.commit", "false").set("fetch.wait.max.ms", "10");
+        client
+            .set("group.id", "arrivals")
+            .set("enable.auto.commit", "false")
+            .set("fetch.wait.max.ms", "10");
         let consumer: BaseConsumer = client.create().expect("a consumer");
         let mut all = TopicPartitionList::new();
-        all.add_partition_offset(topic, 0, Offset::Beginning).expect("an offset");
+        all.add_partition_offset(topic, 0, Offset::Beginning)
+            .expect("an offset");
         consumer.assign(&all).expect("assigned");
         let arrivals = self.arrivals.clone();
         let stop = self.stop.clone();
@@ -208,14 +270,20 @@ impl FlowFixture {
             while !stop.load(Ordering::Relaxed) {
                 // After an error the client goes on by itself; what does not arrive is missed.
                 if let Some(Ok(record)) = consumer.poll(Duration::from_millis(100)) {
-                    arrivals.lock().expect("arrivals").push(of_record(&at, &record));
+                    arrivals
+                        .lock()
+                        .expect("arrivals")
+                        .push(of_record(&at, &record));
                 }
             }
         });
     }
 
     async fn collect_queue(&self, queue: &str) {
-        let options = BasicConsumeOptions { no_ack: true, ..Default::default() };
+        let options = BasicConsumeOptions {
+            no_ack: true,
+            ..Default::default()
+        };
         let mut consumer = self
             .channel
             .basic_consume(queue.into(), "".into(), options, FieldTable::default())
@@ -226,7 +294,10 @@ impl FlowFixture {
         // Ends with the channel.
         tokio::spawn(async move {
             while let Some(Ok(delivery)) = consumer.next().await {
-                arrivals.lock().expect("arrivals").push(of_delivery(&at, delivery));
+                arrivals
+                    .lock()
+                    .expect("arrivals")
+                    .push(of_delivery(&at, delivery));
             }
         });
     }
@@ -238,27 +309,52 @@ impl FlowFixture {
         for (message, at) in messages {
             match message {
                 Wire::Kafka(record) => {
-                    let headers = record.headers.iter().fold(OwnedHeaders::new(), |all, (key, value)| {
-                        all.insert(Header { key, value: value.as_deref() })
-                    });
+                    let headers =
+                        record
+                            .headers
+                            .iter()
+                            .fold(OwnedHeaders::new(), |all, (key, value)| {
+                                all.insert(Header {
+                                    key,
+                                    value: value.as_deref(),
+                                })
+                            });
                     let mut out = FutureRecord::<[u8], [u8]>::to(&path.ingress).timestamp(*at);
                     out.key = record.key.as_deref();
                     out.payload = record.value.as_deref();
-                    let out = if record.headers.is_empty() { out } else { out.headers(headers) };
-                    records.push(self.producer.send_result(out).map_err(|(error, _)| error).expect("queued"));
+                    let out = if record.headers.is_empty() {
+                        out
+                    } else {
+                        out.headers(headers)
+                    };
+                    records.push(
+                        self.producer
+                            .send_result(out)
+                            .map_err(|(error, _)| error)
+                            .expect("queued"),
+                    );
                 }
                 Wire::Amqp(amqp) => {
                     let properties = amqp.properties.clone().with_headers(amqp.headers.clone());
                     let exchange = path.ingress.as_str().into();
                     let key = amqp.routing_key.as_str().into();
-                    let options = BasicPublishOptions { mandatory: true, ..Default::default() };
-                    let sent = self.channel.basic_publish(exchange, key, options, &amqp.body, properties);
+                    let options = BasicPublishOptions {
+                        mandatory: true,
+                        ..Default::default()
+                    };
+                    let sent = self
+                        .channel
+                        .basic_publish(exchange, key, options, &amqp.body, properties);
                     confirms.push(sent.await.expect("published"));
                 }
             }
         }
         for record in records {
-            record.await.expect("an answer").map_err(|(error, _)| error).expect("taken");
+            record
+                .await
+                .expect("an answer")
+                .map_err(|(error, _)| error)
+                .expect("taken");
         }
         for confirm in confirms {
             let confirm = confirm.await.expect("an answer");
@@ -270,7 +366,10 @@ impl FlowFixture {
     pub(crate) fn arrived(&self) -> BTreeMap<String, Vec<Arrival>> {
         let mut by_case = BTreeMap::<_, Vec<_>>::new();
         for arrival in self.arrivals.lock().expect("arrivals").iter() {
-            by_case.entry(arrival.wire.case()).or_default().push(arrival.clone());
+            by_case
+                .entry(arrival.wire.case())
+                .or_default()
+                .push(arrival.clone());
         }
         by_case
     }
@@ -278,14 +377,21 @@ impl FlowFixture {
     /// The cases that arrived at one topic or queue, as they came.
     pub(crate) fn order_at(&self, at: &str) -> Vec<String> {
         let arrivals = self.arrivals.lock().expect("arrivals");
-        arrivals.iter().filter(|arrival| arrival.at == at).map(|arrival| arrival.wire.case()).collect()
+        arrivals
+            .iter()
+            .filter(|arrival| arrival.at == at)
+            .map(|arrival| arrival.wire.case())
+            .collect()
     }
 
     /// Waits until each of these cases has arrived.
     pub(crate) async fn await_cases(&self, cases: &[String]) {
         eventually(&format!("{} cases arrive", cases.len()), async || {
             let arrived = self.arrived();
-            let missing: Vec<_> = cases.iter().filter(|case| !arrived.contains_key(*case)).collect();
+            let missing: Vec<_> = cases
+                .iter()
+                .filter(|case| !arrived.contains_key(*case))
+                .collect();
             match missing.len() {
                 0 => Ok(()),
                 n => Err(anyhow!("{n} missing, such as {:?}", &missing[..n.min(20)])),
@@ -304,14 +410,24 @@ impl Drop for FlowFixture {
 /// Waits for a counter or gauge to reach a value, and checks that it is not above it.
 pub(crate) async fn await_metric(relay: &Relay, name: &str, labels: &[(&str, &str)], value: u32) {
     eventually(&format!("{name}{labels:?} is {value}"), async || {
-        let now = relay.metrics().await?.sum(&format!("postdate_{name}"), labels);
-        if (now - f64::from(value)).abs() < 0.5 { Ok(()) } else { Err(anyhow!("it is {now}")) }
+        let now = relay
+            .metrics()
+            .await?
+            .sum(&format!("postdate_{name}"), labels);
+        if (now - f64::from(value)).abs() < 0.5 {
+            Ok(())
+        } else {
+            Err(anyhow!("it is {now}"))
+        }
     })
     .await;
 }
 
 fn of_record(at: &str, record: &BorrowedMessage<'_>) -> Arrival {
-    let headers = record.headers().into_iter().flat_map(|headers| headers.iter());
+    let headers = record
+        .headers()
+        .into_iter()
+        .flat_map(|headers| headers.iter());
     let headers = headers.map(|header| (header.key.to_owned(), header.value.map(<[u8]>::to_vec)));
     let wire = Record {
         key: record.key().map(<[u8]>::to_vec),
@@ -319,7 +435,12 @@ fn of_record(at: &str, record: &BorrowedMessage<'_>) -> Arrival {
         headers: headers.collect(),
     };
     let created_ms = record.timestamp().to_millis();
-    Arrival { at: at.to_owned(), received_ms: now_ms(), created_ms, wire: Wire::Kafka(wire) }
+    Arrival {
+        at: at.to_owned(),
+        received_ms: now_ms(),
+        created_ms,
+        wire: Wire::Kafka(wire),
+    }
 }
 
 fn of_delivery(at: &str, delivery: lapin::message::Delivery) -> Arrival {
@@ -330,5 +451,10 @@ fn of_delivery(at: &str, delivery: lapin::message::Delivery) -> Arrival {
         headers,
         body: delivery.data,
     };
-    Arrival { at: at.to_owned(), received_ms: now_ms(), created_ms: None, wire: Wire::Amqp(wire) }
+    Arrival {
+        at: at.to_owned(),
+        received_ms: now_ms(),
+        created_ms: None,
+        wire: Wire::Amqp(wire),
+    }
 }

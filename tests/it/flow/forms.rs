@@ -56,11 +56,21 @@ const DELAYS: [(&str, i64); 19] = [
 impl Form {
     fn text(header: &'static str, value: impl Into<String>, when: When) -> Self {
         let value = value.into();
-        Self { name: format!("{header}: {value}"), header, value: Value::Text(value), when }
+        Self {
+            name: format!("{header}: {value}"),
+            header,
+            value: Value::Text(value),
+            when,
+        }
     }
 
     fn typed(header: &'static str, value: AMQPValue, when: When) -> Self {
-        Self { name: format!("{header}: {value:?}"), header, value: Value::Typed(value), when }
+        Self {
+            name: format!("{header}: {value:?}"),
+            header,
+            value: Value::Typed(value),
+            when,
+        }
     }
 
     /// The message with this header.
@@ -80,7 +90,11 @@ impl Form {
         let mut forms = Self::as_text(soon_ms);
         forms.push(Self::text("x-delay", "\"1100\"", When::Delay(1100)));
         forms.push(Self::text("x-delay", "\"PT1.1S\"", When::Delay(1100)));
-        forms.push(Self::text("x-deliver-at", format!("\"{soon_ms}\""), When::At(soon_ms)));
+        forms.push(Self::text(
+            "x-deliver-at",
+            format!("\"{soon_ms}\""),
+            When::At(soon_ms),
+        ));
         forms
     }
 
@@ -100,7 +114,13 @@ impl Form {
             (AMQPValue::LongLongInt(0), 0),
             (AMQPValue::Float(1024.0), 1024),
             (AMQPValue::Double(1025.0), 1025),
-            (AMQPValue::DecimalValue(DecimalValue { scale: 1, value: 10_260 }), 1026),
+            (
+                AMQPValue::DecimalValue(DecimalValue {
+                    scale: 1,
+                    value: 10_260,
+                }),
+                1026,
+            ),
         ];
         forms.extend(values.map(|(value, ms)| Self::typed("x-delay", value, When::Delay(ms))));
         let at = [
@@ -109,7 +129,11 @@ impl Form {
             AMQPValue::ByteArray(soon_ms.to_string().into_bytes().into()),
         ];
         forms.extend(at.map(|value| Self::typed("x-deliver-at", value, When::At(soon_ms))));
-        forms.push(Self::typed("x-deliver-at", AMQPValue::Timestamp(5), When::At(5000)));
+        forms.push(Self::typed(
+            "x-deliver-at",
+            AMQPValue::Timestamp(5),
+            When::At(5000),
+        ));
         forms
     }
 
@@ -117,8 +141,10 @@ impl Form {
         let moment = Timestamp::from_millisecond(soon_ms).expect("a moment");
         let whole = moment.to_string();
         let east = moment.display_with_offset(offset(1)).to_string();
-        let mut forms: Vec<_> =
-            DELAYS.iter().map(|&(value, ms)| Self::text("x-delay", value, When::Delay(ms))).collect();
+        let mut forms: Vec<_> = DELAYS
+            .iter()
+            .map(|&(value, ms)| Self::text("x-delay", value, When::Delay(ms)))
+            .collect();
         forms.push(Self::text("X-Delay", "400", When::Delay(400)));
         let at = [
             (soon_ms.to_string(), soon_ms),
@@ -131,7 +157,11 @@ impl Form {
             ("2020-02-29T12:00:00+14:00".to_owned(), 1_582_927_200_000),
         ];
         forms.extend(at.map(|(value, at)| Self::text("x-deliver-at", value, When::At(at))));
-        forms.push(Self::text("X-DELIVER-AT", soon_ms.to_string(), When::At(soon_ms)));
+        forms.push(Self::text(
+            "X-DELIVER-AT",
+            soon_ms.to_string(),
+            When::At(soon_ms),
+        ));
         forms
     }
 }

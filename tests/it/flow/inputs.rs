@@ -80,42 +80,91 @@ const TOO_FAR: [(&str, &str); 6] = [
 ];
 /// A message whose headers do not go together.
 const TOGETHER: [(&[(&str, &str)], &str); 14] = [
-    (&[("x-delay", "5"), ("x-deliver-at", "1795255200000")], "ambiguous"),
+    (
+        &[("x-delay", "5"), ("x-deliver-at", "1795255200000")],
+        "ambiguous",
+    ),
     (&[("X-Delay", "5"), ("x-delay", "5")], "ambiguous"),
-    (&[("x-delay", "5"), ("x-delay-id", "a"), ("X-DELAY-ID", "a")], "ambiguous"),
+    (
+        &[("x-delay", "5"), ("x-delay-id", "a"), ("X-DELAY-ID", "a")],
+        "ambiguous",
+    ),
     (&[("x-delay-op", "delete"), ("x-delay-id", "a")], "bad_op"),
     (&[("x-delay-op", ""), ("x-delay-id", "a")], "bad_op"),
     (&[("x-delay-op", "Cancel"), ("x-delay-id", "a")], "bad_op"),
     (&[("x-delay-op", "cancel")], "bad_id"),
-    (&[("x-delay-op", "cancel"), ("x-delay-id", "~made-by-postdate")], "bad_id"),
+    (
+        &[
+            ("x-delay-op", "cancel"),
+            ("x-delay-id", "~made-by-postdate"),
+        ],
+        "bad_id",
+    ),
     (&[("x-delay", "5"), ("x-delay-id", "")], "bad_id"),
-    (&[("x-delay-op", "reschedule"), ("x-delay-id", "a")], "bad_delay"),
-    (&[("x-delay", "5"), ("x-delay-target", "__consumer_offsets")], "forbidden_target"),
-    (&[("x-delay", "5"), ("x-delay-target", "")], "forbidden_target"),
+    (
+        &[("x-delay-op", "reschedule"), ("x-delay-id", "a")],
+        "bad_delay",
+    ),
+    (
+        &[("x-delay", "5"), ("x-delay-target", "__consumer_offsets")],
+        "forbidden_target",
+    ),
+    (
+        &[("x-delay", "5"), ("x-delay-target", "")],
+        "forbidden_target",
+    ),
     (&[("x-delay-target", "../out")], "forbidden_target"),
-    (&[("x-delay-target", "/amq.rabbitmq.reply-to")], "forbidden_target"),
+    (
+        &[("x-delay-target", "/amq.rabbitmq.reply-to")],
+        "forbidden_target",
+    ),
 ];
 
 /// Inputs that both technologies can express: `message` with these headers.
 fn on_both(message: &Wire) -> Vec<Bad> {
     let with = |headers: &[(&str, &str)], reason| {
-        let sent = headers.iter().fold(message.clone(), |sent, (name, value)| sent.header(name, value));
+        let sent = headers.iter().fold(message.clone(), |sent, (name, value)| {
+            sent.header(name, value)
+        });
         Bad { sent, reason }
     };
-    let mut all: Vec<_> = DELAYS.iter().map(|value| with(&[("x-delay", value)], "bad_delay")).collect();
-    all.extend(MOMENTS.iter().map(|value| with(&[("x-deliver-at", value)], "bad_time")));
+    let mut all: Vec<_> = DELAYS
+        .iter()
+        .map(|value| with(&[("x-delay", value)], "bad_delay"))
+        .collect();
+    all.extend(
+        MOMENTS
+            .iter()
+            .map(|value| with(&[("x-deliver-at", value)], "bad_time")),
+    );
     all.extend(TOO_FAR.iter().map(|&header| with(&[header], "too_far")));
-    all.extend(TOGETHER.iter().map(|(headers, reason)| with(headers, reason)));
-    all.push(with(&[("x-delay", "5"), ("x-delay-id", &"i".repeat(257))], "bad_id"));
-    all.push(with(&[("x-delay", "5"), ("large", &"h".repeat(MAX_HEADERS))], "bad_headers"));
-    all.push(with(&[("x-delay", &"5".repeat(MAX_HEADERS))], "bad_headers"));
+    all.extend(
+        TOGETHER
+            .iter()
+            .map(|(headers, reason)| with(headers, reason)),
+    );
+    all.push(with(
+        &[("x-delay", "5"), ("x-delay-id", &"i".repeat(257))],
+        "bad_id",
+    ));
+    all.push(with(
+        &[("x-delay", "5"), ("large", &"h".repeat(MAX_HEADERS))],
+        "bad_headers",
+    ));
+    all.push(with(
+        &[("x-delay", &"5".repeat(MAX_HEADERS))],
+        "bad_headers",
+    ));
     all
 }
 
 /// Bad records; each is told by its place in the list and its body.
 pub(super) fn on_kafka(case: &str) -> Vec<Bad> {
-    let plain =
-        Record { key: bytes("k"), value: bytes("body"), headers: vec![(CASE.to_owned(), bytes(case))] };
+    let plain = Record {
+        key: bytes("k"),
+        value: bytes("body"),
+        headers: vec![(CASE.to_owned(), bytes(case))],
+    };
     let mut all = on_both(&Wire::Kafka(plain.clone()));
     let raw: [(&str, Option<&[u8]>, &'static str); 9] = [
         ("x-delay", None, "bad_delay"),
@@ -130,17 +179,39 @@ pub(super) fn on_kafka(case: &str) -> Vec<Bad> {
     ];
     for (name, value, reason) in raw {
         let mut record = plain.clone();
-        record.headers.push((name.to_owned(), value.map(<[u8]>::to_vec)));
-        all.push(Bad { sent: Wire::Kafka(record), reason });
+        record
+            .headers
+            .push((name.to_owned(), value.map(<[u8]>::to_vec)));
+        all.push(Bad {
+            sent: Wire::Kafka(record),
+            reason,
+        });
     }
     let twice = plain.clone().header("x-delay", "5").header("x-delay", "5");
-    all.push(Bad { sent: Wire::Kafka(twice), reason: "ambiguous" });
+    all.push(Bad {
+        sent: Wire::Kafka(twice),
+        reason: "ambiguous",
+    });
     let mut no_text = plain.clone().header("x-delay", "5");
-    no_text.headers.push(("x-delay-id".to_owned(), Some(vec![255])));
-    all.push(Bad { sent: Wire::Kafka(no_text), reason: "bad_id" });
-    let big = Record { value: Some(vec![b'b'; MAX_SIZE + 1]), ..plain };
-    all.push(Bad { sent: Wire::Kafka(big.clone()), reason: "too_big" });
-    all.push(Bad { sent: Wire::Kafka(big.header("x-delay", "5")), reason: "too_big" });
+    no_text
+        .headers
+        .push(("x-delay-id".to_owned(), Some(vec![255])));
+    all.push(Bad {
+        sent: Wire::Kafka(no_text),
+        reason: "bad_id",
+    });
+    let big = Record {
+        value: Some(vec![b'b'; MAX_SIZE + 1]),
+        ..plain
+    };
+    all.push(Bad {
+        sent: Wire::Kafka(big.clone()),
+        reason: "too_big",
+    });
+    all.push(Bad {
+        sent: Wire::Kafka(big.header("x-delay", "5")),
+        reason: "too_big",
+    });
     all
 }
 
@@ -172,27 +243,66 @@ pub(super) fn on_amqp(case: &str) -> Vec<Bad> {
         ("x-delay", decimal(0, u32::MAX), "bad_delay"),
         ("x-delay", AMQPValue::Timestamp(1_795_255_200), "bad_delay"),
         ("x-delay", AMQPValue::FieldTable(nested), "bad_delay"),
-        ("x-delay", AMQPValue::FieldArray(FieldArray::from(vec![AMQPValue::LongInt(5)])), "bad_delay"),
-        ("x-delay", AMQPValue::ByteArray(vec![255].into()), "bad_delay"),
+        (
+            "x-delay",
+            AMQPValue::FieldArray(FieldArray::from(vec![AMQPValue::LongInt(5)])),
+            "bad_delay",
+        ),
+        (
+            "x-delay",
+            AMQPValue::ByteArray(vec![255].into()),
+            "bad_delay",
+        ),
         ("x-deliver-at", AMQPValue::Void, "bad_time"),
-        ("x-deliver-at", AMQPValue::LongInt(1_795_255_200), "bad_time"),
-        ("x-deliver-at", AMQPValue::Double(1_795_255_200_000.0), "bad_time"),
+        (
+            "x-deliver-at",
+            AMQPValue::LongInt(1_795_255_200),
+            "bad_time",
+        ),
+        (
+            "x-deliver-at",
+            AMQPValue::Double(1_795_255_200_000.0),
+            "bad_time",
+        ),
         ("x-deliver-at", AMQPValue::Timestamp(u64::MAX), "bad_time"),
-        ("x-deliver-at", AMQPValue::Timestamp(253_402_300_799), "too_far"),
+        (
+            "x-deliver-at",
+            AMQPValue::Timestamp(253_402_300_799),
+            "too_far",
+        ),
         ("x-delay-op", AMQPValue::LongInt(1), "bad_op"),
         ("x-delay-target", AMQPValue::Void, "forbidden_target"),
     ];
     for (name, value, reason) in typed {
         let mut amqp = plain.clone();
         amqp.headers.insert(name.into(), value);
-        all.push(Bad { sent: Wire::Amqp(amqp), reason });
+        all.push(Bad {
+            sent: Wire::Amqp(amqp),
+            reason,
+        });
     }
     let mut number = plain.clone();
-    number.headers.insert("x-delay".into(), AMQPValue::LongInt(5));
-    number.headers.insert("x-delay-id".into(), AMQPValue::LongInt(7));
-    all.push(Bad { sent: Wire::Amqp(number), reason: "bad_id" });
-    let big = Wire::Amqp(Amqp { body: vec![b'b'; MAX_SIZE + 1], ..plain });
-    all.push(Bad { sent: big.clone(), reason: "too_big" });
-    all.push(Bad { sent: big.header("x-delay", "5"), reason: "too_big" });
+    number
+        .headers
+        .insert("x-delay".into(), AMQPValue::LongInt(5));
+    number
+        .headers
+        .insert("x-delay-id".into(), AMQPValue::LongInt(7));
+    all.push(Bad {
+        sent: Wire::Amqp(number),
+        reason: "bad_id",
+    });
+    let big = Wire::Amqp(Amqp {
+        body: vec![b'b'; MAX_SIZE + 1],
+        ..plain
+    });
+    all.push(Bad {
+        sent: big.clone(),
+        reason: "too_big",
+    });
+    all.push(Bad {
+        sent: big.header("x-delay", "5"),
+        reason: "too_big",
+    });
     all
 }

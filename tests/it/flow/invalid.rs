@@ -28,12 +28,17 @@ struct Case {
 }
 
 fn bad(from: Side, case: &str) -> Vec<Bad> {
-    if from == Side::Kafka { inputs::on_kafka(case) } else { inputs::on_amqp(case) }
+    if from == Side::Kafka {
+        inputs::on_kafka(case)
+    } else {
+        inputs::on_amqp(case)
+    }
 }
 
 /// A message with a body of exactly `max_size`.
 fn healthy(from: Side, case: &str) -> Wire {
-    from.plain(case, "k", &[b'h'; MAX_SIZE]).header("x-delay", "300")
+    from.plain(case, "k", &[b'h'; MAX_SIZE])
+        .header("x-delay", "300")
 }
 
 #[tokio::test]
@@ -46,12 +51,22 @@ async fn bad_inputs_under_each_policy_and_a_healthy_message_behind_each() {
             paths.push((policy, Path::new(name, from, to)));
         }
     }
-    fixture.open(&paths.iter().map(|(_, path)| path.clone()).collect::<Vec<_>>()).await;
-    let config = paths.iter().fold(config(&fixture), |config, (policy, path)| {
-        let limits =
-            format!("max_delay = \"1h\"\nmax_size = \"{MAX_SIZE}B\"\nmax_headers = \"{MAX_HEADERS}B\"");
-        path.configure(config, &format!("on_invalid = \"{policy}\"\n{limits}"))
-    });
+    fixture
+        .open(
+            &paths
+                .iter()
+                .map(|(_, path)| path.clone())
+                .collect::<Vec<_>>(),
+        )
+        .await;
+    let config = paths
+        .iter()
+        .fold(config(&fixture), |config, (policy, path)| {
+            let limits = format!(
+                "max_delay = \"1h\"\nmax_size = \"{MAX_SIZE}B\"\nmax_headers = \"{MAX_HEADERS}B\""
+            );
+            path.configure(config, &format!("on_invalid = \"{policy}\"\n{limits}"))
+        });
     let mut relay = Relay::start(&config).await;
 
     let mut sent = BTreeMap::new();
@@ -66,15 +81,27 @@ async fn bad_inputs_under_each_policy_and_a_healthy_message_behind_each() {
             messages.push((bad.sent.clone(), base_ms));
             messages.push((healthy(path.from, &behind), base_ms));
             well.insert(behind, (path.target.clone(), base_ms + 300));
-            sent.insert(name, Case { path: at, policy, bad });
+            sent.insert(
+                name,
+                Case {
+                    path: at,
+                    policy,
+                    bad,
+                },
+            );
         }
         fixture.send(path, &messages).await;
     }
     println!("{} bad inputs on {} routes", sent.len(), paths.len());
     assert_eq!((sent.len(), well.len()), (CASES, CASES));
 
-    let passes = sent.iter().filter(|(_, case)| case.policy == "pass_through").map(|(name, _)| name);
-    fixture.await_cases(&passes.chain(well.keys()).cloned().collect::<Vec<_>>()).await;
+    let passes = sent
+        .iter()
+        .filter(|(_, case)| case.policy == "pass_through")
+        .map(|(name, _)| name);
+    fixture
+        .await_cases(&passes.chain(well.keys()).cloned().collect::<Vec<_>>())
+        .await;
     await_metric(&relay, "admitted_total", &[], 2 * CASES as u32).await;
     counted(&relay, &paths, &sent).await;
     await_metric(&relay, "published_total", &[], CASES as u32).await;
@@ -88,15 +115,26 @@ async fn bad_inputs_under_each_policy_and_a_healthy_message_behind_each() {
         match kept.get(name).map(Vec::as_slice) {
             Some([(reason, message)]) if reason == case.bad.reason => {
                 if !intact(message, &case.bad.sent) {
-                    wrong.push(format!("{name}: {:?} is kept as {message:?}", case.bad.sent));
+                    wrong.push(format!(
+                        "{name}: {:?} is kept as {message:?}",
+                        case.bad.sent
+                    ));
                 }
             }
-            kept => wrong.push(format!("{name} on {}: {:?} is kept as {kept:?}", path.route, case.bad)),
+            kept => wrong.push(format!(
+                "{name} on {}: {:?} is kept as {kept:?}",
+                path.route, case.bad
+            )),
         }
     }
     assert_eq!(kept.len(), CASES / 3, "dead letters");
     let some = &wrong[..wrong.len().min(20)];
-    assert!(wrong.is_empty(), "{} of {CASES} wrong, such as:\n{}", wrong.len(), some.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} of {CASES} wrong, such as:\n{}",
+        wrong.len(),
+        some.join("\n")
+    );
 }
 
 /// Every refusal is counted under its route, reason and policy, and under what became of it.
@@ -115,7 +153,11 @@ async fn counted(relay: &Relay, paths: &[(&'static str, Path)], sent: &BTreeMap<
         await_metric(relay, "dropped_total", &labels, of("drop")).await;
     }
     for (at, (policy, path)) in paths.iter().enumerate() {
-        let all: u32 = counts.iter().filter(|((of, _), _)| *of == at).map(|(_, count)| count).sum();
+        let all: u32 = counts
+            .iter()
+            .filter(|((of, _), _)| *of == at)
+            .map(|(_, count)| count)
+            .sum();
         let dead = if *policy == "dead_letter" { all } else { 0 };
         await_metric(relay, "dead", &[("route", &path.route)], dead).await;
     }
@@ -163,7 +205,8 @@ fn untouched(path: &Path, sent: &Wire, came: &Wire) -> bool {
         }
         (Wire::Kafka(sent), Wire::Amqp(came)) => {
             let there = |name: &str| came.headers.contains_key(name);
-            sent.value.as_deref() == Some(&came.body[..]) && sent.headers.iter().all(|(name, _)| there(name))
+            sent.value.as_deref() == Some(&came.body[..])
+                && sent.headers.iter().all(|(name, _)| there(name))
         }
         (Wire::Amqp(sent), Wire::Kafka(came)) => {
             let there = |name: &str| came.headers.iter().filter(|(n, _)| n == name).count() == 1;
@@ -174,10 +217,16 @@ fn untouched(path: &Path, sent: &Wire, came: &Wire) -> bool {
 }
 
 /// Dead letters in the store, by case: the reason, and the message.
-async fn dead_letters(fixture: &FlowFixture, config: &Config) -> BTreeMap<String, Vec<(String, Message)>> {
+async fn dead_letters(
+    fixture: &FlowFixture,
+    config: &Config,
+) -> BTreeMap<String, Vec<(String, Message)>> {
     let text = config.text("");
-    let prefix =
-        text.lines().find_map(|line| line.strip_prefix("prefix = ")).expect("a prefix").trim_matches('"');
+    let prefix = text
+        .lines()
+        .find_map(|line| line.strip_prefix("prefix = "))
+        .expect("a prefix")
+        .trim_matches('"');
     let mut connection = fixture.redis.connection().await.expect("connected");
     let keys: Vec<String> = redis::cmd("KEYS")
         .arg(format!("{prefix}:*:d:*"))
@@ -186,19 +235,34 @@ async fn dead_letters(fixture: &FlowFixture, config: &Config) -> BTreeMap<String
         .expect("the dead letters");
     let mut kept = BTreeMap::<_, Vec<_>>::new();
     for key in keys {
-        let blob: Vec<u8> =
-            redis::cmd("GET").arg(key).query_async(&mut connection).await.expect("a dead letter");
+        let blob: Vec<u8> = redis::cmd("GET")
+            .arg(key)
+            .query_async(&mut connection)
+            .await
+            .expect("a dead letter");
         let bundle = postdate::store::decode(&blob.into()).expect("a bundle");
-        let [entry] = &bundle.entries[..] else { panic!("dead letters are kept one by one: {bundle:?}") };
-        let reason = entry.history.last().map(|failure| failure.reason.to_string()).unwrap_or_default();
-        let case = entry.message.headers.iter().find(|header| header.name.as_str() == CASE);
+        let [entry] = &bundle.entries[..] else {
+            panic!("dead letters are kept one by one: {bundle:?}")
+        };
+        let reason = entry
+            .history
+            .last()
+            .map(|failure| failure.reason.to_string())
+            .unwrap_or_default();
+        let case = entry
+            .message
+            .headers
+            .iter()
+            .find(|header| header.name.as_str() == CASE);
         let case = case.map(|header| match &header.value {
             HeaderValue::Bytes(case) | HeaderValue::LongString(case) => {
                 String::from_utf8_lossy(case).into_owned()
             }
             other => panic!("{CASE} is {other:?}"),
         });
-        kept.entry(case.expect("a case")).or_default().push((reason, entry.message.clone()));
+        kept.entry(case.expect("a case"))
+            .or_default()
+            .push((reason, entry.message.clone()));
     }
     kept
 }
@@ -219,9 +283,18 @@ fn intact(kept: &Message, sent: &Wire) -> bool {
                 && key == record.key.as_deref()
         }
         Wire::Amqp(amqp) => {
-            let names =
-                |table: &FieldTable| table.inner().keys().map(ToString::to_string).collect::<Vec<_>>();
-            let mut kept_names: Vec<_> = kept.headers.iter().map(|header| header.name.to_string()).collect();
+            let names = |table: &FieldTable| {
+                table
+                    .inner()
+                    .keys()
+                    .map(ToString::to_string)
+                    .collect::<Vec<_>>()
+            };
+            let mut kept_names: Vec<_> = kept
+                .headers
+                .iter()
+                .map(|header| header.name.to_string())
+                .collect();
             kept_names.sort();
             kept_names == names(&amqp.headers)
                 && body == Some(&amqp.body[..])

@@ -27,12 +27,24 @@ fn missing(to: Side) -> Vec<Missing> {
     let name = |kind| names::unique(kind);
     if to == Side::Kafka {
         let name = name("missing");
-        return vec![Missing { text: name.clone(), name, reason: "unknown_target" }];
+        return vec![Missing {
+            text: name.clone(),
+            name,
+            reason: "unknown_target",
+        }];
     }
     let [absent, unbound] = ["absent", "unbound"].map(name);
     vec![
-        Missing { text: format!("{absent}/key"), name: absent, reason: "unknown_target" },
-        Missing { text: format!("{unbound}/key"), name: unbound, reason: "unroutable" },
+        Missing {
+            text: format!("{absent}/key"),
+            name: absent,
+            reason: "unknown_target",
+        },
+        Missing {
+            text: format!("{unbound}/key"),
+            name: unbound,
+            reason: "unroutable",
+        },
     ]
 }
 
@@ -49,7 +61,10 @@ fn configure(path: &Path, missing: &[Missing], retry: &str, config: Config) -> C
 /// Makes what the ones that are "unroutable" need to be only that.
 async fn half_there(fixture: &FlowFixture, missing: &[Missing]) {
     for m in missing.iter().filter(|m| m.reason == "unroutable") {
-        fixture.rabbitmq.declare_exchange(&m.name, ExchangeKind::Fanout).await;
+        fixture
+            .rabbitmq
+            .declare_exchange(&m.name, ExchangeKind::Fanout)
+            .await;
     }
 }
 
@@ -61,7 +76,10 @@ fn paths(kind: &str) -> Vec<(Path, Vec<Missing>)> {
         (Side::Quorum, Side::Quorum),
     ];
     let path = |(from, to): (Side, Side)| {
-        (Path::new(format!("{}-to-{}-{kind}", from.word(), to.word()), from, to), missing(to))
+        (
+            Path::new(format!("{}-to-{}-{kind}", from.word(), to.word()), from, to),
+            missing(to),
+        )
     };
     ends.into_iter().map(path).collect()
 }
@@ -101,14 +119,31 @@ async fn a_missing_target_delays_only_its_own_messages_which_arrive_once_it_is_t
         for m in missing {
             let labels = [("route", path.route.as_str()), ("reason", m.reason)];
             eventually("it is tried again", async || {
-                let failures = relay.metrics().await?.sum("postdate_publish_failures_total", &labels);
-                if failures > EACH as f64 { Ok(()) } else { Err(anyhow::anyhow!("{labels:?}: {failures}")) }
+                let failures = relay
+                    .metrics()
+                    .await?
+                    .sum("postdate_publish_failures_total", &labels);
+                if failures > EACH as f64 {
+                    Ok(())
+                } else {
+                    Err(anyhow::anyhow!("{labels:?}: {failures}"))
+                }
             })
             .await;
         }
-        await_metric(&relay, "published_total", &[("route", &path.route)], EACH as u32).await;
+        await_metric(
+            &relay,
+            "published_total",
+            &[("route", &path.route)],
+            EACH as u32,
+        )
+        .await;
     }
-    assert_eq!(fixture.arrived().len(), well.len(), "nothing goes where nothing is");
+    assert_eq!(
+        fixture.arrived().len(),
+        well.len(),
+        "nothing goes where nothing is"
+    );
 
     for (path, missing) in &paths {
         for m in missing {
@@ -116,19 +151,45 @@ async fn a_missing_target_delays_only_its_own_messages_which_arrive_once_it_is_t
             fixture.collect(path.to, &m.name).await;
         }
     }
-    fixture.await_cases(&held.iter().map(|(case, _)| case.clone()).collect::<Vec<_>>()).await;
-    await_metric(&relay, "published_total", &[], (well.len() + held.len()) as u32).await;
+    fixture
+        .await_cases(
+            &held
+                .iter()
+                .map(|(case, _)| case.clone())
+                .collect::<Vec<_>>(),
+        )
+        .await;
+    await_metric(
+        &relay,
+        "published_total",
+        &[],
+        (well.len() + held.len()) as u32,
+    )
+    .await;
     await_metric(&relay, "dead", &[], 0).await;
     assert!(relay.terminate().await.success(), "a clean end");
     let arrived = fixture.arrived();
     assert_eq!(arrived.len(), well.len() + held.len());
     for (case, at) in &held {
-        let [once] = &arrived[case][..] else { panic!("{case}: {:?}", arrived[case]) };
+        let [once] = &arrived[case][..] else {
+            panic!("{case}: {:?}", arrived[case])
+        };
         let (stamp, _) = once.wire.clone().take_stamp();
-        assert!(once.at == *at && stamp.attempt.is_some_and(|n| n >= 2), "{once:?}");
-        assert!(stamp.due_ms.is_some_and(|due| due <= once.received_ms), "{once:?}");
+        assert!(
+            once.at == *at && stamp.attempt.is_some_and(|n| n >= 2),
+            "{once:?}"
+        );
+        assert!(
+            stamp.due_ms.is_some_and(|due| due <= once.received_ms),
+            "{once:?}"
+        );
     }
-    println!("{} messages, {} of them to {} missing targets", arrived.len(), held.len(), held.len() / EACH);
+    println!(
+        "{} messages, {} of them to {} missing targets",
+        arrived.len(),
+        held.len(),
+        held.len() / EACH
+    );
 }
 
 #[tokio::test]
@@ -160,11 +221,18 @@ async fn out_of_attempts_or_hopeless_it_is_a_dead_letter_with_its_reason() {
             // What cannot be a routing key: neither text, nor short enough.
             for key in [vec![255, 0], vec![b'k'; 256]] {
                 let headers = vec![(CASE.to_owned(), bytes(&case("key")))];
-                let record = Record { key: Some(key), value: bytes("v"), headers };
+                let record = Record {
+                    key: Some(key),
+                    value: bytes("v"),
+                    headers,
+                };
                 messages.push((Wire::Kafka(record).header("x-delay", "200"), now_ms()));
             }
         }
-        messages.push((plain(path.from, &case("healthy")).header("x-delay", "300"), now_ms()));
+        messages.push((
+            plain(path.from, &case("healthy")).header("x-delay", "300"),
+            now_ms(),
+        ));
         well.push(case("healthy"));
         fixture.send(path, &messages).await;
     }
@@ -176,21 +244,37 @@ async fn out_of_attempts_or_hopeless_it_is_a_dead_letter_with_its_reason() {
             missing.iter().filter(|m| m.reason == reason).count() as u32 * each
         };
         // What is hopeless is tried once, the others twice.
-        let hopeless =
-            |reason: &str| u32::from(keys && ["too_big_for_target", "unpublishable"].contains(&reason));
+        let hopeless = |reason: &str| {
+            u32::from(keys && ["too_big_for_target", "unpublishable"].contains(&reason))
+        };
         let mut all = 0;
-        for reason in ["unknown_target", "unroutable", "too_big_for_target", "unpublishable"] {
+        for reason in [
+            "unknown_target",
+            "unroutable",
+            "too_big_for_target",
+            "unpublishable",
+        ] {
             let labels = [("route", path.route.as_str()), ("reason", reason)];
             let failing = of(reason);
             let hopeless = hopeless(reason);
             await_metric(&relay, "dead_letters_total", &labels, failing + hopeless).await;
-            await_metric(&relay, "publish_failures_total", &labels, failing * 2 + hopeless).await;
+            await_metric(
+                &relay,
+                "publish_failures_total",
+                &labels,
+                failing * 2 + hopeless,
+            )
+            .await;
             all += failing + hopeless;
         }
         await_metric(&relay, "dead", &[("route", &path.route)], all).await;
         await_metric(&relay, "pending", &[("route", &path.route)], 0).await;
     }
-    assert_eq!(fixture.arrived().len(), well.len(), "a dead letter arrives nowhere");
+    assert_eq!(
+        fixture.arrived().len(),
+        well.len(),
+        "a dead letter arrives nowhere"
+    );
 }
 
 #[tokio::test]
@@ -205,7 +289,12 @@ async fn what_passes_through_waits_in_order_for_a_missing_target() {
     for path in &paths {
         fixture.make(path.from, &path.ingress).await;
         // The exchange is made a moment before its queue is bound to it.
-        config = configure(path, &[], &format!("{PATIENT}\non_refused = \"wait\""), config);
+        config = configure(
+            path,
+            &[],
+            &format!("{PATIENT}\non_refused = \"wait\""),
+            config,
+        );
     }
     fixture.make(paths[2].to, &paths[2].target).await;
     fixture.collect(paths[2].to, &paths[2].target).await;
@@ -213,24 +302,46 @@ async fn what_passes_through_waits_in_order_for_a_missing_target() {
 
     let mut wanted = Vec::new();
     for path in &paths[..2] {
-        let cases: Vec<_> = (10..10 + EACH).map(|n| format!("{} | {n}", path.route)).collect();
-        let messages: Vec<_> = cases.iter().map(|case| (plain(path.from, case), now_ms())).collect();
+        let cases: Vec<_> = (10..10 + EACH)
+            .map(|n| format!("{} | {n}", path.route))
+            .collect();
+        let messages: Vec<_> = cases
+            .iter()
+            .map(|case| (plain(path.from, case), now_ms()))
+            .collect();
         fixture.send(path, &messages).await;
         wanted.extend(cases);
         let labels = [("route", path.route.as_str())];
         eventually("they are refused", async || {
-            let failures = relay.metrics().await?.sum("postdate_publish_failures_total", &labels);
-            if failures > 0.5 { Ok(()) } else { Err(anyhow::anyhow!("{failures}")) }
+            let failures = relay
+                .metrics()
+                .await?
+                .sum("postdate_publish_failures_total", &labels);
+            if failures > 0.5 {
+                Ok(())
+            } else {
+                Err(anyhow::anyhow!("{failures}"))
+            }
         })
         .await;
         let paused = [("route", path.route.as_str()), ("reason", "target")];
         await_metric(&relay, "ingress_paused", &paused, 1).await;
     }
-    let told = || relay.log().matches("a target does not take passing messages; its source waits").count();
-    eventually("each route tells", async || if told() < 2 { Err("not yet") } else { Ok(()) }).await;
+    let told = || {
+        relay
+            .log()
+            .matches("a target does not take passing messages; its source waits")
+            .count()
+    };
+    eventually("each route tells", async || {
+        if told() < 2 { Err("not yet") } else { Ok(()) }
+    })
+    .await;
     assert_eq!(told(), 2, "once a route: {}", relay.log());
     let other = "others | passes".to_owned();
-    fixture.send(&paths[2], &[(plain(Side::Kafka, &other), now_ms())]).await;
+    fixture
+        .send(&paths[2], &[(plain(Side::Kafka, &other), now_ms())])
+        .await;
     fixture.await_cases(std::slice::from_ref(&other)).await;
     assert_eq!(fixture.arrived().len(), 1, "the others wait");
 
@@ -243,7 +354,11 @@ async fn what_passes_through_waits_in_order_for_a_missing_target() {
     await_metric(&relay, "ingress_paused", &[("reason", "target")], 0).await;
     for path in &paths[..2] {
         let order: Vec<_> = fixture.order_at(&path.target);
-        let sent: Vec<_> = wanted.iter().filter(|case| case.starts_with(&path.route)).cloned().collect();
+        let sent: Vec<_> = wanted
+            .iter()
+            .filter(|case| case.starts_with(&path.route))
+            .cloned()
+            .collect();
         assert_eq!(order, sent, "in order, each once");
     }
 }

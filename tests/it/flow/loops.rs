@@ -15,7 +15,11 @@ const STOPPED: &str = "a message went round and was stopped";
 
 async fn await_log(relay: &Relay, part: &str) {
     eventually(&format!("the log says {part:?}"), async || {
-        if relay.log().contains(part) { Ok(()) } else { Err(anyhow!("not yet")) }
+        if relay.log().contains(part) {
+            Ok(())
+        } else {
+            Err(anyhow!("not yet"))
+        }
     })
     .await;
 }
@@ -26,37 +30,64 @@ async fn a_delayed_message_that_a_binding_brings_back_is_told_and_stopped() {
     let looping = Path::new("looping", Side::Classic, Side::Classic);
     let beside = Path::new("beside", Side::Quorum, Side::Classic);
     fixture.open(&[looping.clone(), beside.clone()]).await;
-    fixture.rabbitmq.bind(&looping.ingress, &looping.target, "").await;
+    fixture
+        .rabbitmq
+        .bind(&looping.ingress, &looping.target, "")
+        .await;
     let config = beside.configure(looping.configure(config(&fixture), ""), "");
     let mut relay = Relay::start(&config).await;
 
     for case in ["round", "and round"] {
-        let wire = looping.from.plain(case, "k", case.as_bytes()).header("x-delay", "100");
+        let wire = looping
+            .from
+            .plain(case, "k", case.as_bytes())
+            .header("x-delay", "100");
         fixture.send(&looping, &[(wire, now_ms())]).await;
     }
     // Equal messages in a row, which pass: nobody waits and nobody is told.
-    let equal: Vec<_> = (0..300).map(|_| (beside.from.plain("equal", "k", b"v"), now_ms())).collect();
+    let equal: Vec<_> = (0..300)
+        .map(|_| (beside.from.plain("equal", "k", b"v"), now_ms()))
+        .collect();
     fixture.send(&beside, &equal).await;
     let of = |reason| [("route", looping.route.as_str()), ("reason", reason)];
     await_metric(&relay, "dead_letters_total", &of("loop"), 2).await;
     await_metric(&relay, "dead", &[("route", &looping.route)], 2).await;
-    await_metric(&relay, "passed_through_total", &[("route", &beside.route)], 300).await;
+    await_metric(
+        &relay,
+        "passed_through_total",
+        &[("route", &beside.route)],
+        300,
+    )
+    .await;
     await_metric(&relay, "loops_total", &[("route", &beside.route)], 0).await;
-    assert!(relay.total("postdate_loops_total", &[("route", &looping.route)]).await >= 2.0);
+    assert!(
+        relay
+            .total("postdate_loops_total", &[("route", &looping.route)])
+            .await
+            >= 2.0
+    );
     for part in [TOLD, STOPPED] {
         await_log(&relay, part).await;
     }
-    fixture.await_cases(&["round", "and round", "equal"].map(str::to_owned)).await;
+    fixture
+        .await_cases(&["round", "and round", "equal"].map(str::to_owned))
+        .await;
     let arrived = fixture.arrived();
     for case in ["round", "and round"] {
-        assert!(arrived[case].len() <= MOST_COPIES, "{case}: {}", arrived[case].len());
+        assert!(
+            arrived[case].len() <= MOST_COPIES,
+            "{case}: {}",
+            arrived[case].len()
+        );
     }
 
     // One that was never delayed goes round without a mark: it is told, and not stopped.
     let again = "the same content passes again and again: perhaps a loop";
     assert!(!relay.log().contains(again), "300 equal messages are none");
     // Twenty of them, so that they pass often enough on a slow machine too.
-    let unmarked: Vec<_> = (0..20).map(|_| (looping.from.plain("unmarked", "k", b"v"), now_ms())).collect();
+    let unmarked: Vec<_> = (0..20)
+        .map(|_| (looping.from.plain("unmarked", "k", b"v"), now_ms()))
+        .collect();
     fixture.send(&looping, &unmarked).await;
     await_log(&relay, again).await;
     assert!(relay.terminate().await.success(), "a clean end");
@@ -75,17 +106,30 @@ async fn a_delayed_message_between_two_relays_that_face_each_other_is_stopped() 
     fixture.open(std::slice::from_ref(&there)).await;
     let one = Relay::start(&there.configure(config(&fixture), "")).await;
     let other = Relay::start(&back.configure(config(&fixture), "")).await;
-    let wire = there.from.plain("round", "k", b"v").header("x-delay", "100");
+    let wire = there
+        .from
+        .plain("round", "k", b"v")
+        .header("x-delay", "100");
     fixture.send(&there, &[(wire, now_ms())]).await;
     eventually("one of them stops it", async || {
         let mut dead = 0.0;
         for relay in [&one, &other] {
-            dead += relay.metrics().await?.sum("postdate_dead_letters_total", &[("reason", "loop")]);
+            dead += relay
+                .metrics()
+                .await?
+                .sum("postdate_dead_letters_total", &[("reason", "loop")]);
         }
-        if (dead - 1.0).abs() < 0.1 { Ok(()) } else { Err(anyhow!("{dead}")) }
+        if (dead - 1.0).abs() < 0.1 {
+            Ok(())
+        } else {
+            Err(anyhow!("{dead}"))
+        }
     })
     .await;
-    assert!(one.log().contains(TOLD) || other.log().contains(TOLD), "it was told");
+    assert!(
+        one.log().contains(TOLD) || other.log().contains(TOLD),
+        "it was told"
+    );
     // It went by both topics before it died; their collectors may come later.
     fixture.await_cases(&["round".to_owned()]).await;
     let copies = fixture.arrived()["round"].len();

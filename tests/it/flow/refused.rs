@@ -19,16 +19,29 @@ const UNBOUND: &str = "unbound";
 async fn path(fixture: &FlowFixture, policy: &str) -> Path {
     let path = Path::new(policy.replace('_', "-"), Side::Quorum, Side::Classic);
     fixture.make(path.from, &path.ingress).await;
-    fixture.rabbitmq.declare_exchange(&path.target, ExchangeKind::Direct).await;
-    fixture.rabbitmq.declare_queue(&path.target, QueueKind::Classic).await;
-    fixture.rabbitmq.bind(&path.target, &path.target, BOUND).await;
+    fixture
+        .rabbitmq
+        .declare_exchange(&path.target, ExchangeKind::Direct)
+        .await;
+    fixture
+        .rabbitmq
+        .declare_queue(&path.target, QueueKind::Classic)
+        .await;
+    fixture
+        .rabbitmq
+        .bind(&path.target, &path.target, BOUND)
+        .await;
     fixture.collect(path.to, &path.target).await;
     path
 }
 
 async fn await_log(relay: &Relay, part: &str) {
     eventually(&format!("the log says {part:?}"), async || {
-        if relay.log().contains(part) { Ok(()) } else { Err(anyhow!("not yet")) }
+        if relay.log().contains(part) {
+            Ok(())
+        } else {
+            Err(anyhow!("not yet"))
+        }
     })
     .await;
 }
@@ -55,15 +68,28 @@ async fn an_unroutable_passing_message_is_treated_by_on_refused_and_stops_nobody
         // What is on its way together with the first refused one may overtake it.
         let labels = [("route", path.route.as_str()), ("reason", "unroutable")];
         eventually("it is refused", async || {
-            let failures = relay.metrics().await?.sum("postdate_publish_failures_total", &labels);
-            if failures > 0.5 { Ok(()) } else { Err(anyhow!("{failures}")) }
+            let failures = relay
+                .metrics()
+                .await?
+                .sum("postdate_publish_failures_total", &labels);
+            if failures > 0.5 {
+                Ok(())
+            } else {
+                Err(anyhow!("{failures}"))
+            }
         })
         .await;
-        fixture.send(path, &[(passing, now_ms()), (delayed, now_ms())]).await;
+        fixture
+            .send(path, &[(passing, now_ms()), (delayed, now_ms())])
+            .await;
     }
-    let [retry, wait, dead_letter, drop] = &paths[..] else { panic!("four routes") };
+    let [retry, wait, dead_letter, drop] = &paths[..] else {
+        panic!("four routes")
+    };
     for path in [retry, dead_letter, drop] {
-        fixture.await_cases(&["passing", "delayed"].map(|what| case(path, what))).await;
+        fixture
+            .await_cases(&["passing", "delayed"].map(|what| case(path, what)))
+            .await;
     }
     // One that left the line is stored, and its source was released.
     for (path, name, value) in [
@@ -77,36 +103,73 @@ async fn an_unroutable_passing_message_is_treated_by_on_refused_and_stops_nobody
     ] {
         await_metric(&relay, name, &[("route", &path.route)], value).await;
     }
-    let dead = [("route", dead_letter.route.as_str()), ("reason", "unroutable")];
+    let dead = [
+        ("route", dead_letter.route.as_str()),
+        ("reason", "unroutable"),
+    ];
     await_metric(&relay, "dead_letters_total", &dead, 1).await;
     let dropped = [("route", drop.route.as_str()), ("reason", "refused")];
     await_metric(&relay, "dropped_total", &dropped, 1).await;
     // The source that waits says so, by metric, by log and in the API.
     let paused = [("route", wait.route.as_str()), ("reason", "target")];
     await_metric(&relay, "ingress_paused", &paused, 1).await;
-    await_log(&relay, "a target does not take passing messages; its source waits").await;
-    let (_, body) = relay.get(&format!("/api/v1/routes/{}", wait.route)).await.expect("a route");
+    await_log(
+        &relay,
+        "a target does not take passing messages; its source waits",
+    )
+    .await;
+    let (_, body) = relay
+        .get(&format!("/api/v1/routes/{}", wait.route))
+        .await
+        .expect("a route");
     assert!(body.contains("\"paused\":[\"target\"]"), "{body}");
-    assert!(!fixture.arrived().contains_key(&case(wait, "passing")), "the order stands");
+    assert!(
+        !fixture.arrived().contains_key(&case(wait, "passing")),
+        "the order stands"
+    );
     for path in [retry, dead_letter, drop] {
-        await_metric(&relay, "ingress_paused", &[("route", &path.route), ("reason", "target")], 0).await;
+        await_metric(
+            &relay,
+            "ingress_paused",
+            &[("route", &path.route), ("reason", "target")],
+            0,
+        )
+        .await;
     }
 
     for path in &paths {
-        fixture.rabbitmq.bind(&path.target, &path.target, UNBOUND).await;
+        fixture
+            .rabbitmq
+            .bind(&path.target, &path.target, UNBOUND)
+            .await;
     }
-    fixture.await_cases(&[case(retry, "bad"), case(wait, "bad")]).await;
-    fixture.await_cases(&["passing", "delayed"].map(|what| case(wait, what))).await;
+    fixture
+        .await_cases(&[case(retry, "bad"), case(wait, "bad")])
+        .await;
+    fixture
+        .await_cases(&["passing", "delayed"].map(|what| case(wait, what)))
+        .await;
     await_metric(&relay, "ingress_paused", &paused, 0).await;
     await_log(&relay, "a source no longer waits for its target").await;
     let order = fixture.order_at(&wait.target);
-    assert_eq!(order[..2], [case(wait, "bad"), case(wait, "passing")], "{order:?}");
+    assert_eq!(
+        order[..2],
+        [case(wait, "bad"), case(wait, "passing")],
+        "{order:?}"
+    );
     let arrived = fixture.arrived();
-    let [late] = &arrived[&case(retry, "bad")][..] else { panic!("once: {arrived:?}") };
+    let [late] = &arrived[&case(retry, "bad")][..] else {
+        panic!("once: {arrived:?}")
+    };
     let (stamp, rest) = late.wire.clone().take_stamp();
-    assert!(stamp.attempt.is_some_and(|n| n >= 2) && stamp.due_ms.is_some(), "{stamp:?}");
+    assert!(
+        stamp.attempt.is_some_and(|n| n >= 2) && stamp.due_ms.is_some(),
+        "{stamp:?}"
+    );
     assert_eq!(rest.case(), case(retry, "bad"));
-    let [waited] = &arrived[&case(wait, "bad")][..] else { panic!("once: {arrived:?}") };
+    let [waited] = &arrived[&case(wait, "bad")][..] else {
+        panic!("once: {arrived:?}")
+    };
     assert_eq!(
         waited.wire.clone().take_stamp().0,
         super::wire::Stamp::default(),
@@ -117,7 +180,11 @@ async fn an_unroutable_passing_message_is_treated_by_on_refused_and_stops_nobody
     }
     assert!(relay.terminate().await.success(), "a clean end");
     for path in &paths {
-        assert_eq!(fixture.rabbitmq.queue_len(&path.ingress).await, 0, "all of it was answered");
+        assert_eq!(
+            fixture.rabbitmq.queue_len(&path.ingress).await,
+            0,
+            "all of it was answered"
+        );
     }
 }
 
@@ -125,8 +192,8 @@ async fn an_unroutable_passing_message_is_treated_by_on_refused_and_stops_nobody
 async fn what_can_never_be_published_is_dead_at_once_and_its_neighbours_pass() {
     const GOOD: usize = 20;
     let fixture = FlowFixture::new().await;
-    let paths =
-        ["retry", "wait", "drop"].map(|policy| (Path::new(policy, Side::Kafka, Side::Classic), policy));
+    let paths = ["retry", "wait", "drop"]
+        .map(|policy| (Path::new(policy, Side::Kafka, Side::Classic), policy));
     let mut config = config(&fixture);
     for (path, policy) in &paths {
         fixture.open(std::slice::from_ref(path)).await;
@@ -136,11 +203,22 @@ async fn what_can_never_be_published_is_dead_at_once_and_its_neighbours_pass() {
     let mut relay = Relay::start(&config).await;
     for (path, _) in &paths {
         let key = Some(vec![0, 0, 0, 255]);
-        let record = Record { key, value: bytes("v"), headers: vec![(CASE.to_owned(), bytes("bad"))] };
+        let record = Record {
+            key,
+            value: bytes("v"),
+            headers: vec![(CASE.to_owned(), bytes("bad"))],
+        };
         let mut messages = vec![(Wire::Kafka(record), now_ms())];
         for n in 0..GOOD {
             let plain = path.from.plain(&format!("{} | {n}", path.route), "k", b"v");
-            messages.push((if n % 2 == 0 { plain } else { plain.header("x-delay", "100") }, now_ms()));
+            messages.push((
+                if n % 2 == 0 {
+                    plain
+                } else {
+                    plain.header("x-delay", "100")
+                },
+                now_ms(),
+            ));
         }
         fixture.send(path, &messages).await;
     }
@@ -164,16 +242,27 @@ async fn a_header_name_that_kafka_cannot_carry_is_bad_headers() {
     let config = elsewhere.configure(path.configure(config(&fixture), ""), "");
     let mut relay = Relay::start(&config).await;
     for path in [&path, &elsewhere] {
-        let plain = |what: &str| path.from.plain(&format!("{} | {what}", path.route), "k", b"v");
+        let plain = |what: &str| {
+            path.from
+                .plain(&format!("{} | {what}", path.route), "k", b"v")
+        };
         let messages = [
             plain("passing").header("a\0b", "v"),
-            plain("delayed").header("a\0b", "v").header("x-delay", "100"),
+            plain("delayed")
+                .header("a\0b", "v")
+                .header("x-delay", "100"),
             plain("good"),
         ];
-        fixture.send(path, &messages.map(|wire| (wire, now_ms()))).await;
+        fixture
+            .send(path, &messages.map(|wire| (wire, now_ms())))
+            .await;
     }
-    fixture.await_cases(&[format!("{} | good", path.route)]).await;
-    fixture.await_cases(&["passing", "delayed"].map(|what| format!("{} | {what}", elsewhere.route))).await;
+    fixture
+        .await_cases(&[format!("{} | good", path.route)])
+        .await;
+    fixture
+        .await_cases(&["passing", "delayed"].map(|what| format!("{} | {what}", elsewhere.route)))
+        .await;
     let labels = [("route", path.route.as_str()), ("reason", "bad_headers")];
     await_metric(&relay, "invalid_total", &labels, 2).await;
     await_metric(&relay, "dead_letters_total", &labels, 2).await;

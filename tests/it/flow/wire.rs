@@ -95,7 +95,10 @@ impl Wire {
         let (named, body) = match self {
             Self::Kafka(record) => {
                 let named = record.headers.iter().find(|(name, _)| name == CASE);
-                (named.and_then(|(_, value)| value.clone()), record.value.clone())
+                (
+                    named.and_then(|(_, value)| value.clone()),
+                    record.value.clone(),
+                )
             }
             Self::Amqp(amqp) => {
                 let named = amqp.headers.inner().get(CASE).map(|value| match value {
@@ -124,7 +127,11 @@ impl Wire {
                 };
                 let number = |wanted| value(wanted).map(|text| text.parse().expect("decimal text"));
                 let [id, due, attempt] = STAMPS;
-                let stamp = Stamp { id: value(id), due_ms: number(due), attempt: number(attempt) };
+                let stamp = Stamp {
+                    id: value(id),
+                    due_ms: number(due),
+                    attempt: number(attempt),
+                };
                 (stamp, Self::Kafka(record))
             }
             Self::Amqp(mut amqp) => {
@@ -132,7 +139,9 @@ impl Wire {
                 let mut rest = FieldTable::default();
                 for (name, value) in amqp.headers.inner() {
                     match (name.as_str(), value) {
-                        ("x-delay-id", AMQPValue::LongString(id)) => stamp.id = Some(id.to_string()),
+                        ("x-delay-id", AMQPValue::LongString(id)) => {
+                            stamp.id = Some(id.to_string())
+                        }
                         ("x-delay-due", AMQPValue::LongLongInt(due)) => stamp.due_ms = Some(*due),
                         ("x-delay-attempt", AMQPValue::LongLongInt(n)) => stamp.attempt = Some(*n),
                         _ => drop(rest.insert(name.clone(), value.clone())),

@@ -33,10 +33,20 @@ async fn a_snapshot_is_restored_as_it_is_written_where_redis_has_an_append_only_
 
     let port = ports::free().to_string();
     let mut terminal = TypedTerminal::new("operate", &[("6379", port.clone())]);
-    let _server = BackgroundServer { pid_file: terminal.folder().join("redis.pid") };
-    std::fs::copy(redis.folder().join("dump.rdb"), terminal.folder().join("dump.rdb")).expect("copied");
+    let _server = BackgroundServer {
+        pid_file: terminal.folder().join("redis.pid"),
+    };
+    std::fs::copy(
+        redis.folder().join("dump.rdb"),
+        terminal.folder().join("dump.rdb"),
+    )
+    .expect("copied");
     terminal.play(restore).await;
-    assert!(terminal.said().contains("partitions\n64\n"), "{}", terminal.said());
+    assert!(
+        terminal.said().contains("partitions\n64\n"),
+        "{}",
+        terminal.said()
+    );
 
     // From now on Redis starts as always, and goes by its append-only file.
     std::fs::remove_file(terminal.folder().join("dump.rdb")).expect("removed");
@@ -46,5 +56,8 @@ async fn a_snapshot_is_restored_as_it_is_written_where_redis_has_an_append_only_
          redis-cli -p {port} HGET postdate:meta partitions
          redis-cli -p {port} SHUTDOWN"
     );
-    assert_eq!(terminal.types(&always).await.as_deref().map(str::trim), Ok("64"));
+    assert_eq!(
+        terminal.types(&always).await.as_deref().map(str::trim),
+        Ok("64")
+    );
 }

@@ -44,20 +44,40 @@ impl GuideServers {
     async fn start() -> Self {
         let management = ports::free();
         let (rabbitmq, redis) = tokio::join!(Rabbitmq::start_managed(management), Redis::start());
-        Self { rabbitmq, management, redis }
+        Self {
+            rabbitmq,
+            management,
+            redis,
+        }
     }
 
     /// A terminal whose `rabbitmqadmin` finds the server.
     fn terminal(&self, name: &str, source: Option<&Redis>) -> TypedTerminal {
         let mut replaced = vec![
-            ("--management http://guest:guest@127.0.0.1:15672", "--definitions broker.json".to_owned()),
-            ("http://127.0.0.1:15672\"", format!("http://127.0.0.1:{}\"", self.management)),
-            ("redis://127.0.0.1:6379\"", format!("{}\"", self.redis.url())),
-            ("@127.0.0.1:5672/", format!("@127.0.0.1:{}/", self.rabbitmq.port())),
+            (
+                "--management http://guest:guest@127.0.0.1:15672",
+                "--definitions broker.json".to_owned(),
+            ),
+            (
+                "http://127.0.0.1:15672\"",
+                format!("http://127.0.0.1:{}\"", self.management),
+            ),
+            (
+                "redis://127.0.0.1:6379\"",
+                format!("{}\"", self.redis.url()),
+            ),
+            (
+                "@127.0.0.1:5672/",
+                format!("@127.0.0.1:{}/", self.rabbitmq.port()),
+            ),
         ];
-        replaced.extend(source.map(|source| ("redis://127.0.0.1:6380 ", format!("{} ", source.url()))));
+        replaced
+            .extend(source.map(|source| ("redis://127.0.0.1:6380 ", format!("{} ", source.url()))));
         let terminal = TypedTerminal::new(name, &replaced);
-        let found = format!("[default]\nhostname = 127.0.0.1\nport = {}\n", self.management);
+        let found = format!(
+            "[default]\nhostname = 127.0.0.1\nport = {}\n",
+            self.management
+        );
         terminal.write(".rabbitmqadmin.conf", &found);
         terminal
     }
@@ -69,19 +89,28 @@ impl GuideServers {
         let mut bodies = Vec::new();
         while bodies.len() < count {
             let taken = eventually("a message has arrived", async || {
-                let taken = channel.basic_get(queue.into(), BasicGetOptions { no_ack: true }).await?;
+                let taken = channel
+                    .basic_get(queue.into(), BasicGetOptions { no_ack: true })
+                    .await?;
                 taken.ok_or_else(|| anyhow!("{queue} is empty; {bodies:?} were there"))
             });
             bodies.push(String::from_utf8(taken.await.delivery.data.clone()).expect("UTF-8"));
         }
-        assert_eq!(self.rabbitmq.queue_len(queue).await, 0, "no more than {bodies:?}");
+        assert_eq!(
+            self.rabbitmq.queue_len(queue).await,
+            0,
+            "no more than {bodies:?}"
+        );
         bodies
     }
 }
 
 async fn rabbitmq_plugin(servers: &GuideServers) {
     let page = page("migrate/rabbitmq-plugin.md");
-    assert!((1..=10).all(|step| page.contains(&format!("\n**{step}. "))), "ten steps");
+    assert!(
+        (1..=10).all(|step| page.contains(&format!("\n**{step}. "))),
+        "ten steps"
+    );
     let mut terminal = servers.terminal("plugin", None);
     terminal.play(PLUGIN_USER).await;
     terminal.write("broker.json", PLUGIN_DEFINITIONS);
@@ -99,26 +128,46 @@ rabbitmqadmin list exchanges name
     terminal.play(more).await;
     assert_eq!(servers.arrived("invoices", 2).await, ["now", "late"]);
     let (_, exchanges) = terminal.said().rsplit_once("name").expect("a table");
-    assert!(exchanges.contains("bills.out") && !exchanges.contains("bills "), "{exchanges}");
+    assert!(
+        exchanges.contains("bills.out") && !exchanges.contains("bills "),
+        "{exchanges}"
+    );
     terminal.end().await;
 }
 
 async fn ttl_ladders(servers: &GuideServers) {
     let mut terminal = servers.terminal("ladders", None);
     terminal.play(&page("migrate/ttl-ladders.md")).await;
-    assert_eq!(servers.arrived("work", 1).await, ["two-seconds"], "in front of the first one");
-    terminal.play("```sh\npostdate pending --route work\n```").await;
-    assert!(terminal.said().contains("59m"), "one waits: {}", terminal.said());
+    assert_eq!(
+        servers.arrived("work", 1).await,
+        ["two-seconds"],
+        "in front of the first one"
+    );
+    terminal
+        .play("```sh\npostdate pending --route work\n```")
+        .await;
+    assert!(
+        terminal.said().contains("59m"),
+        "one waits: {}",
+        terminal.said()
+    );
     terminal.end().await;
 }
 
 async fn sorted_set(servers: &GuideServers) {
     let source = Redis::start().await;
     let soon = (now_ms() + 15_000).to_string();
-    source.command::<u64>(&["ZADD", "delayed", &soon, "a job"]).await.expect("added");
+    source
+        .command::<u64>(&["ZADD", "delayed", &soon, "a job"])
+        .await
+        .expect("added");
     let mut terminal = servers.terminal("zset", Some(&source));
     terminal.play(&page("migrate/zset.md")).await;
-    assert!(terminal.said().contains("nothing was changed; add --yes"), "{}", terminal.said());
+    assert!(
+        terminal.said().contains("nothing was changed; add --yes"),
+        "{}",
+        terminal.said()
+    );
     assert_eq!(servers.arrived("jobs", 1).await, ["a job"]);
     terminal.end().await;
 }
@@ -143,7 +192,11 @@ async fn redisson(servers: &GuideServers) {
     application.end().await;
     let mut terminal = servers.terminal("redisson", Some(&source));
     terminal.play(&page("migrate/redisson.md")).await;
-    assert!(terminal.said().contains("nothing was changed; add --yes"), "{}", terminal.said());
+    assert!(
+        terminal.said().contains("nothing was changed; add --yes"),
+        "{}",
+        terminal.said()
+    );
     let mut arrived = servers.arrived("reminders", 3).await;
     arrived.sort();
     assert_eq!(arrived, ["reminder 0", "reminder 1", "reminder 2"]);
@@ -153,7 +206,12 @@ async fn redisson(servers: &GuideServers) {
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_on_moving_to_postdate_with_rabbitmq_work_as_they_are_written() {
     let servers = GuideServers::start().await;
-    tokio::join!(rabbitmq_plugin(&servers), ttl_ladders(&servers), sorted_set(&servers), redisson(&servers));
+    tokio::join!(
+        rabbitmq_plugin(&servers),
+        ttl_ladders(&servers),
+        sorted_set(&servers),
+        redisson(&servers)
+    );
 }
 
 /// The management API of a server that never had the plugin.
@@ -161,11 +219,14 @@ async fn pages_on_moving_to_postdate_with_rabbitmq_work_as_they_are_written() {
 async fn a_plan_says_what_is_missing() {
     let servers = GuideServers::start().await;
     let terminal = servers.terminal("plan", None);
-    for (login, said) in
-        [("guest:guest", "nothing to plan"), ("guest:wrong", "refuses the connection's user (401)")]
-    {
+    for (login, said) in [
+        ("guest:guest", "nothing to plan"),
+        ("guest:wrong", "refuses the connection's user (401)"),
+    ] {
         let url = format!("http://{login}@127.0.0.1:{}", servers.management);
-        let error = terminal.types(&format!("postdate plan rabbitmq-plugin --management {url}")).await;
+        let error = terminal
+            .types(&format!("postdate plan rabbitmq-plugin --management {url}"))
+            .await;
         let error = error.expect_err("nothing is there");
         assert!(error.contains(said) && !error.contains(login), "{error}");
     }

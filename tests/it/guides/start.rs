@@ -16,12 +16,24 @@ async fn the_first_ten_minutes_work_as_they_are_written() {
         ("redis://127.0.0.1:6379", redis.url()),
         ("amqp://guest:guest@127.0.0.1:5672/%2f", rabbitmq.url()),
         ("\"mail.delayed\"", format!("\"{source}\"")),
-        ("routing_key = \"mail\"", format!("routing_key = \"{target}\"")),
+        (
+            "routing_key = \"mail\"",
+            format!("routing_key = \"{target}\""),
+        ),
     ];
     let mut terminal = TypedTerminal::new("start", &replaced);
     terminal.play(page).await;
-    for expected in ["the configuration is right", "ms late", "order-7", "cancelled"] {
-        assert!(terminal.said().contains(expected), "{expected}: {}", terminal.said());
+    for expected in [
+        "the configuration is right",
+        "ms late",
+        "order-7",
+        "cancelled",
+    ] {
+        assert!(
+            terminal.said().contains(expected),
+            "{expected}: {}",
+            terminal.said()
+        );
     }
     terminal.end().await;
 }

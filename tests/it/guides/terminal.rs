@@ -20,7 +20,10 @@ fn blocks(page: &str) -> Vec<CodeBlock> {
     let parts = page.split("```").skip(1).step_by(2);
     let blocks = parts.map(|part| {
         let (language, text) = part.split_once('\n').expect("a fence stands alone");
-        CodeBlock { language: language.to_owned(), text: text.to_owned() }
+        CodeBlock {
+            language: language.to_owned(),
+            text: text.to_owned(),
+        }
     });
     blocks.collect()
 }
@@ -54,8 +57,13 @@ impl TypedTerminal {
         ];
         Self {
             folder,
-            environment: variables.map(|(name, value)| (name.to_owned(), value)).to_vec(),
-            replaced: replaced.iter().map(|(from, to)| ((*from).to_owned(), to.clone())).collect(),
+            environment: variables
+                .map(|(name, value)| (name.to_owned(), value))
+                .to_vec(),
+            replaced: replaced
+                .iter()
+                .map(|(from, to)| ((*from).to_owned(), to.clone()))
+                .collect(),
             address,
             relay: None,
             said: String::new(),
@@ -78,17 +86,28 @@ impl TypedTerminal {
     }
 
     fn replaced(&self, text: &str) -> String {
-        self.replaced.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
+        self.replaced
+            .iter()
+            .fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
     }
 
     /// Output of a line, or its complaint.
     pub(super) async fn types(&self, line: &str) -> Result<String, String> {
         let mut command = Command::new("bash");
-        command.args(["-ec", line]).current_dir(&self.folder).envs(self.environment.iter().cloned());
-        let output = tokio::task::spawn_blocking(move || command.output()).await.expect("no panic");
+        command
+            .args(["-ec", line])
+            .current_dir(&self.folder)
+            .envs(self.environment.iter().cloned());
+        let output = tokio::task::spawn_blocking(move || command.output())
+            .await
+            .expect("no panic");
         let output = output.expect("bash");
         let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        if output.status.success() { Ok(said(&output.stdout)) } else { Err(said(&output.stderr)) }
+        if output.status.success() {
+            Ok(said(&output.stdout))
+        } else {
+            Err(said(&output.stderr))
+        }
     }
 
     /// Types a line that must succeed.
@@ -108,7 +127,9 @@ impl TypedTerminal {
 
     async fn run_relay(&mut self) {
         let process = Process::start("postdate", &self.folder, "bash", |command| {
-            command.args(["-ec", "exec postdate run"]).envs(self.environment.iter().cloned());
+            command
+                .args(["-ec", "exec postdate run"])
+                .envs(self.environment.iter().cloned());
         });
         let mut relay = Relay::adopt(process, &self.address);
         relay.ready().await;
@@ -144,12 +165,16 @@ impl TypedTerminal {
 
 /// A page of the documents.
 pub(super) fn page(name: &str) -> String {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(name);
+    let file = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("docs")
+        .join(name);
     std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
 }
 
 /// The parts of a page before and from this heading on.
 pub(super) fn split_page<'a>(page: &'a str, heading: &str) -> (&'a str, &'a str) {
-    let at = page.find(&format!("{heading}\n")).unwrap_or_else(|| panic!("no {heading}"));
+    let at = page
+        .find(&format!("{heading}\n"))
+        .unwrap_or_else(|| panic!("no {heading}"));
     page.split_at(at)
 }

@@ -31,11 +31,14 @@ struct Case {
 /// with `CC` and with the `BCC` that RabbitMQ lets through: it removes the first of two.
 async fn play(case: &Case) {
     let (redis, rabbitmq) = tokio::join!(Redis::start(), Rabbitmq::shared());
-    let [fanout, source, target, other] = ["fanout", "source", "target", "other"].map(names::unique);
+    let [fanout, source, target, other] =
+        ["fanout", "source", "target", "other"].map(names::unique);
     for queue in [&source, &target, &other] {
         rabbitmq.declare_queue(queue, QueueKind::Classic).await;
     }
-    rabbitmq.declare_exchange(&fanout, lapin::ExchangeKind::Fanout).await;
+    rabbitmq
+        .declare_exchange(&fanout, lapin::ExchangeKind::Fanout)
+        .await;
     rabbitmq.bind(&source, &fanout, "").await;
     let config = Config::new(&redis).rabbitmq("main", rabbitmq).route(
         "one",
@@ -43,7 +46,11 @@ async fn play(case: &Case) {
         &format!(r#"{{ rabbitmq = "main", exchange = "", routing_key = "{target}" }}"#),
         &format!("on_invalid = \"pass_through\"\n{}", case.policy),
     );
-    let environment: Vec<_> = case.mutant.map(|mutant| ("POSTDATE_MUTANT", mutant)).into_iter().collect();
+    let environment: Vec<_> = case
+        .mutant
+        .map(|mutant| ("POSTDATE_MUTANT", mutant))
+        .into_iter()
+        .collect();
     let relay = Relay::start_with(&config, &environment).await;
     let connection = rabbitmq.connect().await.expect("connected");
     let channel = connection.create_channel().await.expect("a channel");
@@ -65,15 +72,20 @@ async fn play(case: &Case) {
             .await
             .expect("published");
     }
-    eventually("each has arrived", async || match rabbitmq.queue_len(&target).await {
-        3 => Ok(()),
-        others => Err(others),
+    eventually("each has arrived", async || {
+        match rabbitmq.queue_len(&target).await {
+            3 => Ok(()),
+            others => Err(others),
+        }
     })
     .await;
-    eventually(&format!("{} copies", case.copied), async || match rabbitmq.queue_len(&other).await {
-        copied if copied == case.copied => Ok(()),
-        others => Err(others),
-    })
+    eventually(
+        &format!("{} copies", case.copied),
+        async || match rabbitmq.queue_len(&other).await {
+            copied if copied == case.copied => Ok(()),
+            others => Err(others),
+        },
+    )
     .await;
     drop(relay);
 }
@@ -85,12 +97,22 @@ async fn nothing_in_a_message_adds_a_target() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_route_with_copies_has_them() {
-    play(&Case { policy: "copies = true", copied: 3, ..Case::default() }).await;
+    play(&Case {
+        policy: "copies = true",
+        copied: 3,
+        ..Case::default()
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_relay_that_lets_copies_through_is_caught() {
-    play(&Case { mutant: Some("copies_pass"), copied: 3, ..Case::default() }).await;
+    play(&Case {
+        mutant: Some("copies_pass"),
+        copied: 3,
+        ..Case::default()
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -118,9 +140,11 @@ async fn a_copy_to_the_source_makes_no_loop() {
             .expect("published");
     };
     let arrived = async |expected: u32| {
-        eventually("all have arrived", async || match rabbitmq.queue_len(&target).await {
-            there if there >= expected => Ok(()),
-            fewer => Err(fewer),
+        eventually("all have arrived", async || {
+            match rabbitmq.queue_len(&target).await {
+                there if there >= expected => Ok(()),
+                fewer => Err(fewer),
+            }
         })
         .await;
     };

@@ -17,19 +17,31 @@ impl Play {
         let (kafka, port) = Kafka::start_with_rights(&tls).await;
         let source = kafka.unique_topic("source", 2).await;
         let target = kafka.unique_topic("target", 2).await;
-        Self { tls, kafka, port, source, target }
+        Self {
+            tls,
+            kafka,
+            port,
+            source,
+            target,
+        }
     }
 
     /// The rights that the documents list, each with the words of `check --connect` where it is missing.
     fn rights(&self) -> [(KafkaRight, &'static str); 3] {
-        let right =
-            |resource, name: &str, operation| KafkaRight { resource, name: name.to_owned(), operation };
+        let right = |resource, name: &str, operation| KafkaRight {
+            resource,
+            name: name.to_owned(),
+            operation,
+        };
         [
             (
                 right(KafkaResource::Topic, &self.source, KafkaOperation::Read),
                 "DESCRIBE and READ on a source",
             ),
-            (right(KafkaResource::Group, &self.source, KafkaOperation::Read), "principal READ on it"),
+            (
+                right(KafkaResource::Group, &self.source, KafkaOperation::Read),
+                "principal READ on it",
+            ),
             (
                 right(KafkaResource::Topic, &self.target, KafkaOperation::Write),
                 "DESCRIBE and WRITE on a target",
@@ -38,7 +50,12 @@ impl Play {
     }
 
     fn config(&self, redis: &Redis) -> Config {
-        let Self { port, source, target, .. } = self;
+        let Self {
+            port,
+            source,
+            target,
+            ..
+        } = self;
         let (certificate, key) = self.tls.client();
         let authority = self.tls.authority();
         Config::new(redis)
@@ -58,10 +75,16 @@ impl Play {
     /// Exit status and words of `check --connect`.
     async fn check(&self, redis: &Redis) -> (Option<i32>, String) {
         let file = folders::new("check").join("postdate.toml");
-        std::fs::write(&file, self.config(redis).text("127.0.0.1:0")).expect("a configuration file");
+        std::fs::write(&file, self.config(redis).text("127.0.0.1:0"))
+            .expect("a configuration file");
         let mut command = std::process::Command::new(relay::binary());
-        command.args(["check", "--connect", "--config"]).arg(&file).env_clear();
-        let ran = tokio::task::spawn_blocking(move || command.output()).await.expect("not cancelled");
+        command
+            .args(["check", "--connect", "--config"])
+            .arg(&file)
+            .env_clear();
+        let ran = tokio::task::spawn_blocking(move || command.output())
+            .await
+            .expect("not cancelled");
         let ran = ran.expect("the binary runs");
         let both = [ran.stdout, ran.stderr].concat();
         (ran.status.code(), String::from_utf8(both).expect("UTF-8"))
@@ -84,7 +107,9 @@ async fn a_principal_of_kafka_with_the_fewest_rights_relays_and_is_told_which_on
         play.kafka.forbid(std::slice::from_ref(&right));
         let (status, words) = play.check(&redis).await;
         assert_eq!(status, Some(1), "without {right:?}: {words}");
-        let named = words.lines().any(|line| line.contains(&right.name) && line.contains(sentence));
+        let named = words
+            .lines()
+            .any(|line| line.contains(&right.name) && line.contains(sentence));
         assert!(named, "without {right:?}: {words}");
         play.kafka.allow(&[right]);
     }
@@ -96,7 +121,9 @@ async fn a_principal_of_kafka_with_the_fewest_rights_relays_and_is_told_which_on
     let relay = Relay::start(&play.config(&redis)).await;
     let label = format!("kafka:{}", play.target);
     let send = async || {
-        let messages = (0..10).map(|_| run.message(&label, When::Delay(100))).collect();
+        let messages = (0..10)
+            .map(|_| run.message(&label, When::Delay(100)))
+            .collect();
         run.send_kafka(&play.kafka, &play.source, messages).await;
     };
     send().await;
@@ -109,16 +136,27 @@ async fn a_principal_of_kafka_with_the_fewest_rights_relays_and_is_told_which_on
                 .as_array()
                 .into_iter()
                 .flatten()
-                .filter(|found| found["name"].as_str().is_some_and(|name| name.starts_with(part)));
+                .filter(|found| {
+                    found["name"]
+                        .as_str()
+                        .is_some_and(|name| name.starts_with(part))
+                });
             let is_up = named.all(|found| found["state"] == "up");
-            if is_up == (state == Shown::Up) { Ok(()) } else { Err(anyhow::anyhow!(body)) }
+            if is_up == (state == Shown::Up) {
+                Ok(())
+            } else {
+                Err(anyhow::anyhow!(body))
+            }
         })
         .await;
     };
     // Later, each of them in turn: somebody is told, nothing is lost, and it goes on by itself. A right to read may also go
     // while the right to describe, which it implies, is there by itself: then the answers to fetches alone tell.
     let [read, group, write] = &rights;
-    let describe = KafkaRight { operation: KafkaOperation::Describe, ..read.clone() };
+    let describe = KafkaRight {
+        operation: KafkaOperation::Describe,
+        ..read.clone()
+    };
     for (right, part, kept) in [
         (read, "source:mail", None),
         (group, "source:mail", None),
@@ -134,5 +172,6 @@ async fn a_principal_of_kafka_with_the_fewest_rights_relays_and_is_told_which_on
         shown(part, Shown::Up).await;
     }
     // Without its group a consumer cannot commit what it has read, and reads it again: each repeat is counted.
-    run.report().assert_accounted(crate::outage::repeats(&relay).await);
+    run.report()
+        .assert_accounted(crate::outage::repeats(&relay).await);
 }

@@ -17,9 +17,26 @@ const TRACEPARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-
 /// The forms in which a text may be written: itself, bytes in decimal, in hex, in base64 at each of the three
 /// alignments within a longer text.
 fn forms(secret: &str) -> Vec<String> {
-    let list = |separator: &str| secret.bytes().map(|b| b.to_string()).collect::<Vec<_>>().join(separator);
-    let hex = secret.bytes().map(|b| format!("{b:02x}")).collect::<Vec<_>>().concat();
-    let mut forms = vec![secret.to_owned(), list(", "), list(","), list(" "), hex.to_uppercase(), hex];
+    let list = |separator: &str| {
+        secret
+            .bytes()
+            .map(|b| b.to_string())
+            .collect::<Vec<_>>()
+            .join(separator)
+    };
+    let hex = secret
+        .bytes()
+        .map(|b| format!("{b:02x}"))
+        .collect::<Vec<_>>()
+        .concat();
+    let mut forms = vec![
+        secret.to_owned(),
+        list(", "),
+        list(","),
+        list(" "),
+        hex.to_uppercase(),
+        hex,
+    ];
     for shift in 0..3 {
         let bytes = [&vec![b'x'; shift][..], secret.as_bytes()].concat();
         for engine in [&STANDARD, &STANDARD_NO_PAD, &URL_SAFE] {
@@ -34,9 +51,12 @@ fn forms(secret: &str) -> Vec<String> {
 fn assert_clean(what: &str, text: &str) {
     for secret in [REDIS_PASSWORD, AMQP_PASSWORD, TOKEN, BODY, COLLECTOR] {
         for form in forms(secret) {
-            let found = text
-                .find(&form)
-                .map(|at| text[at.saturating_sub(200)..].chars().take(400).collect::<String>());
+            let found = text.find(&form).map(|at| {
+                text[at.saturating_sub(200)..]
+                    .chars()
+                    .take(400)
+                    .collect::<String>()
+            });
             assert_eq!(found, None, "{what} has {secret} as {form}");
         }
     }
@@ -48,11 +68,22 @@ async fn publish(rabbitmq: &Rabbitmq, queue: &str, delay: &str) {
     let channel = connection.create_channel().await.expect("a channel");
     let mut headers = lapin::types::FieldTable::default();
     for (name, value) in [("x-delay", delay), ("traceparent", TRACEPARENT)] {
-        headers.insert(name.into(), lapin::types::AMQPValue::LongString(value.into()));
+        headers.insert(
+            name.into(),
+            lapin::types::AMQPValue::LongString(value.into()),
+        );
     }
     let properties = lapin::BasicProperties::default().with_headers(headers);
     let options = lapin::options::BasicPublishOptions::default();
-    let sent = channel.basic_publish("".into(), queue.into(), options, BODY.as_bytes(), properties).await;
+    let sent = channel
+        .basic_publish(
+            "".into(),
+            queue.into(),
+            options,
+            BODY.as_bytes(),
+            properties,
+        )
+        .await;
     sent.expect("published");
     connection.close(0, "done".into()).await.expect("closed");
 }
@@ -61,38 +92,75 @@ async fn publish(rabbitmq: &Rabbitmq, queue: &str, delay: &str) {
 async fn no_secret_is_in_logs_at_any_level_nor_in_answers() {
     let (redis, rabbitmq) = tokio::join!(Redis::start(), Rabbitmq::start());
     redis
-        .command::<()>(&["ACL", "SETUSER", "post", "on", &format!(">{REDIS_PASSWORD}"), "~*", "&*", "+@all"])
+        .command::<()>(&[
+            "ACL",
+            "SETUSER",
+            "post",
+            "on",
+            &format!(">{REDIS_PASSWORD}"),
+            "~*",
+            "&*",
+            "+@all",
+        ])
         .await
         .expect("a user");
     rabbitmq.ctl(&["add_user", "post", AMQP_PASSWORD]).await;
-    rabbitmq.ctl(&["set_permissions", "post", ".*", ".*", ".*"]).await;
+    rabbitmq
+        .ctl(&["set_permissions", "post", ".*", ".*", ".*"])
+        .await;
     let [source, unread, target] = ["source", "unread", "target"].map(names::unique);
     for queue in [&source, &unread, &target] {
         rabbitmq.declare_queue(queue, QueueKind::Classic).await;
     }
-    let amqp = |password: &str| rabbitmq.url().replace("guest:guest", &format!("post:{password}"));
+    let amqp = |password: &str| {
+        rabbitmq
+            .url()
+            .replace("guest:guest", &format!("post:{password}"))
+    };
     let route = |config: Config, name: &str, connection: &str, queue: &str| {
         let from = format!(r#"{{ rabbitmq = "{connection}", queue = "{queue}" }}"#);
-        let to = format!(r#"{{ rabbitmq = "{connection}", exchange = "", routing_key = "{target}" }}"#);
+        let to =
+            format!(r#"{{ rabbitmq = "{connection}", exchange = "", routing_key = "{target}" }}"#);
         config.route(name, &from, &to, "")
     };
-    let url = redis.url().replace("redis://", &format!("redis://post:{REDIS_PASSWORD}@"));
+    let url = redis
+        .url()
+        .replace("redis://", &format!("redis://post:{REDIS_PASSWORD}@"));
     let config = Config::stored(&format!("url = \"{url}\""))
-        .section(&format!("[rabbitmq.main]\nurl = \"{}\"", amqp(AMQP_PASSWORD)))
-        .section(&format!("[rabbitmq.wrong]\nurl = \"{}\"", amqp(&format!("{AMQP_PASSWORD}x"))));
+        .section(&format!(
+            "[rabbitmq.main]\nurl = \"{}\"",
+            amqp(AMQP_PASSWORD)
+        ))
+        .section(&format!(
+            "[rabbitmq.wrong]\nurl = \"{}\"",
+            amqp(&format!("{AMQP_PASSWORD}x"))
+        ));
     let port = ports::free();
-    let collector =
-        format!("endpoint = \"http://127.0.0.1:{port}/v1/traces\"\nauthorization = \"Bearer {COLLECTOR}\"");
+    let collector = format!(
+        "endpoint = \"http://127.0.0.1:{port}/v1/traces\"\nauthorization = \"Bearer {COLLECTOR}\""
+    );
     let config = config.section(&format!("[traces]\n{collector}"));
-    let config = route(route(config, "good", "main", &source), "wrong", "wrong", &unread);
+    let config = route(
+        route(config, "good", "main", &source),
+        "wrong",
+        "wrong",
+        &unread,
+    );
     let tokens = format!("[\"{TOKEN}\"]");
-    let environment = [("POSTDATE_LOG", "trace"), ("POSTDATE_ADMIN__WRITE_TOKENS", tokens.as_str())];
+    let environment = [
+        ("POSTDATE_LOG", "trace"),
+        ("POSTDATE_ADMIN__WRITE_TOKENS", tokens.as_str()),
+    ];
     let relay = Relay::spawn(&config, &environment);
 
     eventually("both logins are told", async || {
         let log = relay.log();
         let seen = log.contains("rabbitmq is up") && log.contains("rabbitmq is away");
-        if seen { Ok(()) } else { Err(log.lines().last().unwrap_or_default().to_owned()) }
+        if seen {
+            Ok(())
+        } else {
+            Err(log.lines().last().unwrap_or_default().to_owned())
+        }
     })
     .await;
     for delay in ["10ms", "never", "1h"] {
@@ -101,12 +169,18 @@ async fn no_secret_is_in_logs_at_any_level_nor_in_answers() {
     eventually("all three have their end", async || {
         let metrics = relay.metrics().await.map_err(|error| error.to_string())?;
         let spans_lost = metrics.sum("postdate_spans_lost_total", &[]);
-        let [published, dead, pending] = ["postdate_published_total", "postdate_dead", "postdate_pending"]
-            .map(|name| metrics.sum(name, &[("route", "good")]));
+        let [published, dead, pending] = [
+            "postdate_published_total",
+            "postdate_dead",
+            "postdate_pending",
+        ]
+        .map(|name| metrics.sum(name, &[("route", "good")]));
         if (published, dead, pending) == (1.0, 1.0, 1.0) && spans_lost >= 3.0 {
             Ok(())
         } else {
-            Err(format!("{published} {dead} {pending}, {spans_lost} spans lost"))
+            Err(format!(
+                "{published} {dead} {pending}, {spans_lost} spans lost"
+            ))
         }
     })
     .await;
@@ -121,14 +195,22 @@ async fn no_secret_is_in_logs_at_any_level_nor_in_answers() {
         "/nowhere",
     ] {
         for token in [None, Some(TOKEN), Some("canary-Token-of-somebody-else")] {
-            let (_, answer) = relay.request("GET", path, token, "").await.expect("an answer");
+            let (_, answer) = relay
+                .request("GET", path, token, "")
+                .await
+                .expect("an answer");
             assert_clean(path, &answer);
         }
     }
     let mut command = std::process::Command::new(binary());
-    command.args(["check", "--connect", "--print", "--config"]).arg(relay.config_file()).envs(environment);
-    let check =
-        tokio::task::spawn_blocking(move || command.output()).await.expect("no panic").expect("it runs");
+    command
+        .args(["check", "--connect", "--print", "--config"])
+        .arg(relay.config_file())
+        .envs(environment);
+    let check = tokio::task::spawn_blocking(move || command.output())
+        .await
+        .expect("no panic")
+        .expect("it runs");
     assert_clean("check --print", &String::from_utf8_lossy(&check.stdout));
     assert_clean("check's errors", &String::from_utf8_lossy(&check.stderr));
     assert_clean("the log", &relay.log());

@@ -8,7 +8,9 @@ use lapin::{Channel, Connection};
 use serde_json::Value;
 
 use crate::support::process::Process;
-use crate::support::{Config, QueueKind, Rabbitmq, Redis, Relay, eventually, folders, names, relay};
+use crate::support::{
+    Config, QueueKind, Rabbitmq, Redis, Relay, eventually, folders, names, relay,
+};
 
 /// Exit code and output of an import.
 #[derive(Debug)]
@@ -22,14 +24,20 @@ impl ImportOutput {
     fn of(output: &Output) -> Self {
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("UTF-8");
         let code = output.status.code().expect("no signal");
-        Self { code, out: text(&output.stdout), err: text(&output.stderr) }
+        Self {
+            code,
+            out: text(&output.stdout),
+            err: text(&output.stderr),
+        }
     }
 
     /// The count beside this text in the table; 0 if it is not there.
     pub(crate) fn count(&self, what: &str) -> u64 {
         let row = self.out.lines().find_map(|line| {
             let (count, text) = line.trim_start().split_once(' ')?;
-            text.trim_start().starts_with(what).then(|| count.parse().ok())?
+            text.trim_start()
+                .starts_with(what)
+                .then(|| count.parse().ok())?
         });
         row.unwrap_or(0)
     }
@@ -48,7 +56,8 @@ pub(crate) struct ImportFixture {
 
 impl ImportFixture {
     pub(crate) async fn new(policy: &str) -> Self {
-        let (rabbitmq, store, source) = tokio::join!(Rabbitmq::shared(), Redis::shared(), Redis::start());
+        let (rabbitmq, store, source) =
+            tokio::join!(Rabbitmq::shared(), Redis::shared(), Redis::start());
         let name = names::unique("import");
         let ingress = format!("{name}-in");
         let target = format!("{name}-out");
@@ -57,12 +66,22 @@ impl ImportFixture {
         }
         let from = format!(r#"{{ rabbitmq = "main", queue = "{ingress}" }}"#);
         let to = format!(r#"{{ rabbitmq = "main", exchange = "", routing_key = "{target}" }}"#);
-        let config = Config::new(store).redis("partitions = 4").rabbitmq("main", rabbitmq);
+        let config = Config::new(store)
+            .redis("partitions = 4")
+            .rabbitmq("main", rabbitmq);
         let config = config.route("r", &from, &to, policy);
         let relay = Relay::start(&config).await;
         let connection = rabbitmq.connect().await.expect("connected");
         let channel = connection.create_channel().await.expect("a channel");
-        Self { source, config, relay, _connection: connection, channel, target, arrived: Vec::new() }
+        Self {
+            source,
+            config,
+            relay,
+            _connection: connection,
+            channel,
+            target,
+            arrived: Vec::new(),
+        }
     }
 
     pub(crate) fn relay(&self) -> &Relay {
@@ -76,14 +95,20 @@ impl ImportFixture {
         let file = file.display().to_string();
         let url = self.source.url();
         let own = ["--redis", &url, "--config", &file];
-        ["import"].iter().chain(args).chain(&own).map(|&arg| arg.to_owned()).collect()
+        ["import"]
+            .iter()
+            .chain(args)
+            .chain(&own)
+            .map(|&arg| arg.to_owned())
+            .collect()
     }
 
     /// `postdate import ARGS`
     pub(crate) async fn import(&self, args: &[&str]) -> ImportOutput {
         let mut command = Command::new(relay::binary());
         command.args(self.arguments(args)).env_clear();
-        let output = tokio::task::spawn_blocking(move || command.output().expect("the binary runs"));
+        let output =
+            tokio::task::spawn_blocking(move || command.output().expect("the binary runs"));
         ImportOutput::of(&output.await.expect("no panic"))
     }
 
@@ -91,9 +116,14 @@ impl ImportFixture {
     pub(crate) fn start_import(&self, args: &[&str]) -> Process {
         let args = self.arguments(args);
         let program = relay::binary();
-        Process::start("import", &folders::new("import"), &program.to_string_lossy(), |command| {
-            command.args(args);
-        })
+        Process::start(
+            "import",
+            &folders::new("import"),
+            &program.to_string_lossy(),
+            |command| {
+                command.args(args);
+            },
+        )
     }
 
     /// A command of the other program's Redis.
@@ -103,24 +133,38 @@ impl ImportFixture {
 
     /// A command of the relay's Redis.
     pub(crate) async fn store<T: redis::FromRedisValue>(&self, parts: &[&str]) -> T {
-        Redis::shared().await.command(parts).await.expect("an answer")
+        Redis::shared()
+            .await
+            .command(parts)
+            .await
+            .expect("an answer")
     }
 
     /// The key of the relay's store that ends so, as soon as there is one.
     pub(crate) async fn store_key(&self, end: &str) -> String {
         let text = self.config.text("");
-        let prefix =
-            text.split("prefix = \"").nth(1).and_then(|rest| rest.split('"').next()).expect("a prefix");
+        let prefix = text
+            .split("prefix = \"")
+            .nth(1)
+            .and_then(|rest| rest.split('"').next())
+            .expect("a prefix");
         let glob = format!("{prefix}*{end}");
         eventually(&glob, async || {
-            self.store::<Vec<String>>(&["KEYS", &glob]).await.pop().ok_or("no such key")
+            self.store::<Vec<String>>(&["KEYS", &glob])
+                .await
+                .pop()
+                .ok_or("no such key")
         })
         .await
     }
 
     /// Posts to the relay's API.
     pub(crate) async fn post(&self, path: &str) {
-        let (status, text) = self.relay().request("POST", path, None, "{}").await.expect("an answer");
+        let (status, text) = self
+            .relay()
+            .request("POST", path, None, "{}")
+            .await
+            .expect("an answer");
         assert_eq!(status, 200, "{path}: {text}");
     }
 
@@ -137,7 +181,9 @@ impl ImportFixture {
                 let id = item["id"].as_str().expect("an id").to_owned();
                 waits.push((id, item["due_ms"].as_i64().expect("a due time")));
             }
-            let Some(next) = page["next"].as_str() else { break };
+            let Some(next) = page["next"].as_str() else {
+                break;
+            };
             cursor = format!("&cursor={next}");
         }
         waits.sort();
@@ -148,7 +194,12 @@ impl ImportFixture {
     pub(crate) async fn arrivals(&mut self) -> Vec<Vec<u8>> {
         let options = BasicGetOptions { no_ack: true };
         let queue = self.target.as_str();
-        while let Some(got) = self.channel.basic_get(queue.into(), options).await.expect("an answer") {
+        while let Some(got) = self
+            .channel
+            .basic_get(queue.into(), options)
+            .await
+            .expect("an answer")
+        {
             self.arrived.push(got.delivery.data.clone());
         }
         self.arrived.sort();
@@ -159,7 +210,11 @@ impl ImportFixture {
     pub(crate) async fn arrived(&mut self, count: usize) -> Vec<Vec<u8>> {
         eventually("all has arrived", async || {
             let arrived = self.arrivals().await;
-            if arrived.len() >= count { Ok(arrived) } else { Err(anyhow!("{} of {count}", arrived.len())) }
+            if arrived.len() >= count {
+                Ok(arrived)
+            } else {
+                Err(anyhow!("{} of {count}", arrived.len()))
+            }
         })
         .await
     }

@@ -33,7 +33,10 @@ fn is_here(test: &str) -> bool {
 }
 
 async fn left(fixture: &ImportFixture) -> (u64, u64) {
-    (fixture.source(&["ZCARD", TIMEOUTS_KEY]).await, fixture.source(&["LLEN", ELEMENTS_KEY]).await)
+    (
+        fixture.source(&["ZCARD", TIMEOUTS_KEY]).await,
+        fixture.source(&["LLEN", ELEMENTS_KEY]).await,
+    )
 }
 
 /// Imports what this codec wrote, with this value of `--codec`.
@@ -50,18 +53,40 @@ async fn codec_is_imported(codec: &str, option: Option<&str>) {
     let mut application = RedissonApplication::start(&fixture.source.url(), "q", work);
     application.has_offered_all().await;
     application.end().await;
-    let unwrap: Vec<&str> = option.map(|codec| ["--codec", codec]).into_iter().flatten().collect();
+    let unwrap: Vec<&str> = option
+        .map(|codec| ["--codec", codec])
+        .into_iter()
+        .flatten()
+        .collect();
     let args = [&["redisson", "--queue", "q", "--route", "r"][..], &unwrap].concat();
 
     let dry = fixture.import(&args).await;
-    assert_eq!((dry.code, dry.count("to move"), dry.count("in the queue")), (0, 20, 20), "{dry:?}");
-    assert!(dry.out.contains("nothing was changed; add --yes"), "{dry:?}");
+    assert_eq!(
+        (dry.code, dry.count("to move"), dry.count("in the queue")),
+        (0, 20, 20),
+        "{dry:?}"
+    );
+    assert!(
+        dry.out.contains("nothing was changed; add --yes"),
+        "{dry:?}"
+    );
     let untouched = (left(&fixture).await, fixture.pending().await.len());
     assert_eq!(untouched, ((20, 20), 0), "a dry run changes nothing");
 
     let done = fixture.import(&[&args[..], &["--yes"]].concat()).await;
-    assert_eq!((done.code, done.count("moved"), done.count("left in the queue")), (0, 20, 0), "{done:?}");
-    assert_eq!(fixture.source::<Vec<String>>(&["KEYS", "*"]).await, Vec::<String>::new());
+    assert_eq!(
+        (
+            done.code,
+            done.count("moved"),
+            done.count("left in the queue")
+        ),
+        (0, 20, 0),
+        "{done:?}"
+    );
+    assert_eq!(
+        fixture.source::<Vec<String>>(&["KEYS", "*"]).await,
+        Vec::<String>::new()
+    );
     let offered = application.offered().into_iter();
     let expected = offered.map(|(value, written)| match option {
         Some(_) => value.into_bytes(),
@@ -91,29 +116,49 @@ async fn nothing_is_lost_or_repeated_while_redisson_writes_and_serves_the_queue(
     }
     let mut fixture = ImportFixture::new("").await;
     // Some fall due, and Redisson takes them, while the import moves the rest.
-    let work =
-        RedissonWork { count: 1500, least_ms: 100, range_ms: 6000, pause_ms: 3, stays: true, ..HOUR_WORK };
+    let work = RedissonWork {
+        count: 1500,
+        least_ms: 100,
+        range_ms: 6000,
+        pause_ms: 3,
+        stays: true,
+        ..HOUR_WORK
+    };
     let mut application = RedissonApplication::start(&fixture.source.url(), "q", work);
     application.has_offered(50).await;
-    let args = ["redisson", "--queue", "q", "--route", "r", "--codec", "string", "--yes"];
+    let args = [
+        "redisson", "--queue", "q", "--route", "r", "--codec", "string", "--yes",
+    ];
     let mut moved = 0;
     let mut offered = 0;
     while offered < work.count {
         offered = application.offered().len();
         let run = fixture.import(&args).await;
-        assert_eq!((run.code, run.count("that may arrive twice")), (0, 0), "{run:?}");
+        assert_eq!(
+            (run.code, run.count("that may arrive twice")),
+            (0, 0),
+            "{run:?}"
+        );
         moved += run.count("moved");
     }
     application.has_offered_all().await;
     moved += fixture.import(&args).await.count("moved");
     eventually("the queue is empty", async || {
         let left = left(&fixture).await;
-        if left == (0, 0) { Ok(()) } else { Err(anyhow!("{left:?}")) }
+        if left == (0, 0) {
+            Ok(())
+        } else {
+            Err(anyhow!("{left:?}"))
+        }
     })
     .await;
     application.end().await;
     let taken: Vec<String> = fixture.source(&["LRANGE", "q", "0", "-1"]).await;
-    assert!(moved > 0 && !taken.is_empty(), "both had work: {moved} moved, {} taken", taken.len());
+    assert!(
+        moved > 0 && !taken.is_empty(),
+        "both had work: {moved} moved, {} taken",
+        taken.len()
+    );
     assert_eq!(moved as usize + taken.len(), work.count);
     let arrived = fixture.arrived(moved as usize).await;
     let mut all: Vec<_> = arrived.into_iter().chain(bodies(taken)).collect();
@@ -127,7 +172,12 @@ async fn an_import_that_was_killed_goes_on_and_repeats_nothing() {
         return;
     }
     let mut fixture = ImportFixture::new("").await;
-    let work = RedissonWork { count: 6000, least_ms: 20_000, range_ms: 5000, ..HOUR_WORK };
+    let work = RedissonWork {
+        count: 6000,
+        least_ms: 20_000,
+        range_ms: 5000,
+        ..HOUR_WORK
+    };
     let mut application = RedissonApplication::start(&fixture.source.url(), "q", work);
     application.has_offered_all().await;
     application.end().await;
@@ -136,29 +186,50 @@ async fn an_import_that_was_killed_goes_on_and_repeats_nothing() {
         let mut import = fixture.start_import(&args);
         eventually("it is under way", async || {
             let left = left(&fixture).await.0;
-            if left < below { Ok(()) } else { Err(anyhow!("{left}: {}", import.log())) }
+            if left < below {
+                Ok(())
+            } else {
+                Err(anyhow!("{left}: {}", import.log()))
+            }
         })
         .await;
         import.kill9().await;
     }
     assert!(left(&fixture).await.0 > 0, "it was killed before its end");
     // All that is stored falls due, and leaves, before the next run. On a slow machine it has left already.
-    let last_due = fixture.pending().await.into_iter().map(|(_, due)| due).max().unwrap_or_default();
+    let last_due = fixture
+        .pending()
+        .await
+        .into_iter()
+        .map(|(_, due)| due)
+        .max()
+        .unwrap_or_default();
     eventually("all that is stored has left", async || {
         let now = now_ms();
         let waits = fixture.pending().await.len();
-        if now > last_due && waits == 0 { Ok(()) } else { Err(anyhow!("{waits}, for {} ms", last_due - now)) }
+        if now > last_due && waits == 0 {
+            Ok(())
+        } else {
+            Err(anyhow!("{waits}, for {} ms", last_due - now))
+        }
     })
     .await;
     let last = fixture.import(&args).await;
-    assert_eq!((last.code, last.count("left in the queue")), (0, 0), "{last:?}");
+    assert_eq!(
+        (last.code, last.count("left in the queue")),
+        (0, 0),
+        "{last:?}"
+    );
     fixture.arrived(work.count).await;
     // A repeat would be due as late as the last message.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let arrived_at_last = fixture.arrivals().await;
     let repeats = arrived_at_last.len() - work.count;
     // A trail loses events where Redis does not answer for two seconds, and says so; what it lost may come twice.
-    let lost = fixture.relay().total("postdate_trail_lost_total", &[]).await;
+    let lost = fixture
+        .relay()
+        .total("postdate_trail_lost_total", &[])
+        .await;
     assert!(lost > 0.0 || repeats == 0, "{repeats}: {last:?}");
     let mut once = arrived_at_last;
     once.dedup();
@@ -169,22 +240,45 @@ async fn an_import_that_was_killed_goes_on_and_repeats_nothing() {
 async fn entries_that_redisson_did_not_write_stay_and_are_named() {
     let fixture = ImportFixture::new("").await;
     let far = (now_ms() + HOUR_MS as i64).to_string();
-    fixture.source::<u64>(&["ZADD", TIMEOUTS_KEY, &far, "order-7\u{1b}[2J"]).await;
-    fixture.source::<u64>(&["RPUSH", ELEMENTS_KEY, "order-8"]).await;
+    fixture
+        .source::<u64>(&["ZADD", TIMEOUTS_KEY, &far, "order-7\u{1b}[2J"])
+        .await;
+    fixture
+        .source::<u64>(&["RPUSH", ELEMENTS_KEY, "order-8"])
+        .await;
     for more in [&[][..], &["--yes"]] {
         let args = [&["redisson", "--queue", "q", "--route", "r"][..], more].concat();
         let refused = fixture.import(&args).await;
-        assert_eq!((refused.code, refused.count("that cannot be moved")), (1, 2), "{refused:?}");
-        for said in ["no element that Redisson wrote", "the first is `order-7\\x1b[2J`", "without a due time"]
-        {
+        assert_eq!(
+            (refused.code, refused.count("that cannot be moved")),
+            (1, 2),
+            "{refused:?}"
+        );
+        for said in [
+            "no element that Redisson wrote",
+            "the first is `order-7\\x1b[2J`",
+            "without a due time",
+        ] {
             assert!(refused.out.contains(said), "{refused:?}");
         }
     }
     assert_eq!(left(&fixture).await, (1, 1));
-    let empty = fixture.import(&["redisson", "--queue", "other", "--route", "r", "--yes"]).await;
-    assert!(empty.code == 0 && empty.out.contains("redisson_delay_queue_timeout:*"), "{empty:?}");
-    fixture.source::<u64>(&["LPUSH", "redisson_delay_queue_timeout:{list}", "x"]).await;
-    let other = fixture.import(&["redisson", "--queue", "list", "--route", "r"]).await;
-    assert!(other.code == 1 && other.err.contains("is a list, and a zset is needed"), "{other:?}");
+    let empty = fixture
+        .import(&["redisson", "--queue", "other", "--route", "r", "--yes"])
+        .await;
+    assert!(
+        empty.code == 0 && empty.out.contains("redisson_delay_queue_timeout:*"),
+        "{empty:?}"
+    );
+    fixture
+        .source::<u64>(&["LPUSH", "redisson_delay_queue_timeout:{list}", "x"])
+        .await;
+    let other = fixture
+        .import(&["redisson", "--queue", "list", "--route", "r"])
+        .await;
+    assert!(
+        other.code == 1 && other.err.contains("is a list, and a zset is needed"),
+        "{other:?}"
+    );
     assert_eq!(fixture.pending().await, []);
 }

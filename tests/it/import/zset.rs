@@ -20,23 +20,67 @@ async fn members_fields_and_hashes_become_bodies_at_their_moment() {
     add(&fixture, "plain", &soon.to_string(), "a body").await;
     add(&fixture, "plain", "1500000000000", "long overdue").await;
     let seconds = format!("{}.{:03}", soon / 1000, soon % 1000);
-    add(&fixture, "json", &seconds, r#"{"id": 1, "payload": {"n": 1.0}}"#).await;
+    add(
+        &fixture,
+        "json",
+        &seconds,
+        r#"{"id": 1, "payload": {"n": 1.0}}"#,
+    )
+    .await;
     add(&fixture, "ids", &seconds, "job-1").await;
-    fixture.source::<u64>(&["HSET", "jobs", "job-1", "the job", "job-2", "another"]).await;
+    fixture
+        .source::<u64>(&["HSET", "jobs", "job-1", "the job", "job-2", "another"])
+        .await;
 
-    let plain = ["zset", "--key", "plain", "--score", "ms", "--member", "body", "--route", "r", "--yes"];
+    let plain = [
+        "zset", "--key", "plain", "--score", "ms", "--member", "body", "--route", "r", "--yes",
+    ];
     let plain = fixture.import(&plain).await;
     assert_eq!(
-        (plain.code, plain.count("moved"), plain.count("of them due already")),
+        (
+            plain.code,
+            plain.count("moved"),
+            plain.count("of them due already")
+        ),
         (0, 2, 1),
         "{plain:?}"
     );
-    let json = ["zset", "--key", "json", "--score", "s", "--member", "json:payload", "--route", "r", "--yes"];
+    let json = [
+        "zset",
+        "--key",
+        "json",
+        "--score",
+        "s",
+        "--member",
+        "json:payload",
+        "--route",
+        "r",
+        "--yes",
+    ];
     assert_eq!(fixture.import(&json).await.count("moved"), 1);
-    let ids = ["zset", "--key", "ids", "--score", "s", "--member", "hash:jobs", "--route", "r", "--yes"];
+    let ids = [
+        "zset",
+        "--key",
+        "ids",
+        "--score",
+        "s",
+        "--member",
+        "hash:jobs",
+        "--route",
+        "r",
+        "--yes",
+    ];
     assert_eq!(fixture.import(&ids).await.count("moved"), 1);
-    let on_time = fixture.pending().await.into_iter().filter(|(_, due)| *due == soon).count();
-    assert!(on_time == 3 || now_ms() >= soon, "the due times are the scores: {on_time}");
+    let on_time = fixture
+        .pending()
+        .await
+        .into_iter()
+        .filter(|(_, due)| *due == soon)
+        .count();
+    assert!(
+        on_time == 3 || now_ms() >= soon,
+        "the due times are the scores: {on_time}"
+    );
 
     let arrived = fixture.arrived(4).await;
     assert!(now_ms() >= soon, "nothing is early");
@@ -44,7 +88,10 @@ async fn members_fields_and_hashes_become_bodies_at_their_moment() {
     assert_eq!(arrived, bodies(expected.map(str::to_owned)));
     let left: Vec<String> = fixture.source(&["HKEYS", "jobs"]).await;
     assert_eq!(left, ["job-2"], "a body goes with its member, and no other");
-    assert_eq!(fixture.source::<Vec<String>>(&["KEYS", "*"]).await, ["jobs"]);
+    assert_eq!(
+        fixture.source::<Vec<String>>(&["KEYS", "*"]).await,
+        ["jobs"]
+    );
 }
 
 #[tokio::test]
@@ -53,17 +100,41 @@ async fn what_cannot_be_moved_stays_and_the_rest_is_moved() {
     let far = now_ms() + HOUR_MS;
     let score = |ms: i64| ms.to_string();
     for n in 0..700 {
-        add(&fixture, "k", &score(far + n), &format!("{{\"p\":\"body {n}\"}}")).await;
+        add(
+            &fixture,
+            "k",
+            &score(far + n),
+            &format!("{{\"p\":\"body {n}\"}}"),
+        )
+        .await;
     }
     add(&fixture, "k", &score(far), "no JSON").await;
     add(&fixture, "k", &score(far), r#"{"q":1}"#).await;
     add(&fixture, "k", &score(far / 1000), r#"{"p":"seconds"}"#).await;
-    add(&fixture, "k", &score(far + 5 * HOUR_MS), r#"{"p":"too far"}"#).await;
-    add(&fixture, "k", &score(far), &format!("{{\"p\":\"{}\"}}", "x".repeat(101))).await;
+    add(
+        &fixture,
+        "k",
+        &score(far + 5 * HOUR_MS),
+        r#"{"p":"too far"}"#,
+    )
+    .await;
+    add(
+        &fixture,
+        "k",
+        &score(far),
+        &format!("{{\"p\":\"{}\"}}", "x".repeat(101)),
+    )
+    .await;
     add(&fixture, "k", &score(far), &"y".repeat(5000)).await;
-    let args = ["zset", "--key", "k", "--score", "ms", "--member", "json:p", "--route", "r"];
+    let args = [
+        "zset", "--key", "k", "--score", "ms", "--member", "json:p", "--route", "r",
+    ];
     let counts = |output: &ImportOutput, moved: &str| {
-        (output.code, output.count(moved), output.count("that cannot be moved"))
+        (
+            output.code,
+            output.count(moved),
+            output.count("that cannot be moved"),
+        )
     };
     let dry = fixture.import(&args).await;
     assert_eq!(counts(&dry, "to move"), (1, 700, 6), "{dry:?}");
@@ -86,24 +157,39 @@ async fn an_import_waits_while_the_route_is_paused_and_a_second_one_is_refused()
     let fixture = ImportFixture::new("").await;
     add(&fixture, "k", &(now_ms() + HOUR_MS).to_string(), "a body").await;
     fixture.post("/api/v1/routes/r/pause").await;
-    let args = ["zset", "--key", "k", "--score", "ms", "--member", "body", "--route", "r", "--yes"];
+    let args = [
+        "zset", "--key", "k", "--score", "ms", "--member", "body", "--route", "r", "--yes",
+    ];
     let mut waiting = fixture.start_import(&args);
     eventually("it waits", async || {
         let log = waiting.log();
-        if log.contains("the route's ingress is paused") { Ok(()) } else { Err(log) }
+        if log.contains("the route's ingress is paused") {
+            Ok(())
+        } else {
+            Err(log)
+        }
     })
     .await;
     let second = fixture.import(&args).await;
     assert_eq!(second.code, 1, "{second:?}");
-    for said in ["waiting ", "it is running: another import of this queue holds its lock"] {
+    for said in [
+        "waiting ",
+        "it is running: another import of this queue holds its lock",
+    ] {
         assert!(second.err.contains(said), "{second:?}");
     }
     assert_eq!(fixture.source::<u64>(&["ZCARD", "k"]).await, 1);
     fixture.post("/api/v1/routes/r/resume").await;
-    let ended = waiting.wait(Duration::from_secs(60)).await.expect("it ends");
+    let ended = waiting
+        .wait(Duration::from_secs(60))
+        .await
+        .expect("it ends");
     assert!(ended.success(), "{}", waiting.log());
     assert_eq!(fixture.pending().await.len(), 1);
-    assert_eq!(fixture.source::<Vec<String>>(&["KEYS", "*"]).await, Vec::<String>::new());
+    assert_eq!(
+        fixture.source::<Vec<String>>(&["KEYS", "*"]).await,
+        Vec::<String>::new()
+    );
 }
 
 /// The event of a message's end comes into the trail some time after the message has left the store.
@@ -111,13 +197,19 @@ async fn an_import_waits_while_the_route_is_paused_and_a_second_one_is_refused()
 async fn a_run_after_a_kill_waits_for_what_the_trail_does_not_tell_yet() {
     let mut fixture = ImportFixture::new("").await;
     add(&fixture, "k", "1500000000000", "a body").await;
-    let args = ["zset", "--key", "k", "--score", "ms", "--member", "body", "--route", "r", "--yes"];
+    let args = [
+        "zset", "--key", "k", "--score", "ms", "--member", "body", "--route", "r", "--yes",
+    ];
     // A run that was killed has noted the name.
     fixture.post("/api/v1/routes/r/pause").await;
     let mut killed = fixture.start_import(&args);
     eventually("it waits", async || {
         let log = killed.log();
-        if log.contains("the route's ingress is paused") { Ok(()) } else { Err(log) }
+        if log.contains("the route's ingress is paused") {
+            Ok(())
+        } else {
+            Err(log)
+        }
     })
     .await;
     killed.kill9().await;
@@ -139,13 +231,26 @@ async fn a_run_after_a_kill_waits_for_what_the_trail_does_not_tell_yet() {
     let mut resumed = fixture.start_import(&args);
     eventually("it waits for the trail", async || {
         let log = resumed.log();
-        if log.contains("waits 5 s to hear what became of 1 ") { Ok(()) } else { Err(log) }
+        if log.contains("waits 5 s to hear what became of 1 ") {
+            Ok(())
+        } else {
+            Err(log)
+        }
     })
     .await;
     fixture.store::<String>(&["RENAME", &hidden, &trail]).await;
-    let ended = resumed.wait(Duration::from_secs(60)).await.expect("it ends");
+    let ended = resumed
+        .wait(Duration::from_secs(60))
+        .await
+        .expect("it ends");
     let log = resumed.log();
-    assert!(ended.success() && log.contains("1    of them stored by an earlier run"), "{log}");
-    assert!(log.contains("0  left in the queue") && !log.contains("that may arrive twice"), "{log}");
+    assert!(
+        ended.success() && log.contains("1    of them stored by an earlier run"),
+        "{log}"
+    );
+    assert!(
+        log.contains("0  left in the queue") && !log.contains("that may arrive twice"),
+        "{log}"
+    );
     assert_eq!(fixture.pending().await, [], "it is not stored again");
 }

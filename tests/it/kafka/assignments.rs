@@ -15,8 +15,13 @@ use crate::support::{Kafka, eventually, names};
 /// Deletes a partition's records before an offset, as retention would.
 async fn delete_before(kafka: &Kafka, topic: &str, offset: i64) {
     let mut list = TopicPartitionList::new();
-    list.add_partition_offset(topic, 0, Offset::Offset(offset)).expect("an offset");
-    let deleted = kafka.admin().delete_records(&list, &AdminOptions::new()).await.expect("an answer");
+    list.add_partition_offset(topic, 0, Offset::Offset(offset))
+        .expect("an offset");
+    let deleted = kafka
+        .admin()
+        .delete_records(&list, &AdminOptions::new())
+        .await
+        .expect("an answer");
     deleted.elements()[0].error().expect("deleted");
 }
 
@@ -43,7 +48,9 @@ async fn a_partition_that_was_paused_when_it_was_taken_away_is_read_when_it_come
     memory.release();
     memory.has("m", 400).await;
     eventually("all of both is committed", async || {
-        let found: i64 = (0..2).filter_map(|partition| committed(kafka, &group, &topic, partition)).sum();
+        let found: i64 = (0..2)
+            .filter_map(|partition| committed(kafka, &group, &topic, partition))
+            .sum();
         if found == 400 { Ok(()) } else { Err(found) }
     })
     .await;
@@ -62,7 +69,8 @@ async fn a_consumer_that_has_stopped_has_left_its_group() {
     let mut left = 0;
     for round in 0..5 {
         let memory = Arc::new(RecordingSink::default());
-        let [first, second] = [0, 1].map(|_| IngressFixture::start(kafka, &group, &[&topic], &memory));
+        let [first, second] =
+            [0, 1].map(|_| IngressFixture::start(kafka, &group, &[&topic], &memory));
         kafka.shared_out(&group, &topic, 2).await;
         for (consumer, rest) in [(first, 1), (second, 0)] {
             // The second one stops in the middle of the rebalance that the first one's end has caused.
@@ -88,15 +96,29 @@ async fn a_hundred_partitions_that_wait_share_one_budget_and_leave_some_of_it_to
     let most = 2 << 20;
     let one = 300;
     let budget = Arc::new(ReadBudget::new(most));
-    let reader = IngressFixture::start_within(kafka, &names::unique("g"), &[&many, &quick], &memory, &budget);
+    let reader = IngressFixture::start_within(
+        kafka,
+        &names::unique("g"),
+        &[&many, &quick],
+        &memory,
+        &budget,
+    );
     eventually("the budget is used up", async || {
         let held = budget.used();
-        if held >= most * 3 / 4 { Ok(()) } else { Err(held) }
+        if held >= most * 3 / 4 {
+            Ok(())
+        } else {
+            Err(held)
+        }
     })
     .await;
     produce(kafka, &quick, "q", 0..20);
     memory.has("q", 20).await;
-    assert!(budget.used() <= most + 101 * one, "{} are held", budget.used());
+    assert!(
+        budget.used() <= most + 101 * one,
+        "{} are held",
+        budget.used()
+    );
     memory.release();
     memory.has("m", 20_000).await;
     reader.stop().await;
@@ -141,7 +163,11 @@ async fn records_deleted_before_they_were_read_are_told_and_counted() {
     memory.release();
     commits(kafka, &group, &topic, 210).await;
     let read = memory.taken.lock().len() as u64;
-    assert_eq!(reader.lost("r0") + read, 110, "each is read, or counted once");
+    assert_eq!(
+        reader.lost("r0") + read,
+        110,
+        "each is read, or counted once"
+    );
     reader.stop().await;
 }
 
@@ -150,7 +176,11 @@ async fn markers_of_transactions_leave_no_lag_behind() {
     let kafka = Kafka::shared().await;
     let topic = kafka.unique_topic("markers", 1).await;
     let group = names::unique("g");
-    let producer: BaseProducer = kafka.client().set("transactional.id", &topic).create().expect("a producer");
+    let producer: BaseProducer = kafka
+        .client()
+        .set("transactional.id", &topic)
+        .create()
+        .expect("a producer");
     let patience = Duration::from_secs(30);
     producer.init_transactions(patience).expect("transactions");
     let memory = Arc::new(RecordingSink::default()).keeping();
@@ -158,7 +188,9 @@ async fn markers_of_transactions_leave_no_lag_behind() {
     for kind in ["kept", "aborted", "aborted"] {
         producer.begin_transaction().expect("begun");
         for i in 0..10 {
-            producer.send(BaseRecord::<str, str>::to(&topic).payload(&format!("{kind}-{i}"))).expect("room");
+            producer
+                .send(BaseRecord::<str, str>::to(&topic).payload(&format!("{kind}-{i}")))
+                .expect("room");
         }
         producer.flush(patience).expect("flushed");
         match kind {
@@ -170,7 +202,11 @@ async fn markers_of_transactions_leave_no_lag_behind() {
     eventually("what is read and waits is lag too", async || {
         let lag = reader.lag("r0");
         let unresolved = reader.unresolved("r0");
-        if (lag, unresolved) == (33, 10) { Ok(()) } else { Err(format!("{lag}, {unresolved}")) }
+        if (lag, unresolved) == (33, 10) {
+            Ok(())
+        } else {
+            Err(format!("{lag}, {unresolved}"))
+        }
     })
     .await;
     memory.release();
@@ -178,7 +214,11 @@ async fn markers_of_transactions_leave_no_lag_behind() {
     eventually("no lag is left", async || {
         let lag = reader.lag("r0");
         let unresolved = reader.unresolved("r0");
-        if (lag, unresolved) == (0, 0) { Ok(()) } else { Err(format!("{lag}, {unresolved}")) }
+        if (lag, unresolved) == (0, 0) {
+            Ok(())
+        } else {
+            Err(format!("{lag}, {unresolved}"))
+        }
     })
     .await;
     reader.stop().await;
@@ -196,7 +236,11 @@ async fn a_partition_without_a_leader_costs_its_own_route_only_and_is_told() {
     let topics = topics.map(|(name, nodes)| {
         NewTopic::new(name, 1, TopicReplication::Variable(nodes)).set("min.insync.replicas", "1")
     });
-    let made = kafka.admin().create_topics(&topics, &AdminOptions::new()).await.expect("an answer");
+    let made = kafka
+        .admin()
+        .create_topics(&topics, &AdminOptions::new())
+        .await
+        .expect("an answer");
     assert!(made.iter().all(Result::is_ok), "{made:?}");
     kafka.leader(&good, 0).await;
     kafka.leader(&bad, 0).await;
@@ -212,17 +256,21 @@ async fn a_partition_without_a_leader_costs_its_own_route_only_and_is_told() {
     produce(&kafka, &good, "good", 0..10);
     memory.has("good", 10).await;
     commits(&kafka, &group, &good, 10).await;
-    eventually("it says what cannot be read", async || match reader.readiness.parts().remove(0).1 {
-        ReadinessState::Degraded(why) if why.contains(&bad) => Ok(()),
-        other => Err(format!("{other:?}")),
+    eventually("it says what cannot be read", async || {
+        match reader.readiness.parts().remove(0).1 {
+            ReadinessState::Degraded(why) if why.contains(&bad) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
     })
     .await;
     assert!(reader.readiness.is_ready(), "the others flow");
     kafka.start_again().await;
     memory.has("bad", 10).await;
-    eventually("it says that all is well", async || match reader.readiness.parts().remove(0).1 {
-        ReadinessState::Up => Ok(()),
-        other => Err(format!("{other:?}")),
+    eventually("it says that all is well", async || {
+        match reader.readiness.parts().remove(0).1 {
+            ReadinessState::Up => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
     })
     .await;
     reader.stop().await;

@@ -24,14 +24,22 @@ async fn a_stamped_message_keeps_its_bytes_and_gets_its_stamp() {
     let header = |name: &str, value| Header::new(Text::from(name), value);
     let came = Message {
         key: Some("k".into()),
-        headers: vec![header("a", HeaderValue::Bytes("1".into())), header("a", HeaderValue::Null)],
+        headers: vec![
+            header("a", HeaderValue::Bytes("1".into())),
+            header("a", HeaderValue::Null),
+        ],
         ..message("body")
     };
     for attempt in [1, 2] {
-        writer.lane(&topic).submit(writer.stamped(attempt, &topic, came.clone()));
+        writer
+            .lane(&topic)
+            .submit(writer.stamped(attempt, &topic, came.clone()));
     }
     let verdicts = writer.verdicts(2).await;
-    assert!(verdicts.values().all(|v| *v == Verdict::Confirmed), "{verdicts:?}");
+    assert!(
+        verdicts.values().all(|v| *v == Verdict::Confirmed),
+        "{verdicts:?}"
+    );
     let expected = [
         ("a", Some("1")),
         ("a", None),
@@ -39,12 +47,25 @@ async fn a_stamped_message_keeps_its_bytes_and_gets_its_stamp() {
         ("x-delay-due", Some("1700000000000")),
         ("x-delay-attempt", Some("2")),
     ];
-    for (record, expected) in read_all(kafka, &topic, 2).iter().zip([&expected[..4], &expected[..]]) {
+    for (record, expected) in read_all(kafka, &topic, 2)
+        .iter()
+        .zip([&expected[..4], &expected[..]])
+    {
         let headers: Vec<_> = record.headers().expect("headers").iter().collect();
-        let found: Vec<_> =
-            headers.iter().map(|h| (h.key, h.value.map(|v| std::str::from_utf8(v).expect("text")))).collect();
+        let found: Vec<_> = headers
+            .iter()
+            .map(|h| {
+                (
+                    h.key,
+                    h.value.map(|v| std::str::from_utf8(v).expect("text")),
+                )
+            })
+            .collect();
         assert_eq!(found, expected);
-        assert_eq!((record.key(), record.payload()), (Some(&b"k"[..]), Some(&b"body"[..])));
+        assert_eq!(
+            (record.key(), record.payload()),
+            (Some(&b"k"[..]), Some(&b"body"[..]))
+        );
     }
     writer.stop().await;
 }
@@ -56,18 +77,30 @@ async fn a_missing_topic_refuses_while_another_flows_and_is_found_when_it_is_mad
     let missing = names::unique("missing");
     let writer = EgressFixture::start(kafka);
     for ticket in 0..200 {
-        writer.submit(ticket, if ticket % 2 == 0 { &there } else { &missing }, message("x"));
+        writer.submit(
+            ticket,
+            if ticket % 2 == 0 { &there } else { &missing },
+            message("x"),
+        );
     }
     for (ticket, verdict) in writer.verdicts(200).await {
         let expected = (ticket % 2 == 1).then_some(Refusal::UnknownTarget);
         assert_eq!(refused_for(&verdict), expected, "{ticket}: {verdict:?}");
     }
-    assert!(writer.lane(&missing).trouble().expect("trouble").contains(&missing));
+    assert!(
+        writer
+            .lane(&missing)
+            .trouble()
+            .expect("trouble")
+            .contains(&missing)
+    );
     assert_eq!(writer.lane(&there).trouble(), None);
     kafka.create_topic(&missing, 1).await;
     // It has nothing to publish meanwhile, and its part of readiness has to become right all the same.
-    eventually("the lane finds the topic", async || writer.lane(&missing).trouble().map_or(Ok(()), Err))
-        .await;
+    eventually("the lane finds the topic", async || {
+        writer.lane(&missing).trouble().map_or(Ok(()), Err)
+    })
+    .await;
     writer.submit(1000, &missing, message("late"));
     assert_eq!(writer.verdicts(1).await[&1000], Verdict::Confirmed);
     assert_eq!(text(&read_all(kafka, &missing, 1)[0]), "late");
@@ -110,7 +143,9 @@ async fn a_topic_deleted_in_mid_flow_refuses_and_a_new_one_of_its_name_takes() {
 async fn only_what_is_too_large_itself_is_called_too_large() {
     let kafka = Kafka::shared().await;
     let topic = names::unique("small");
-    kafka.create_topic_with(&topic, 1, &[("max.message.bytes", "2000")]).await;
+    kafka
+        .create_topic_with(&topic, 1, &[("max.message.bytes", "2000")])
+        .await;
     let writer = EgressFixture::start(kafka);
     // Together they make batches far beyond what the topic takes.
     for ticket in 0..300 {
@@ -131,10 +166,20 @@ async fn what_comes_too_late_or_cannot_be_carried_is_never_handed_over() {
     let topic = kafka.unique_topic("late", 1).await;
     let writer = EgressFixture::start(kafka);
     let late = writer.publication(1, &topic, message("late"));
-    late.batch.not_after_us.store(writer.clock.mono_us() - 1, std::sync::atomic::Ordering::Relaxed);
+    late.batch.not_after_us.store(
+        writer.clock.mono_us() - 1,
+        std::sync::atomic::Ordering::Relaxed,
+    );
     writer.lane(&topic).submit(late);
     let nul = Header::new(Text::from("a\0b"), HeaderValue::Null);
-    writer.submit(2, &topic, Message { headers: vec![nul], ..message("nul") });
+    writer.submit(
+        2,
+        &topic,
+        Message {
+            headers: vec![nul],
+            ..message("nul")
+        },
+    );
     writer.submit(3, &topic, message("good"));
     let verdicts = writer.verdicts(3).await;
     assert_eq!(verdicts[&1], Verdict::NotTried);
@@ -159,7 +204,11 @@ async fn one_lane_keeps_the_order_and_draining_waits_for_every_verdict() {
     assert_eq!(lane.backlog(), 0);
     let verdicts = inbox.take().await;
     assert_eq!(verdicts.len(), 30_000);
-    assert!(verdicts.iter().all(|(_, verdict)| *verdict == Verdict::Confirmed));
+    assert!(
+        verdicts
+            .iter()
+            .all(|(_, verdict)| *verdict == Verdict::Confirmed)
+    );
     for (i, record) in read_all(kafka, &topic, 30_000).iter().enumerate() {
         assert_eq!(text(record), i.to_string());
     }
@@ -186,12 +235,21 @@ async fn a_record_refused_for_its_content_costs_its_neighbours_nothing() {
     // One without a key, one in a hundred, every other one.
     for every in [1000, 100, 2] {
         let topic = names::unique("compacted");
-        kafka.create_topic_with(&topic, 1, &[("cleanup.policy", "compact")]).await;
+        kafka
+            .create_topic_with(&topic, 1, &[("cleanup.policy", "compact")])
+            .await;
         let writer = EgressFixture::start(kafka);
         let bad = |ticket: u64| ticket % every == every - 1;
         for ticket in 0..1000 {
             let key = (!bad(ticket)).then(|| ticket.to_string().into());
-            writer.submit(ticket, &topic, Message { key, ..message(ticket.to_string()) });
+            writer.submit(
+                ticket,
+                &topic,
+                Message {
+                    key,
+                    ..message(ticket.to_string())
+                },
+            );
         }
         for (ticket, verdict) in writer.verdicts(1000).await {
             if bad(ticket) {
@@ -203,8 +261,10 @@ async fn a_record_refused_for_its_content_costs_its_neighbours_nothing() {
         let good: Vec<u64> = (0..1000).filter(|ticket| !bad(*ticket)).collect();
         let records = read_all(kafka, &topic, good.len());
         // Other batches of the lane may have been in flight behind the one that was refused.
-        let mut read: Vec<u64> =
-            records.iter().map(|record| text(record).parse().expect("a number")).collect();
+        let mut read: Vec<u64> = records
+            .iter()
+            .map(|record| text(record).parse().expect("a number"))
+            .collect();
         read.sort_unstable();
         assert_eq!(read, good, "each once");
         writer.stop().await;
@@ -218,10 +278,15 @@ async fn a_record_has_the_moment_of_its_publish_as_its_timestamp_not_its_due_tim
     let topic = kafka.unique_topic("timestamp", 1).await;
     let writer = EgressFixture::start(kafka);
     let before = now_ms();
-    writer.lane(&topic).submit(writer.stamped(1, &topic, message("due years ago")));
+    writer
+        .lane(&topic)
+        .submit(writer.stamped(1, &topic, message("due years ago")));
     assert_eq!(writer.verdicts(1).await[&1], Verdict::Confirmed);
     let after = now_ms();
     let created = read_all(kafka, &topic, 1)[0].timestamp().to_millis();
-    assert!(created.is_some_and(|at| (before..=after).contains(&at)), "{created:?} of {before} to {after}");
+    assert!(
+        created.is_some_and(|at| (before..=after).contains(&at)),
+        "{created:?} of {before} to {after}"
+    );
     writer.stop().await;
 }

@@ -8,9 +8,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use postdate::broker::kafka::Connection;
-use postdate::domain::route::{DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, RetryPolicy};
+use postdate::domain::route::{
+    DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, RetryPolicy,
+};
 use postdate::domain::{
-    Clock, Endpoint, Entry, Message, Origin, Route, RouteName, RoutePolicy, Secret, Target, UnixMs, Verdict,
+    Clock, Endpoint, Entry, Message, Origin, Route, RouteName, RoutePolicy, Secret, Target, UnixMs,
+    Verdict,
 };
 use postdate::egress::kafka::KafkaLanes;
 use postdate::egress::{Lane, Publication, PublishBatch, VerdictInbox};
@@ -29,7 +32,11 @@ use crate::support::eventually::PATIENCE;
 use crate::support::{Kafka, eventually};
 
 pub(super) fn connection(kafka: &Kafka) -> Connection {
-    Connection { name: "main".into(), brokers: kafka.bootstrap(), properties: BTreeMap::new() }
+    Connection {
+        name: "main".into(),
+        brokers: kafka.bootstrap(),
+        properties: BTreeMap::new(),
+    }
 }
 
 pub(super) fn route(name: &str, topic: &str, group: &str) -> Arc<Route> {
@@ -50,7 +57,11 @@ pub(super) fn route(name: &str, topic: &str, group: &str) -> Arc<Route> {
         rate: None,
         jitter_ms: 0,
         ordered: false,
-        retry: RetryPolicy { attempts: 16, initial_ms: 1000, max_ms: 1000 },
+        retry: RetryPolicy {
+            attempts: 16,
+            initial_ms: 1000,
+            max_ms: 1000,
+        },
         dead_letters: postdate::domain::DeadLetterLimits::default(),
         trail: postdate::domain::TrailLimits::OFF,
     };
@@ -59,8 +70,15 @@ pub(super) fn route(name: &str, topic: &str, group: &str) -> Arc<Route> {
     let group = group.to_owned();
     Arc::new(Route {
         name: RouteName::new(name).expect("a route's name"),
-        from: Endpoint::Kafka { connection: connection.clone(), topic, group },
-        to: Arc::new(Target::Kafka { connection, topic: "elsewhere".into() }),
+        from: Endpoint::Kafka {
+            connection: connection.clone(),
+            topic,
+            group,
+        },
+        to: Arc::new(Target::Kafka {
+            connection,
+            topic: "elsewhere".into(),
+        }),
         allow_targets: Vec::new(),
         dead_letter_to: None,
         policy,
@@ -93,9 +111,14 @@ impl Sink for RecordingSink {
     type Feed = RecordingFeed;
 
     async fn open(self: &Arc<Self>, route: &Arc<Route>, name: String) -> Option<RecordingFeed> {
-        let Endpoint::Kafka { topic, .. } = &route.from else { panic!("a Kafka route") };
+        let Endpoint::Kafka { topic, .. } = &route.from else {
+            panic!("a Kafka route")
+        };
         self.sources.lock().push(name);
-        Some(RecordingFeed { memory: self.clone(), topic: topic.clone() })
+        Some(RecordingFeed {
+            memory: self.clone(),
+            topic: topic.clone(),
+        })
     }
 }
 
@@ -163,7 +186,9 @@ impl RecordingSink {
         let mut bodies = BTreeMap::new();
         for taken in self.taken.lock().iter() {
             let body = taken.message.body.clone().unwrap_or_default();
-            *bodies.entry(String::from_utf8_lossy(&body).into_owned()).or_default() += 1;
+            *bodies
+                .entry(String::from_utf8_lossy(&body).into_owned())
+                .or_default() += 1;
         }
         bodies
     }
@@ -174,18 +199,29 @@ impl RecordingSink {
         let mut offsets: BTreeMap<String, BTreeSet<i64>> = BTreeMap::new();
         for taken in self.taken.lock().iter() {
             let body = taken.message.body.clone().unwrap_or_default();
-            offsets.entry(String::from_utf8_lossy(&body).into_owned()).or_default().insert(taken.offset);
+            offsets
+                .entry(String::from_utf8_lossy(&body).into_owned())
+                .or_default()
+                .insert(taken.offset);
         }
-        offsets.into_iter().map(|(body, offsets)| (body, offsets.len())).collect()
+        offsets
+            .into_iter()
+            .map(|(body, offsets)| (body, offsets.len()))
+            .collect()
     }
 
     /// Waits until each of these bodies was taken.
     pub(super) async fn has(&self, kind: &str, count: usize) {
         eventually(&format!("{count} x {kind}"), async || {
             let bodies = self.bodies();
-            let missing: Vec<_> =
-                (0..count).filter(|i| !bodies.contains_key(&format!("{kind}-{i}"))).collect();
-            if missing.is_empty() { Ok(()) } else { Err(format!("missing: {missing:?}")) }
+            let missing: Vec<_> = (0..count)
+                .filter(|i| !bodies.contains_key(&format!("{kind}-{i}")))
+                .collect();
+            if missing.is_empty() {
+                Ok(())
+            } else {
+                Err(format!("missing: {missing:?}"))
+            }
         })
         .await;
     }
@@ -201,8 +237,19 @@ pub(super) struct IngressFixture {
 }
 
 impl IngressFixture {
-    pub(super) fn start<S: Sink>(kafka: &Kafka, group: &str, topics: &[&str], sink: &Arc<S>) -> Self {
-        Self::start_within(kafka, group, topics, sink, &Arc::new(ReadBudget::new(READ_BYTES)))
+    pub(super) fn start<S: Sink>(
+        kafka: &Kafka,
+        group: &str,
+        topics: &[&str],
+        sink: &Arc<S>,
+    ) -> Self {
+        Self::start_within(
+            kafka,
+            group,
+            topics,
+            sink,
+            &Arc::new(ReadBudget::new(READ_BYTES)),
+        )
     }
 
     /// With properties of the client library.
@@ -213,9 +260,20 @@ impl IngressFixture {
         sink: &Arc<S>,
         properties: &[(&str, &str)],
     ) -> Self {
-        let properties = properties.iter().map(|(name, value)| ((*name).to_owned(), Secret::new(*value)));
-        let connection = Connection { properties: properties.collect(), ..connection(kafka) };
-        Self::start_at(&connection, group, topics, sink, &Arc::new(ReadBudget::new(READ_BYTES)))
+        let properties = properties
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), Secret::new(*value)));
+        let connection = Connection {
+            properties: properties.collect(),
+            ..connection(kafka)
+        };
+        Self::start_at(
+            &connection,
+            group,
+            topics,
+            sink,
+            &Arc::new(ReadBudget::new(READ_BYTES)),
+        )
     }
 
     /// With a budget for what is read and not resolved.
@@ -237,8 +295,11 @@ impl IngressFixture {
         sink: &Arc<S>,
         budget: &Arc<ReadBudget>,
     ) -> Self {
-        let routes: Vec<_> =
-            topics.iter().enumerate().map(|(i, topic)| route(&format!("r{i}"), topic, group)).collect();
+        let routes: Vec<_> = topics
+            .iter()
+            .enumerate()
+            .map(|(i, topic)| route(&format!("r{i}"), topic, group))
+            .collect();
         let tasks = Tasks::default();
         let shutdown = Shutdown::default();
         let readiness = Readiness::default();
@@ -256,7 +317,13 @@ impl IngressFixture {
             clock: Clock::start(),
         };
         postdate::ingress::kafka::start(connection, group, routes, surroundings).expect("started");
-        Self { shutdown, tasks, readiness, metrics, skips }
+        Self {
+            shutdown,
+            tasks,
+            readiness,
+            metrics,
+            skips,
+        }
     }
 
     /// SIGTERM: drains.
@@ -321,17 +388,36 @@ impl EgressFixture {
             &tasks,
             &shutdown,
         );
-        Self { lanes: lanes.expect("lanes"), verdicts: Arc::default(), shutdown, readiness, clock, tasks }
+        Self {
+            lanes: lanes.expect("lanes"),
+            verdicts: Arc::default(),
+            shutdown,
+            readiness,
+            clock,
+            tasks,
+        }
     }
 
     pub(super) fn lane(&self, topic: &str) -> Arc<dyn Lane> {
-        let target = Target::Kafka { connection: "main".into(), topic: topic.into() };
+        let target = Target::Kafka {
+            connection: "main".into(),
+            topic: topic.into(),
+        };
         self.lanes.lane(&target).expect("a lane")
     }
 
     pub(super) fn publication(&self, ticket: u64, topic: &str, message: Message) -> Publication {
-        let target = Arc::new(Target::Kafka { connection: "main".into(), topic: topic.into() });
-        Publication::alone(Entry::new(UnixMs(7), message), target, ticket, &self.verdicts, i64::MAX)
+        let target = Arc::new(Target::Kafka {
+            connection: "main".into(),
+            topic: topic.into(),
+        });
+        Publication::alone(
+            Entry::new(UnixMs(7), message),
+            target,
+            ticket,
+            &self.verdicts,
+            i64::MAX,
+        )
     }
 
     /// The same delayed and named, for the attempt of its ticket.
@@ -341,17 +427,24 @@ impl EgressFixture {
             ids: vec!["order-7".into()],
             expiries: ticket as u32 - 1,
             spans: Vec::new(),
-            target: Arc::new(Target::Kafka { connection: "main".into(), topic: topic.into() }),
+            target: Arc::new(Target::Kafka {
+                connection: "main".into(),
+                topic: topic.into(),
+            }),
             copies: false,
             first_ticket: ticket,
             verdicts: self.verdicts.clone(),
             not_after_us: i64::MAX.into(),
         };
-        Publication { batch: Arc::new(batch), index: 0 }
+        Publication {
+            batch: Arc::new(batch),
+            index: 0,
+        }
     }
 
     pub(super) fn submit(&self, ticket: u64, topic: &str, message: Message) {
-        self.lane(topic).submit(self.publication(ticket, topic, message));
+        self.lane(topic)
+            .submit(self.publication(ticket, topic, message));
     }
 
     /// So many verdicts, by ticket; each ticket once.
@@ -359,7 +452,9 @@ impl EgressFixture {
         let mut all = BTreeMap::new();
         while all.len() < count {
             let batch = tokio::time::timeout(PATIENCE, self.verdicts.take()).await;
-            for (ticket, verdict) in batch.unwrap_or_else(|_| panic!("{} of {count} verdicts", all.len())) {
+            for (ticket, verdict) in
+                batch.unwrap_or_else(|_| panic!("{} of {count} verdicts", all.len()))
+            {
                 assert_eq!(all.insert(ticket, verdict), None, "ticket {ticket} twice");
             }
         }
@@ -375,7 +470,13 @@ impl EgressFixture {
 
 pub(super) fn message(body: impl Into<Bytes>) -> Message {
     let body = Some(body.into());
-    Message { origin: Origin::Kafka, key: None, body, headers: Vec::new(), properties: None }
+    Message {
+        origin: Origin::Kafka,
+        key: None,
+        body,
+        headers: Vec::new(),
+        properties: None,
+    }
 }
 
 /// Remembers what was not delivered.
@@ -398,12 +499,15 @@ impl ProducerContext for Refusals {
 pub(super) fn produce(kafka: &Kafka, topic: &str, kind: &str, range: std::ops::Range<usize>) {
     let mut config = kafka.client();
     config.set("linger.ms", "0");
-    let producer: BaseProducer<Refusals> =
-        config.create_with_context(Refusals::default()).expect("a producer");
+    let producer: BaseProducer<Refusals> = config
+        .create_with_context(Refusals::default())
+        .expect("a producer");
     for i in range {
         let key = i.to_string();
         let body = format!("{kind}-{i}");
-        producer.send(BaseRecord::to(topic).key(&key).payload(&body)).expect("room");
+        producer
+            .send(BaseRecord::to(topic).key(&key).payload(&body))
+            .expect("room");
     }
     producer.flush(Duration::from_secs(20)).expect("flushed");
     assert_eq!(producer.in_flight_count(), 0);
@@ -412,14 +516,24 @@ pub(super) fn produce(kafka: &Kafka, topic: &str, kind: &str, range: std::ops::R
 
 /// The group's committed position.
 pub(super) fn committed(kafka: &Kafka, group: &str, topic: &str, partition: i32) -> Option<i64> {
-    committed_of(&kafka.client().set("group.id", group).create().expect("a consumer"), topic, partition)
+    committed_of(
+        &kafka
+            .client()
+            .set("group.id", group)
+            .create()
+            .expect("a consumer"),
+        topic,
+        partition,
+    )
 }
 
 /// The same, asked through a consumer of the group that is there already.
 pub(super) fn committed_of(consumer: &BaseConsumer, topic: &str, partition: i32) -> Option<i64> {
     let mut list = TopicPartitionList::new();
     list.add_partition(topic, partition);
-    let answer = consumer.committed_offsets(list, Duration::from_secs(10)).expect("an answer");
+    let answer = consumer
+        .committed_offsets(list, Duration::from_secs(10))
+        .expect("an answer");
     match answer.elements()[0].offset() {
         Offset::Offset(offset) => Some(offset),
         _ => None,
@@ -430,29 +544,51 @@ pub(super) fn committed_of(consumer: &BaseConsumer, topic: &str, partition: i32)
 pub(super) async fn commits(kafka: &Kafka, group: &str, topic: &str, expected: i64) {
     eventually(&format!("{group} commits {expected}"), async || {
         let found = committed(kafka, group, topic, 0);
-        if found == Some(expected) { Ok(()) } else { Err(format!("{found:?}")) }
+        if found == Some(expected) {
+            Ok(())
+        } else {
+            Err(format!("{found:?}"))
+        }
     })
     .await;
 }
 
 /// Sets the group's committed position, as an operator would while it is stopped.
 pub(crate) fn rewind(kafka: &Kafka, group: &str, topic: &str, to: i64) {
-    let consumer: BaseConsumer = kafka.client().set("group.id", group).create().expect("a consumer");
+    let consumer: BaseConsumer = kafka
+        .client()
+        .set("group.id", group)
+        .create()
+        .expect("a consumer");
     let mut list = TopicPartitionList::new();
-    list.add_partition_offset(topic, 0, Offset::Offset(to)).expect("an offset");
+    list.add_partition_offset(topic, 0, Offset::Offset(to))
+        .expect("an offset");
     consumer.commit(&list, CommitMode::Sync).expect("rewound");
 }
 
 /// All records of a topic's partition 0 from its start, as bytes.
-pub(super) fn read_all(kafka: &Kafka, topic: &str, count: usize) -> Vec<rdkafka::message::OwnedMessage> {
-    let consumer: BaseConsumer = kafka.client().set("group.id", "reader").create().expect("a consumer");
+pub(super) fn read_all(
+    kafka: &Kafka,
+    topic: &str,
+    count: usize,
+) -> Vec<rdkafka::message::OwnedMessage> {
+    let consumer: BaseConsumer = kafka
+        .client()
+        .set("group.id", "reader")
+        .create()
+        .expect("a consumer");
     let mut list = TopicPartitionList::new();
-    list.add_partition_offset(topic, 0, Offset::Beginning).expect("an offset");
+    list.add_partition_offset(topic, 0, Offset::Beginning)
+        .expect("an offset");
     consumer.assign(&list).expect("assigned");
     let end = std::time::Instant::now() + PATIENCE;
     let mut records = Vec::new();
     while records.len() < count {
-        assert!(std::time::Instant::now() < end, "{} of {count} records of {topic}", records.len());
+        assert!(
+            std::time::Instant::now() < end,
+            "{} of {count} records of {topic}",
+            records.len()
+        );
         if let Some(record) = consumer.poll(Duration::from_millis(200)) {
             records.push(record.expect("a record").detach());
         }

@@ -12,12 +12,17 @@ use rdkafka::message::{Header, Headers as _, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
 use super::fixture::{
-    EgressFixture, IngressFixture, RecordingSink, commits, committed, committed_of, produce, read_all, rewind,
+    EgressFixture, IngressFixture, RecordingSink, commits, committed, committed_of, produce,
+    read_all, rewind,
 };
 use super::raw::{self, RawRecord};
 use crate::support::{Kafka, eventually, names};
 
-type Plain = (Option<Vec<u8>>, Option<Vec<u8>>, Vec<(&'static str, Option<Vec<u8>>)>);
+type Plain = (
+    Option<Vec<u8>>,
+    Option<Vec<u8>>,
+    Vec<(&'static str, Option<Vec<u8>>)>,
+);
 
 /// Null and empty, repeated, binary and null headers.
 fn awkward() -> Vec<Plain> {
@@ -25,8 +30,20 @@ fn awkward() -> Vec<Plain> {
     vec![
         (None, None, vec![]),
         (bytes(b""), bytes(b""), vec![("", bytes(b""))]),
-        (bytes(b"\0\xff"), bytes(b"\xfe\0"), vec![("b", bytes(b"\x80\0")), ("a", None), ("b", bytes(b"2"))]),
-        (None, bytes(b"body"), vec![("trace", bytes(b"1")), ("TRACE", None), ("\u{fc}", bytes(b"\xc3"))]),
+        (
+            bytes(b"\0\xff"),
+            bytes(b"\xfe\0"),
+            vec![("b", bytes(b"\x80\0")), ("a", None), ("b", bytes(b"2"))],
+        ),
+        (
+            None,
+            bytes(b"body"),
+            vec![
+                ("trace", bytes(b"1")),
+                ("TRACE", None),
+                ("\u{fc}", bytes(b"\xc3")),
+            ],
+        ),
         (bytes(b"k"), None, vec![("tombstone", bytes(b""))]),
     ]
 }
@@ -42,7 +59,10 @@ async fn every_byte_survives_the_way_in_and_out() {
         (record.key, record.payload) = (key.as_deref(), body.as_deref());
         let mut owned = OwnedHeaders::new();
         for (key, value) in headers {
-            owned = owned.insert(Header { key, value: value.as_deref() });
+            owned = owned.insert(Header {
+                key,
+                value: value.as_deref(),
+            });
         }
         producer.send(record.headers(owned)).expect("room");
     }
@@ -58,21 +78,37 @@ async fn every_byte_survives_the_way_in_and_out() {
     .await;
     let writer = EgressFixture::start(kafka);
     for (i, taken) in memory.taken.lock().iter().enumerate() {
-        assert_eq!((taken.offset, taken.produced), (i as i64, Some(UnixMs(1_000_000 + i as i64))));
+        assert_eq!(
+            (taken.offset, taken.produced),
+            (i as i64, Some(UnixMs(1_000_000 + i as i64)))
+        );
         writer.submit(i as u64, &to, taken.message.clone());
     }
-    assert!(writer.verdicts(count).await.values().all(|v| *v == Verdict::Confirmed));
+    assert!(
+        writer
+            .verdicts(count)
+            .await
+            .values()
+            .all(|v| *v == Verdict::Confirmed)
+    );
     let out: Vec<Plain> = read_all(kafka, &to, count)
         .iter()
         .zip(awkward())
         .map(|(record, (_, _, names))| {
-            let headers: Vec<_> = record.headers().map(|h| h.iter().collect()).unwrap_or_default();
+            let headers: Vec<_> = record
+                .headers()
+                .map(|h| h.iter().collect())
+                .unwrap_or_default();
             assert_eq!(headers.len(), names.len());
             let headers = headers.iter().zip(names).map(|(h, (name, _))| {
                 assert_eq!(h.key, name);
                 (name, h.value.map(<[u8]>::to_vec))
             });
-            (record.key().map(<[u8]>::to_vec), record.payload().map(<[u8]>::to_vec), headers.collect())
+            (
+                record.key().map(<[u8]>::to_vec),
+                record.payload().map(<[u8]>::to_vec),
+                headers.collect(),
+            )
         })
         .collect();
     assert_eq!(out, awkward());
@@ -84,8 +120,24 @@ async fn every_byte_survives_the_way_in_and_out() {
 async fn a_header_name_that_is_not_utf8_makes_one_record_malformed_and_stops_nothing() {
     let kafka = Kafka::shared().await;
     let topic = kafka.unique_topic("malformed", 1).await;
-    raw::produce(kafka, &topic, 5, &RawRecord { body: b"bad", header: (b"x-\xff", b"1") });
-    raw::produce(kafka, &topic, -1, &RawRecord { body: b"good", header: (b"x-y", b"1") });
+    raw::produce(
+        kafka,
+        &topic,
+        5,
+        &RawRecord {
+            body: b"bad",
+            header: (b"x-\xff", b"1"),
+        },
+    );
+    raw::produce(
+        kafka,
+        &topic,
+        -1,
+        &RawRecord {
+            body: b"good",
+            header: (b"x-y", b"1"),
+        },
+    );
     let memory = Arc::new(RecordingSink::default());
     let group = names::unique("g");
     let reader = IngressFixture::start(kafka, &group, &[&topic], &memory);
@@ -97,7 +149,10 @@ async fn a_header_name_that_is_not_utf8_makes_one_record_malformed_and_stops_not
     assert_eq!(taken[0].produced, Some(UnixMs(5)));
     assert!(!taken[1].malformed);
     assert_eq!(taken[1].produced, None, "a record without a timestamp");
-    assert_eq!(taken[1].message.headers[0].value, HeaderValue::Bytes("1".into()));
+    assert_eq!(
+        taken[1].message.headers[0].value,
+        HeaderValue::Bytes("1".into())
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -131,14 +186,20 @@ async fn gaps_in_the_offsets_stop_nothing_and_aborted_records_are_never_seen() {
     let kafka = Kafka::shared().await;
     let topic = kafka.unique_topic("gaps", 1).await;
     let group = names::unique("g");
-    let producer: BaseProducer = kafka.client().set("transactional.id", &topic).create().expect("a producer");
+    let producer: BaseProducer = kafka
+        .client()
+        .set("transactional.id", &topic)
+        .create()
+        .expect("a producer");
     let patience = Duration::from_secs(30);
     producer.init_transactions(patience).expect("transactions");
     // Each transaction ends with a marker, which takes an offset: 0-9, 11-20 and 22-31 hold records.
     for kind in ["kept", "aborted", "kept"] {
         producer.begin_transaction().expect("begun");
         for i in 0..10 {
-            producer.send(BaseRecord::<str, str>::to(&topic).payload(&format!("{kind}-{i}"))).expect("room");
+            producer
+                .send(BaseRecord::<str, str>::to(&topic).payload(&format!("{kind}-{i}")))
+                .expect("room");
         }
         producer.flush(patience).expect("flushed");
         match kind {
@@ -194,7 +255,11 @@ async fn consumers_that_join_and_leave_in_mid_flow_lose_and_repeat_nothing() {
     produce(kafka, &topic, "m", 5000..6000);
     memory.has("m", 6000).await;
     second.stop().await;
-    let repeated: BTreeMap<_, _> = memory.bodies().into_iter().filter(|(_, times)| *times > 1).collect();
+    let repeated: BTreeMap<_, _> = memory
+        .bodies()
+        .into_iter()
+        .filter(|(_, times)| *times > 1)
+        .collect();
     assert_eq!(repeated, BTreeMap::new());
 }
 
@@ -210,12 +275,23 @@ async fn a_slow_sink_pauses_its_partition_only_and_everything_comes_in_order() {
     memory.has("s", 65_536).await;
     produce(kafka, &quick, "q", 0..100);
     memory.has("q", 100).await;
-    let of_slow = || memory.taken.lock().iter().filter(|t| t.topic == slow).count();
+    let of_slow = || {
+        memory
+            .taken
+            .lock()
+            .iter()
+            .filter(|t| t.topic == slow)
+            .count()
+    };
     // A poll may be on its way when the pause begins, no more.
     assert!(of_slow() < 67_000, "{} are outstanding", of_slow());
     eventually("the lag is what is not resolved", async || {
         let found = (reader.lag("r0"), reader.lag("r1"), reader.unresolved("r0"));
-        if found == (100_000, 100, of_slow() as i64) { Ok(()) } else { Err(format!("{found:?}")) }
+        if found == (100_000, 100, of_slow() as i64) {
+            Ok(())
+        } else {
+            Err(format!("{found:?}"))
+        }
     })
     .await;
     eventually("all of them come as they are resolved", async || {
@@ -224,7 +300,13 @@ async fn a_slow_sink_pauses_its_partition_only_and_everything_comes_in_order() {
         if found == 100_000 { Ok(()) } else { Err(found) }
     })
     .await;
-    let offsets: Vec<_> = memory.taken.lock().iter().filter(|t| t.topic == slow).map(|t| t.offset).collect();
+    let offsets: Vec<_> = memory
+        .taken
+        .lock()
+        .iter()
+        .filter(|t| t.topic == slow)
+        .map(|t| t.offset)
+        .collect();
     assert_eq!(offsets, (0..100_000).collect::<Vec<_>>());
     memory.resolve(|_| true);
     reader.stop().await;
@@ -247,7 +329,11 @@ async fn a_re_created_topic_is_read_from_its_first_record() {
         memory.has("new", count).await;
         commits(kafka, &group, &topic, count as i64).await;
         reader.stop().await;
-        assert_eq!(committed(kafka, &group, &topic, 0), Some(count as i64), "{count} records");
+        assert_eq!(
+            committed(kafka, &group, &topic, 0),
+            Some(count as i64),
+            "{count} records"
+        );
     }
 }
 
@@ -268,7 +354,11 @@ async fn a_topic_re_created_with_unresolved_records_commits_none_of_the_old_ones
     eventually("all of the new topic are read and committed", async || {
         memory.resolve(|_| true);
         let found = committed(kafka, &group, &topic, 0);
-        if found == Some(120) { Ok(()) } else { Err(format!("{found:?}")) }
+        if found == Some(120) {
+            Ok(())
+        } else {
+            Err(format!("{found:?}"))
+        }
     })
     .await;
     memory.has("new", 120).await;
@@ -302,7 +392,9 @@ impl Feed for AskingFeed {
     }
 
     async fn take(&mut self, batch: Vec<Delivery>) -> Vec<Delivery> {
-        self.0.found.get_or_init(|| committed_of(&self.0.consumer, &self.0.topic, 0));
+        self.0
+            .found
+            .get_or_init(|| committed_of(&self.0.consumer, &self.0.topic, 0));
         for delivery in batch {
             delivery.receipt.resolve();
         }
@@ -322,11 +414,25 @@ async fn where_reading_begins_is_committed_before_a_record_is_read() {
     let topic = kafka.unique_topic("begins", 1).await;
     let group = names::unique("g");
     produce(kafka, &topic, "old", 0..50);
-    let consumer: BaseConsumer = kafka.client().set("group.id", &group).create().expect("a consumer");
-    assert_eq!(committed_of(&consumer, &topic, 0), None, "nothing yet; it is connected now");
-    let asking = Arc::new(Asking { consumer, topic: topic.clone(), found: OnceLock::new() });
+    let consumer: BaseConsumer = kafka
+        .client()
+        .set("group.id", &group)
+        .create()
+        .expect("a consumer");
+    assert_eq!(
+        committed_of(&consumer, &topic, 0),
+        None,
+        "nothing yet; it is connected now"
+    );
+    let asking = Arc::new(Asking {
+        consumer,
+        topic: topic.clone(),
+        found: OnceLock::new(),
+    });
     let reader = IngressFixture::start(kafka, &group, &[&topic], &asking);
-    let found = eventually("records come", async || asking.found.get().copied().ok_or("none yet"));
+    let found = eventually("records come", async || {
+        asking.found.get().copied().ok_or("none yet")
+    });
     assert_eq!(found.await, Some(0));
     reader.stop().await;
 }

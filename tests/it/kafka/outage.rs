@@ -74,12 +74,17 @@ async fn a_broker_killed_in_mid_flow_loses_nothing() {
     for i in 500..1000 {
         writer.submit(i, &to, message(format!("m-{i}")));
     }
-    eventually("it says that the broker is away", async || match state(&writer.readiness) {
-        ReadinessState::Degraded(_) => Ok(()),
-        other => Err(format!("{other:?}")),
+    eventually("it says that the broker is away", async || {
+        match state(&writer.readiness) {
+            ReadinessState::Degraded(_) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
     })
     .await;
-    assert!(writer.readiness.is_ready(), "a broker lost later leaves readiness as it is");
+    assert!(
+        writer.readiness.is_ready(),
+        "a broker lost later leaves readiness as it is"
+    );
     kafka.restart().await;
     let mut unknown = Vec::new();
     for (ticket, verdict) in writer.verdicts(1000).await {
@@ -93,14 +98,23 @@ async fn a_broker_killed_in_mid_flow_loses_nothing() {
     for ticket in &unknown {
         writer.submit(*ticket, &to, message(format!("m-{ticket}")));
     }
-    assert!(writer.verdicts(unknown.len()).await.values().all(|v| *v == Verdict::Confirmed));
+    assert!(
+        writer
+            .verdicts(unknown.len())
+            .await
+            .values()
+            .all(|v| *v == Verdict::Confirmed)
+    );
     arrived.has("m", 1000).await;
     produce(&kafka, &from, "m", 500..1000);
     memory.has("m", 1000).await;
     // Twice at most for what had no verdict, never for what was confirmed.
     for (body, times) in arrived.records() {
         let ticket: u64 = body["m-".len()..].parse().expect("a number");
-        assert!(times == 1 || unknown.contains(&ticket), "{body} came {times} times");
+        assert!(
+            times == 1 || unknown.contains(&ticket),
+            "{body} came {times} times"
+        );
     }
     produce(&kafka, &to, "end", 0..1);
     arrived.has("end", 1).await;
@@ -124,7 +138,11 @@ async fn positions_are_committed_again_after_an_outage() {
     eventually("committed, or read again and committed", async || {
         memory.resolve(|_| true);
         let found = super::fixture::committed(&kafka, &group, &topic, 0);
-        if found == Some(20) { Ok(()) } else { Err(format!("{found:?}")) }
+        if found == Some(20) {
+            Ok(())
+        } else {
+            Err(format!("{found:?}"))
+        }
     })
     .await;
     produce(&kafka, &topic, "m", 20..30);
@@ -143,33 +161,57 @@ async fn while_no_broker_is_reached_nothing_is_tried_and_then_all_goes_in_order(
     writer.submit(0, &topic, message("0"));
     assert_eq!(writer.verdicts(1).await[&0], Verdict::Confirmed);
     kafka.kill9().await;
-    eventually("it says that the broker is away", async || match state(&writer.readiness) {
-        ReadinessState::Degraded(_) => Ok(()),
-        other => Err(format!("{other:?}")),
+    eventually("it says that the broker is away", async || {
+        match state(&writer.readiness) {
+            ReadinessState::Degraded(_) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
     })
     .await;
     for ticket in 1..=10 {
         let late = writer.publication(ticket, &topic, message("late"));
         let soon = writer.clock.mono_us() + 1_000_000;
-        late.batch.not_after_us.store(soon, std::sync::atomic::Ordering::Relaxed);
+        late.batch
+            .not_after_us
+            .store(soon, std::sync::atomic::Ordering::Relaxed);
         writer.lane(&topic).submit(late);
     }
-    assert!(writer.verdicts(10).await.values().all(|verdict| *verdict == Verdict::NotTried));
+    assert!(
+        writer
+            .verdicts(10)
+            .await
+            .values()
+            .all(|verdict| *verdict == Verdict::NotTried)
+    );
     for ticket in 11..1000 {
         writer.submit(ticket, &topic, message(ticket.to_string()));
     }
     kafka.restart().await;
     let back = writer.clock.mono_us();
-    assert!(writer.verdicts(989).await.values().all(|verdict| *verdict == Verdict::Confirmed));
-    println!("all confirmed {} ms after the broker answered", (writer.clock.mono_us() - back) / 1000);
+    assert!(
+        writer
+            .verdicts(989)
+            .await
+            .values()
+            .all(|verdict| *verdict == Verdict::Confirmed)
+    );
+    println!(
+        "all confirmed {} ms after the broker answered",
+        (writer.clock.mono_us() - back) / 1000
+    );
     let read: Vec<_> = read_all(&kafka, &topic, 990).iter().map(text).collect();
-    let expected: Vec<_> = std::iter::once(0).chain(11..1000).map(|n: u64| n.to_string()).collect();
+    let expected: Vec<_> = std::iter::once(0)
+        .chain(11..1000)
+        .map(|n: u64| n.to_string())
+        .collect();
     assert_eq!(read, expected);
     // Away again while the process stops: nobody waits for it.
     kafka.kill9().await;
-    eventually("it says so again", async || match state(&writer.readiness) {
-        ReadinessState::Degraded(_) => Ok(()),
-        other => Err(format!("{other:?}")),
+    eventually("it says so again", async || {
+        match state(&writer.readiness) {
+            ReadinessState::Degraded(_) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
     })
     .await;
     writer.submit(1000, &topic, message("x"));

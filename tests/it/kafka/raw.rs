@@ -27,7 +27,11 @@ pub(crate) fn produce_zstd(kafka: &Kafka, topic: &str, record: &RawRecord<'_>) {
 
 /// A batch of one record, compressed by zstd.
 pub(super) fn zstd_batch(record: &RawRecord<'_>) -> Vec<u8> {
-    batch(5, ZSTD, &zstd::bulk::compress(&framed(record), 3).expect("compressed"))
+    batch(
+        5,
+        ZSTD,
+        &zstd::bulk::compress(&framed(record), 3).expect("compressed"),
+    )
 }
 
 /// Writes one batch to partition 0, and checks the answer.
@@ -51,7 +55,9 @@ pub(super) fn send(kafka: &Kafka, topic: &str, batch: &[u8]) {
     request.extend(&body);
 
     let mut socket = TcpStream::connect(kafka.bootstrap()).expect("connected");
-    socket.write_all(&(request.len() as i32).to_be_bytes()).expect("written");
+    socket
+        .write_all(&(request.len() as i32).to_be_bytes())
+        .expect("written");
     socket.write_all(&request).expect("written");
     let mut length = [0; 4];
     socket.read_exact(&mut length).expect("an answer");
@@ -136,6 +142,8 @@ fn varint(to: &mut Vec<u8>, value: i64) {
 
 fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc, byte| {
-        (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (0x82F6_3B78 & (crc & 1).wrapping_neg()))
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
+            (crc >> 1) ^ (0x82F6_3B78 & (crc & 1).wrapping_neg())
+        })
     })
 }

@@ -24,23 +24,36 @@ struct JoinSwallower {
 impl JoinSwallower {
     async fn before(broker: u16) -> Self {
         let port = ports::free();
-        let listener = TcpListener::bind(("127.0.0.1", port)).await.expect("a free port");
+        let listener = TcpListener::bind(("127.0.0.1", port))
+            .await
+            .expect("a free port");
         let has_swallowed = Arc::new(AtomicBool::new(false));
         let shared = has_swallowed.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                let Ok(server) = TcpStream::connect(("127.0.0.1", broker)).await else { continue };
+                let Ok(server) = TcpStream::connect(("127.0.0.1", broker)).await else {
+                    continue;
+                };
                 let (from_client, mut to_client) = client.into_split();
                 let (mut from_server, to_server) = server.into_split();
                 tokio::spawn(relay_requests(from_client, to_server, shared.clone()));
-                tokio::spawn(async move { tokio::io::copy(&mut from_server, &mut to_client).await });
+                tokio::spawn(
+                    async move { tokio::io::copy(&mut from_server, &mut to_client).await },
+                );
             }
         });
-        Self { port, has_swallowed }
+        Self {
+            port,
+            has_swallowed,
+        }
     }
 }
 
-async fn relay_requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, has_swallowed: Arc<AtomicBool>) {
+async fn relay_requests(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    has_swallowed: Arc<AtomicBool>,
+) {
     while let Ok(len) = from.read_u32().await {
         let mut request = vec![0; len as usize];
         if from.read_exact(&mut request).await.is_err() {
@@ -74,20 +87,30 @@ async fn a_join_that_is_never_answered_is_tried_again_by_another_consumer() {
     let reader = IngressFixture::start_at(&behind, &group, &[&topic], &memory, &budget);
     eventually("the request to join", async || {
         let has_swallowed = silence.has_swallowed.load(Ordering::SeqCst);
-        if has_swallowed { Ok(()) } else { Err("not asked yet") }
+        if has_swallowed {
+            Ok(())
+        } else {
+            Err("not asked yet")
+        }
     })
     .await;
-    eventually("it says what it waits for", async || match reader.readiness.parts().remove(0).1 {
-        ReadinessState::Waiting(why) | ReadinessState::Degraded(why) if why.contains("no partitions yet") => {
-            Ok(())
+    eventually("it says what it waits for", async || {
+        match reader.readiness.parts().remove(0).1 {
+            ReadinessState::Waiting(why) | ReadinessState::Degraded(why)
+                if why.contains("no partitions yet") =>
+            {
+                Ok(())
+            }
+            other => Err(format!("{other:?}")),
         }
-        other => Err(format!("{other:?}")),
     })
     .await;
     memory.has("m", 10).await;
-    eventually("it is up", async || match reader.readiness.parts().remove(0).1 {
-        ReadinessState::Up => Ok(()),
-        other => Err(format!("{other:?}")),
+    eventually("it is up", async || {
+        match reader.readiness.parts().remove(0).1 {
+            ReadinessState::Up => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
     })
     .await;
     reader.stop().await;

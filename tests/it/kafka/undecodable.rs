@@ -21,19 +21,42 @@ struct Kind {
 
 const KINDS: [Kind; 5] = [
     // Bits that no codec has.
-    Kind { name: "unknown codec", is_compressed: false, damage: |batch| batch[part::ATTRIBUTES] |= 7 },
-    Kind { name: "garbage", is_compressed: true, damage: |batch| batch[part::RECORDS..].fill(0xAB) },
+    Kind {
+        name: "unknown codec",
+        is_compressed: false,
+        damage: |batch| batch[part::ATTRIBUTES] |= 7,
+    },
+    Kind {
+        name: "garbage",
+        is_compressed: true,
+        damage: |batch| batch[part::RECORDS..].fill(0xAB),
+    },
     // The only record says that it goes on behind the end of its batch.
-    Kind { name: "cut short", is_compressed: false, damage: |batch| batch[part::RECORDS] = 0x7E },
-    Kind { name: "checksum", is_compressed: false, damage: |batch| batch[part::CHECKSUM] ^= 0xFF },
-    Kind { name: "unknown format", is_compressed: false, damage: |batch| batch[part::FORMAT] = 9 },
+    Kind {
+        name: "cut short",
+        is_compressed: false,
+        damage: |batch| batch[part::RECORDS] = 0x7E,
+    },
+    Kind {
+        name: "checksum",
+        is_compressed: false,
+        damage: |batch| batch[part::CHECKSUM] ^= 0xFF,
+    },
+    Kind {
+        name: "unknown format",
+        is_compressed: false,
+        damage: |batch| batch[part::FORMAT] = 9,
+    },
 ];
 
 /// Longest time until a standing partition is told, and a little for a busy machine.
 const TOLD_WITHIN: Duration = Duration::from_secs(5);
 
 fn good(kafka: &Kafka, topic: &str, body: &[u8], is_compressed: bool) {
-    let record = RawRecord { body, header: (b"a", b"1") };
+    let record = RawRecord {
+        body,
+        header: (b"a", b"1"),
+    };
     if is_compressed {
         raw::produce_zstd(kafka, topic, &record);
     } else {
@@ -59,14 +82,21 @@ async fn stands(reader: &IngressFixture, route: &str, offset: i64) {
 async fn is_read_on(reader: &IngressFixture, route: &str) {
     eventually(&format!("{route} is read on"), async || {
         let why = reader.of(route).source_waits();
-        if why.is_none() && reader.of(route).paused().is_empty() { Ok(()) } else { Err(format!("{why:?}")) }
+        if why.is_none() && reader.of(route).paused().is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{why:?}"))
+        }
     })
     .await;
 }
 
 async fn skip(reader: &IngressFixture, route: &str, partition: i32, offset: i64) -> SkipOutcome {
     let route = RouteName::new(route).expect("a name");
-    reader.skips.skip(&route, KafkaPosition { partition, offset }).await
+    reader
+        .skips
+        .skip(&route, KafkaPosition { partition, offset })
+        .await
 }
 
 /// Each kind in a topic of its own: `m-0`, a batch that cannot be opened, `m-1`. Returns the topics.
@@ -95,7 +125,11 @@ async fn a_partition_that_cannot_be_opened_stands_is_told_and_goes_on_once_it_is
     let sound = topics.pop().expect("the one with a wrong checksum");
     let memory = Arc::new(RecordingSink::default());
     let group = names::unique("g");
-    let names: Vec<&str> = topics.iter().map(String::as_str).chain([sound.as_str()]).collect();
+    let names: Vec<&str> = topics
+        .iter()
+        .map(String::as_str)
+        .chain([sound.as_str()])
+        .collect();
     let reader = IngressFixture::start(&kafka, &group, &names, &memory);
     let began = Instant::now();
     for (index, topic) in topics.iter().enumerate() {
@@ -110,19 +144,36 @@ async fn a_partition_that_cannot_be_opened_stands_is_told_and_goes_on_once_it_is
     memory.has("n", 100).await;
     assert_eq!(reader.of("r3").source_waits(), None);
     // Nothing but the offset at which a partition stands can be skipped.
-    assert_eq!(skip(&reader, "r0", 0, 0).await, SkipOutcome::StandsElsewhere(1));
-    assert_eq!(skip(&reader, "r0", 0, 2).await, SkipOutcome::StandsElsewhere(1));
+    assert_eq!(
+        skip(&reader, "r0", 0, 0).await,
+        SkipOutcome::StandsElsewhere(1)
+    );
+    assert_eq!(
+        skip(&reader, "r0", 0, 2).await,
+        SkipOutcome::StandsElsewhere(1)
+    );
     assert_eq!(skip(&reader, "r0", 1, 1).await, SkipOutcome::NotHere);
-    assert!(matches!(skip(&reader, "r3", 0, 1).await, SkipOutcome::DoesNotStand(_)));
+    assert!(matches!(
+        skip(&reader, "r3", 0, 1).await,
+        SkipOutcome::DoesNotStand(_)
+    ));
     assert_eq!(skip(&reader, "nobody", 0, 1).await, SkipOutcome::NotHere);
     assert_eq!(memory.bodies()["m-0"], names.len());
     assert_eq!(committed(&kafka, &group, &topics[0], 0), Some(1));
     for (index, topic) in topics.iter().enumerate() {
         let route = format!("r{index}");
-        assert_eq!(skip(&reader, &route, 0, 1).await, SkipOutcome::Skipped, "{}", KINDS[index].name);
+        assert_eq!(
+            skip(&reader, &route, 0, 1).await,
+            SkipOutcome::Skipped,
+            "{}",
+            KINDS[index].name
+        );
         commits(&kafka, &group, topic, 3).await;
         is_read_on(&reader, &route).await;
-        assert!(matches!(skip(&reader, &route, 0, 1).await, SkipOutcome::DoesNotStand(3)));
+        assert!(matches!(
+            skip(&reader, &route, 0, 1).await,
+            SkipOutcome::DoesNotStand(3)
+        ));
         assert_eq!(reader.lost(&route), 0);
     }
     assert_eq!(memory.records()["m-1"], 1, "of offset 2 each");
@@ -148,13 +199,15 @@ async fn a_skip_commits_nothing_past_a_record_that_is_not_resolved() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wrong_checksum_stands_if_checksums_are_looked_at_and_what_the_client_passes_over_is_counted() {
+async fn a_wrong_checksum_stands_if_checksums_are_looked_at_and_what_the_client_passes_over_is_counted()
+ {
     let mut kafka = Kafka::start().await;
     let topics = damaged(&mut kafka).await;
     let memory = Arc::new(RecordingSink::default());
     let group = names::unique("g");
     let checks = [("check.crcs", "true")];
-    let reader = IngressFixture::start_with(&kafka, &group, &[&topics[3], &topics[4]], &memory, &checks);
+    let reader =
+        IngressFixture::start_with(&kafka, &group, &[&topics[3], &topics[4]], &memory, &checks);
     // Kafka's client goes on behind a batch of a format that it does not know.
     commits(&kafka, &group, &topics[4], 3).await;
     assert_eq!(reader.lost("r1"), 1);
@@ -196,16 +249,34 @@ async fn a_batch_that_is_too_large_once_decompressed_stands_within_seconds_and_t
 async fn skip_command(relay: &Relay, route: &str, offset: i64) -> Output {
     let mut command = Command::new(relay::binary());
     let offset = offset.to_string();
-    command.args(["skip", "--route", route, "--partition", "0", "--offset", &offset]);
+    command.args([
+        "skip",
+        "--route",
+        route,
+        "--partition",
+        "0",
+        "--offset",
+        &offset,
+    ]);
     command.env_clear().env("POSTDATE_URL", relay.url());
-    tokio::task::spawn_blocking(move || command.output().expect("the binary runs")).await.expect("no panic")
+    tokio::task::spawn_blocking(move || command.output().expect("the binary runs"))
+        .await
+        .expect("no panic")
 }
 
 /// The most memory that a process had, in MiB.
 fn peak_mib(process: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("a process");
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("its peak");
-    peak.trim().trim_end_matches(" kB").trim().parse::<u64>().expect("a number") / 1024
+    let peak = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .expect("its peak");
+    peak.trim()
+        .trim_end_matches(" kB")
+        .trim()
+        .parse::<u64>()
+        .expect("a number")
+        / 1024
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -214,7 +285,10 @@ async fn an_operator_reads_the_offset_in_the_log_and_skips_it_and_bombs_cost_no_
     let from = kafka.unique_topic("from", 1).await;
     let flood = kafka.unique_topic("flood", 1).await;
     let to = kafka.unique_topic("to", 1).await;
-    let bomb = raw::zstd_batch(&RawRecord { body: &vec![0; 60 << 20], header: (b"a", b"1") });
+    let bomb = raw::zstd_batch(&RawRecord {
+        body: &vec![0; 60 << 20],
+        header: (b"a", b"1"),
+    });
     produce(kafka, &from, "m", 0..3);
     raw::send(kafka, &from, &bomb);
     produce(kafka, &from, "m", 3..6);
@@ -222,7 +296,8 @@ async fn an_operator_reads_the_offset_in_the_log_and_skips_it_and_bombs_cost_no_
         raw::send(kafka, &flood, &bomb);
     }
     let group = names::unique("g");
-    let ingress = |topic: &str| format!("{{ kafka = \"main\", topic = \"{topic}\", group = \"{group}\" }}");
+    let ingress =
+        |topic: &str| format!("{{ kafka = \"main\", topic = \"{topic}\", group = \"{group}\" }}");
     let target = format!("{{ kafka = \"main\", topic = \"{to}\" }}");
     let config = Config::new(&redis)
         .kafka("main", kafka)
@@ -232,34 +307,65 @@ async fn an_operator_reads_the_offset_in_the_log_and_skips_it_and_bombs_cost_no_
     for (route, offset) in [("orders", 3), ("flood", 0)] {
         eventually(&format!("{route} stands"), async || {
             let (_, ready) = relay.get("/readyz").await?;
-            anyhow::ensure!(ready.contains(&format!("stands at offset {offset},")), "{ready}");
+            anyhow::ensure!(
+                ready.contains(&format!("stands at offset {offset},")),
+                "{ready}"
+            );
             let paused = [("route", route), ("reason", "undecodable")];
-            anyhow::ensure!(relay.metrics().await?.sum("postdate_ingress_paused", &paused) > 0.5, "{route}");
+            anyhow::ensure!(
+                relay
+                    .metrics()
+                    .await?
+                    .sum("postdate_ingress_paused", &paused)
+                    > 0.5,
+                "{route}"
+            );
             anyhow::Ok(())
         })
         .await;
     }
     let log = relay.log();
-    let told: Vec<_> = log.lines().filter(|line| line.contains("partition stands at")).collect();
+    let told: Vec<_> = log
+        .lines()
+        .filter(|line| line.contains("partition stands at"))
+        .collect();
     assert_eq!(told.len(), 2, "one line each: {told:#?}");
-    let line = told.iter().find(|line| line.contains(&from)).expect("the topic");
+    let line = told
+        .iter()
+        .find(|line| line.contains(&from))
+        .expect("the topic");
     assert!(line.contains(r#""partition":0,"offset":3"#), "{line}");
     let elsewhere = skip_command(&relay, "orders", 2).await;
     assert_eq!(elsewhere.status.code(), Some(1));
     let said = String::from_utf8_lossy(&elsewhere.stderr).into_owned();
-    assert!(said.contains("stands at offset 3, not at 2; nothing was skipped (409)"), "{said}");
+    assert!(
+        said.contains("stands at offset 3, not at 2; nothing was skipped (409)"),
+        "{said}"
+    );
     let skipped = skip_command(&relay, "orders", 3).await;
     let said = String::from_utf8_lossy(&skipped.stdout).into_owned();
     assert!(skipped.status.success(), "{skipped:?}");
-    assert_eq!(said, format!("orders: skipped offset 3 of {from}/0; reading goes on at 4\n"));
+    assert_eq!(
+        said,
+        format!("orders: skipped offset 3 of {from}/0; reading goes on at 4\n")
+    );
     let mut arrived: Vec<_> = read_all(kafka, &to, 6).iter().map(text).collect();
     arrived.sort();
-    assert_eq!(arrived, (0..6).map(|i| format!("m-{i}")).collect::<Vec<_>>());
+    assert_eq!(
+        arrived,
+        (0..6).map(|i| format!("m-{i}")).collect::<Vec<_>>()
+    );
     commits(kafka, &group, &from, 7).await;
     let counted = [("route", "orders"), ("reason", "skipped")];
-    assert_eq!(relay.total("postdate_dropped_total", &counted).await as u64, 1);
+    assert_eq!(
+        relay.total("postdate_dropped_total", &counted).await as u64,
+        1
+    );
     let (_, audit) = relay.get("/api/v1/audit").await.expect("an answer");
-    assert!(audit.contains("offset 3") && audit.contains("\"skipped\""), "{audit}");
+    assert!(
+        audit.contains("offset 3") && audit.contains("\"skipped\""),
+        "{audit}"
+    );
     let peak = peak_mib(relay.id());
     println!("peak {peak} MiB");
     assert!(peak < 256, "{peak} MiB");

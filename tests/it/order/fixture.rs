@@ -9,8 +9,9 @@ use parking_lot::Mutex;
 use postdate::cluster::Cluster;
 use postdate::domain::route::{DelayFrom, HeaderNames, OnInvalid, OnRefused};
 use postdate::domain::{
-    Clock, DeadLetterLimits, Endpoint, Entry, Message, OnDuplicate, Origin, Partition, Partitions, Refusal,
-    RetryPolicy, Route, RouteName, RoutePolicy, Secret, Target, TargetRef, UnixMs, Verdict,
+    Clock, DeadLetterLimits, Endpoint, Entry, Message, OnDuplicate, Origin, Partition, Partitions,
+    Refusal, RetryPolicy, Route, RouteName, RoutePolicy, Secret, Target, TargetRef, UnixMs,
+    Verdict,
 };
 use postdate::egress::{Lane, Lanes, Publication};
 use postdate::lifecycle::{Readiness, Shutdown, Stage, Tasks};
@@ -26,7 +27,10 @@ use crate::support::{Redis, names};
 pub type BrokerRule = Box<dyn FnMut(usize, &str, &str) -> Verdict + Send>;
 
 pub fn refused() -> Verdict {
-    Verdict::Refused { reason: Refusal::Unavailable, error: "no".into() }
+    Verdict::Refused {
+        reason: Refusal::Unavailable,
+        error: "no".into(),
+    }
 }
 
 /// Takes publications and remembers what it confirmed.
@@ -44,8 +48,15 @@ struct Inner {
 
 impl Broker {
     pub fn new(rule: BrokerRule) -> Arc<Self> {
-        let inner = Inner { rule, publications: 0, confirmed: Vec::new(), log: Vec::new() };
-        Arc::new(Self { inner: Mutex::new(inner) })
+        let inner = Inner {
+            rule,
+            publications: 0,
+            confirmed: Vec::new(),
+            log: Vec::new(),
+        };
+        Arc::new(Self {
+            inner: Mutex::new(inner),
+        })
     }
 
     /// The first confirm of each message, by key.
@@ -62,7 +73,13 @@ impl Broker {
 
     /// Log of a key, one line a publication.
     pub fn log(&self, key: &str) -> Vec<String> {
-        self.inner.lock().log.iter().filter(|(of, _)| of == key).map(|(_, line)| line.clone()).collect()
+        self.inner
+            .lock()
+            .log
+            .iter()
+            .filter(|(of, _)| of == key)
+            .map(|(_, line)| line.clone())
+            .collect()
     }
 
     pub fn count(&self) -> usize {
@@ -80,7 +97,10 @@ impl Lane for BrokerLane {
                 inner.publications += 1;
                 let message = &publication.entry().message;
                 let text = |bytes: &Option<Bytes>| {
-                    bytes.as_ref().map(|b| String::from_utf8_lossy(b).into_owned()).unwrap_or_default()
+                    bytes
+                        .as_ref()
+                        .map(|b| String::from_utf8_lossy(b).into_owned())
+                        .unwrap_or_default()
                 };
                 let key = text(&message.key);
                 let body = text(&message.body);
@@ -88,9 +108,10 @@ impl Lane for BrokerLane {
                 let now = crate::support::run::now_ms() % 100_000;
                 let due = publication.entry().due.0 % 100_000;
                 let attempt = publication.entry().failures + 1;
-                inner
-                    .log
-                    .push((key.clone(), format!("{now}: {body} due {due} attempt {attempt}: {verdict:?}")));
+                inner.log.push((
+                    key.clone(),
+                    format!("{now}: {body} due {due} attempt {attempt}: {verdict:?}"),
+                ));
                 if verdict == Verdict::Confirmed {
                     inner.confirmed.push((key, body));
                 }
@@ -151,7 +172,11 @@ fn route() -> Route {
         rate: None,
         jitter_ms: 0,
         ordered: true,
-        retry: RetryPolicy { attempts: 50, initial_ms: 30, max_ms: 60 },
+        retry: RetryPolicy {
+            attempts: 50,
+            initial_ms: 30,
+            max_ms: 60,
+        },
         dead_letters: DeadLetterLimits::default(),
         trail: postdate::domain::TrailLimits::OFF,
     };
@@ -163,7 +188,10 @@ fn route() -> Route {
             topic: "in".into(),
             group: "postdate".into(),
         },
-        to: Arc::new(Target::Kafka { connection, topic: "out".into() }),
+        to: Arc::new(Target::Kafka {
+            connection,
+            topic: "out".into(),
+        }),
         allow_targets: Vec::new(),
         dead_letter_to: None,
         policy,
@@ -183,7 +211,12 @@ impl OrderFixture {
     }
 
     /// The same on a Redis of the caller's own.
-    pub fn on(redis: &Redis, partitions: u16, rule: BrokerRule, change: impl FnOnce(&mut Route)) -> Self {
+    pub fn on(
+        redis: &Redis,
+        partitions: u16,
+        rule: BrokerRule,
+        change: impl FnOnce(&mut Route),
+    ) -> Self {
         let config = Config {
             topology: Topology::Standalone(Secret::new(redis.url())),
             prefix: names::unique("order"),
@@ -194,7 +227,11 @@ impl OrderFixture {
         };
         let mut route = route();
         change(&mut route);
-        Self { route: Arc::new(route), config, broker: Broker::new(rule) }
+        Self {
+            route: Arc::new(route),
+            config,
+            broker: Broker::new(rule),
+        }
     }
 
     /// A process that serves nothing yet.
@@ -217,7 +254,13 @@ impl OrderFixture {
             shards: 2,
         });
         let store = store.expect("a good url");
-        Replica { store, tasks, shutdown, route: self.route.clone(), metrics }
+        Replica {
+            store,
+            tasks,
+            shutdown,
+            route: self.route.clone(),
+            metrics,
+        }
     }
 
     /// A process that serves, with claims of so long.
@@ -241,7 +284,10 @@ impl Replica {
     fn serve_of(&self, broker: &Arc<Broker>, claim: Duration, own: Vec<String>) {
         let routes = [self.route.clone()];
         timer::start(&timer::TimerDependencies {
-            config: timer::Config { lookahead: Duration::from_millis(250), claim },
+            config: timer::Config {
+                lookahead: Duration::from_millis(250),
+                claim,
+            },
             store: self.store.clone(),
             dead_letter_quota: DeadLetterQuota::new(&routes),
             lanes: Arc::new(BrokerLanes(broker.clone())),
@@ -266,11 +312,17 @@ impl Replica {
     /// Ends in order.
     pub async fn drain(&self) {
         self.shutdown.begin();
-        self.tasks.of(Stage::Publishing).ended(Duration::from_secs(30)).await.expect("drained");
+        self.tasks
+            .of(Stage::Publishing)
+            .ended(Duration::from_secs(30))
+            .await
+            .expect("drained");
     }
 
     pub fn home(&self, key: &str) -> Partition {
-        self.store.partitions().of_key(&self.route.name, key.as_bytes())
+        self.store
+            .partitions()
+            .of_key(&self.route.name, key.as_bytes())
     }
 
     /// Stores these, each bundle in one call of its own.
@@ -285,9 +337,20 @@ impl Replica {
         bundle: Vec<Entry>,
         on_duplicate: OnDuplicate,
     ) -> Vec<WriteResult> {
-        let bundle = Bundle { target: TargetRef::Own, entries: Arc::new(bundle) };
-        let op = WriteOp::Store { route: self.route.name.clone(), on_duplicate, bundle };
-        self.store.write(self.home(key), vec![op]).await.expect("written").remove(0)
+        let bundle = Bundle {
+            target: TargetRef::Own,
+            entries: Arc::new(bundle),
+        };
+        let op = WriteOp::Store {
+            route: self.route.name.clone(),
+            on_duplicate,
+            bundle,
+        };
+        self.store
+            .write(self.home(key), vec![op])
+            .await
+            .expect("written")
+            .remove(0)
     }
 }
 
@@ -305,5 +368,9 @@ pub fn entry(key: &str, body: &str, due: UnixMs) -> Entry {
 pub fn named(key: &str, name: &str, due: UnixMs) -> Entry {
     let entry = entry(key, name, due);
     let flags = entry.flags.with(postdate::domain::Flags::NAMED);
-    Entry { id: Some(name.into()), flags, ..entry }
+    Entry {
+        id: Some(name.into()),
+        flags,
+        ..entry
+    }
 }

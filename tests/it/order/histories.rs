@@ -28,7 +28,10 @@ pub(super) async fn store_random(
         let writer = writers[fastrand::usize(..writers.len())];
         let home = writer.home(KEYS[fastrand::usize(..KEYS.len())]);
         // Bundles lie within 64 ms, and hold keys of one partition.
-        let keys: Vec<&str> = KEYS.into_iter().filter(|key| writer.home(key) == home).collect();
+        let keys: Vec<&str> = KEYS
+            .into_iter()
+            .filter(|key| writer.home(key) == home)
+            .collect();
         let first = now + fastrand::i64(dues.clone());
         let mut bundle: Vec<Entry> = Vec::new();
         for _ in 0..fastrand::usize(1..6) {
@@ -36,7 +39,9 @@ pub(super) async fn store_random(
             let key = keys[fastrand::usize(..keys.len())];
             let body = format!("m{at}@{}", due.0 % 100_000);
             bundle.push(entry(key, &body, due));
-            sent.entry(key.to_owned()).or_default().push((due, at, body));
+            sent.entry(key.to_owned())
+                .or_default()
+                .push((due, at, body));
             at += 1;
         }
         writer.store(keys[0], bundle).await;
@@ -45,7 +50,9 @@ pub(super) async fn store_random(
         of_key.sort();
         of_key.into_iter().map(|(_, _, body)| body).collect()
     };
-    sent.into_iter().map(|(key, of_key)| (key, in_order(of_key))).collect()
+    sent.into_iter()
+        .map(|(key, of_key)| (key, in_order(of_key)))
+        .collect()
 }
 
 /// Each key's first arrivals are these, in this order; else says what came of the first key that differs.
@@ -53,7 +60,10 @@ pub(super) fn same_order(fixture: &OrderFixture, expected: &BTreeMap<String, Vec
     let found = fixture.broker.firsts();
     for (key, expected) in expected {
         let found = &found[key];
-        let differs = expected.iter().zip(found).position(|(expected, found)| expected != found);
+        let differs = expected
+            .iter()
+            .zip(found)
+            .position(|(expected, found)| expected != found);
         let Some(at) = differs else {
             assert_eq!(expected.len(), found.len(), "{key}: as many messages");
             continue;
@@ -70,15 +80,24 @@ pub(super) fn same_order(fixture: &OrderFixture, expected: &BTreeMap<String, Vec
 }
 
 pub(super) async fn arrived(fixture: &OrderFixture, count: usize) {
-    eventually(&format!("{count} messages arrive"), async || match fixture.broker.count() {
-        found if found >= count => Ok(()),
-        found => Err(anyhow!("{found}")),
-    })
+    eventually(
+        &format!("{count} messages arrive"),
+        async || match fixture.broker.count() {
+            found if found >= count => Ok(()),
+            found => Err(anyhow!("{found}")),
+        },
+    )
     .await;
 }
 
 pub(super) fn every_third() -> super::fixture::BrokerRule {
-    Box::new(|number, _, _| if number % 3 == 0 { refused() } else { Verdict::Confirmed })
+    Box::new(|number, _, _| {
+        if number % 3 == 0 {
+            refused()
+        } else {
+            Verdict::Confirmed
+        }
+    })
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -94,7 +113,9 @@ async fn keys_arrive_in_order_from_a_target_that_refuses_every_third() {
 
 /// Kafka has it, and nobody heard.
 fn unknown() -> Verdict {
-    Verdict::Unknown { error: "no word".into() }
+    Verdict::Unknown {
+        error: "no word".into(),
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -166,7 +187,9 @@ async fn a_message_that_comes_while_others_wait_takes_its_place() {
     for n in 0..20 {
         let due = end - 100 * n;
         let body = format!("m{n}");
-        replica.store("k0", vec![entry("k0", &body, UnixMs(due))]).await;
+        replica
+            .store("k0", vec![entry("k0", &body, UnixMs(due))])
+            .await;
         assert!(now_ms() < due, "this machine is too slow for this test");
         expected.insert(0, body);
     }

@@ -54,7 +54,11 @@ async fn assert_flows(fixture: &FourRoutesFixture, relay: &Relay, send: impl Fut
     let back = Instant::now();
     let first_passes = ROUTES.iter().zip(before).map(|(route, before)| async move {
         let first = within(FLOWS_AGAIN, async || {
-            if passed(route).await? > before { Ok(back.elapsed()) } else { Err("nothing passes".to_owned()) }
+            if passed(route).await? > before {
+                Ok(back.elapsed())
+            } else {
+                Err("nothing passes".to_owned())
+            }
         });
         (route, first.await)
     });

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use super::{accounted, away, logged, readiness};
 use crate::fixture::four_routes;
 use crate::support::eventually::{PATIENCE, within};
-use crate::support::{Config, Kafka, QueueKind, Rabbitmq, Redis, Relay, Run, When, eventually, names};
+use crate::support::{
+    Config, Kafka, QueueKind, Rabbitmq, Redis, Relay, Run, When, eventually, names,
+};
 
 /// The n-th message is due after n times this: eight seconds of load.
 const STEP_MS: u64 = 80;
@@ -22,12 +24,26 @@ async fn kafka_not_there_at_start_and_killed_in_mid_flow() {
     fixture.send_rabbitmq(rabbitmq, STEP_MS).await;
     kafka.restart().await;
     relay.ready().await;
-    tokio::join!(fixture.send_kafka(&kafka, STEP_MS), fixture.send_rabbitmq(rabbitmq, STEP_MS));
-    assert!(!fixture.run.ledger().missing().is_empty(), "the kill must come in mid-flow");
+    tokio::join!(
+        fixture.send_kafka(&kafka, STEP_MS),
+        fixture.send_rabbitmq(rabbitmq, STEP_MS)
+    );
+    assert!(
+        !fixture.run.ledger().missing().is_empty(),
+        "the kill must come in mid-flow"
+    );
     kafka.kill9().await;
     fixture.send_rabbitmq(rabbitmq, STEP_MS).await;
     let reached = "kafka is reached again";
-    logged(&relay, &["kafka cannot be reached, waiting", reached, "kafka cannot be reached, waiting"]).await;
+    logged(
+        &relay,
+        &[
+            "kafka cannot be reached, waiting",
+            reached,
+            "kafka cannot be reached, waiting",
+        ],
+    )
+    .await;
     readiness(&relay, 200).await;
     away().await;
     kafka.restart().await;
@@ -48,11 +64,21 @@ async fn rabbitmq_not_there_at_start_and_killed_in_mid_flow() {
     fixture.send_kafka(kafka, STEP_MS).await;
     rabbitmq.restart().await;
     relay.ready().await;
-    tokio::join!(fixture.send_kafka(kafka, STEP_MS), fixture.send_rabbitmq(&rabbitmq, STEP_MS));
-    assert!(!fixture.run.ledger().missing().is_empty(), "the kill must come in mid-flow");
+    tokio::join!(
+        fixture.send_kafka(kafka, STEP_MS),
+        fixture.send_rabbitmq(&rabbitmq, STEP_MS)
+    );
+    assert!(
+        !fixture.run.ledger().missing().is_empty(),
+        "the kill must come in mid-flow"
+    );
     rabbitmq.kill9().await;
     fixture.send_kafka(kafka, STEP_MS).await;
-    logged(&relay, &["rabbitmq is away", "rabbitmq is up", "rabbitmq is away"]).await;
+    logged(
+        &relay,
+        &["rabbitmq is away", "rabbitmq is up", "rabbitmq is away"],
+    )
+    .await;
     readiness(&relay, 200).await;
     away().await;
     rabbitmq.restart().await;
@@ -73,34 +99,55 @@ async fn what_was_split_off_leaves_no_name_behind() {
     run.collect_rabbitmq(&rabbitmq, &queue);
     let from = format!(r#"{{ kafka = "main", topic = "{source}", group = "{source}" }}"#);
     let to = format!(r#"{{ rabbitmq = "main", exchange = "", routing_key = "{queue}" }}"#);
-    let config = Config::new(&redis).redis("partitions = 1").kafka("main", kafka).rabbitmq("main", &rabbitmq);
+    let config = Config::new(&redis)
+        .redis("partitions = 1")
+        .kafka("main", kafka)
+        .rabbitmq("main", &rabbitmq);
     let relay = Relay::start(&config.route("one", &from, &to, "")).await;
     let mut connection = redis.connection().await.expect("connected");
     let mut known = async || {
-        let keys: Vec<String> =
-            redis::cmd("KEYS").arg("*:names").query_async(&mut connection).await.expect("KEYS");
+        let keys: Vec<String> = redis::cmd("KEYS")
+            .arg("*:names")
+            .query_async(&mut connection)
+            .await
+            .expect("KEYS");
         keys
     };
     // As often as it takes to stop the broker in the middle of a bundle.
     let end = Instant::now() + PATIENCE;
     loop {
         let before = run.ledger().delivered();
-        let message = |n: u64| run.message(&format!("rabbitmq:{queue}"), When::At(4000 + n * 3)).key(&queue);
-        run.send_kafka(kafka, &source, (0..80).map(message).collect()).await;
+        let message = |n: u64| {
+            run.message(&format!("rabbitmq:{queue}"), When::At(4000 + n * 3))
+                .key(&queue)
+        };
+        run.send_kafka(kafka, &source, (0..80).map(message).collect())
+            .await;
         eventually("the first arrives", async || {
-            if run.ledger().delivered() > before { Ok(()) } else { Err("not yet") }
+            if run.ledger().delivered() > before {
+                Ok(())
+            } else {
+                Err("not yet")
+            }
         })
         .await;
         rabbitmq.stop();
         let split = within(Duration::from_secs(3), async || {
-            if known().await.is_empty() { Err("nothing hangs") } else { Ok(()) }
+            if known().await.is_empty() {
+                Err("nothing hangs")
+            } else {
+                Ok(())
+            }
         });
         let split = split.await;
         rabbitmq.cont();
         if split.is_ok() {
             break;
         }
-        assert!(Instant::now() < end, "the broker never stopped in the middle of a bundle");
+        assert!(
+            Instant::now() < end,
+            "the broker never stopped in the middle of a bundle"
+        );
     }
     run.drain(&relay).await;
     run.report().assert_accounted(super::repeats(&relay).await);

@@ -7,7 +7,10 @@ use crate::support::{Kafka, Rabbitmq, Redis, Relay, eventually};
 /// Waits until ingress is paused for the store's sake on every route, or on none.
 async fn paused(relay: &Relay, expected: bool) {
     eventually(&format!("ingress is paused: {expected}"), async || {
-        let paused = relay.metrics().await?.sum("postdate_ingress_paused", &[("reason", "store")]);
+        let paused = relay
+            .metrics()
+            .await?
+            .sum("postdate_ingress_paused", &[("reason", "store")]);
         if (paused > 3.5) == expected && (paused < 0.5) != expected {
             Ok(())
         } else {
@@ -24,19 +27,31 @@ async fn fills_up_in_mid_flow(options: &[&str], refusal: &str) {
     fixture.config = fixture.config.section("[timer]\nclaim = \"2s\"");
     let mut relay = Relay::start(&fixture.config).await;
     fixture.send(kafka, rabbitmq).await;
-    assert!(!fixture.run.ledger().missing().is_empty(), "it must fill up in mid-flow");
+    assert!(
+        !fixture.run.ledger().missing().is_empty(),
+        "it must fill up in mid-flow"
+    );
     redis.fill_disk(true);
-    eventually("redis refuses to write", async || match redis.command::<()>(&["SET", "probe", "1"]).await {
-        Err(refused) if refused.to_string().contains(refusal) => Ok(()),
-        other => Err(format!("{other:?}")),
+    eventually("redis refuses to write", async || {
+        match redis.command::<()>(&["SET", "probe", "1"]).await {
+            Err(refused) if refused.to_string().contains(refusal) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
     })
     .await;
     fixture.send(kafka, rabbitmq).await;
     paused(&relay, true).await;
-    logged(&relay, &["the store takes nothing in; ingress waits", "MISCONF"]).await;
+    logged(
+        &relay,
+        &["the store takes nothing in; ingress waits", "MISCONF"],
+    )
+    .await;
     readiness(&relay, 200).await;
     away().await;
-    assert!(!fixture.run.ledger().missing().is_empty(), "what is to be stored waits in its source");
+    assert!(
+        !fixture.run.ledger().missing().is_empty(),
+        "what is to be stored waits in its source"
+    );
     redis.fill_disk(false);
     paused(&relay, false).await;
     logged(&relay, &["the store takes messages in again"]).await;

@@ -10,7 +10,9 @@ use crate::fixture::four_routes;
 use crate::support::eventually::within;
 use crate::support::proxy::Mode;
 use crate::support::run::now_ms;
-use crate::support::{Config, Kafka, Proxy, QueueKind, Rabbitmq, Redis, Relay, Run, When, eventually, names};
+use crate::support::{
+    Config, Kafka, Proxy, QueueKind, Rabbitmq, Redis, Relay, Run, When, eventually, names,
+};
 
 /// Longest time until a reason is named, and what a busy machine may need on top.
 const NAMED: Duration = Duration::from_secs(5 + 10);
@@ -33,10 +35,16 @@ async fn part(relay: &Relay, name: &str) -> anyhow::Result<Value> {
 
 /// How late the gauge says that a route is, ms, and the API the same.
 async fn late_ms(relay: &Relay, route: &str) -> anyhow::Result<i64> {
-    let gauge = relay.metrics().await?.sum("postdate_oldest_overdue_seconds", &[("route", route)]);
+    let gauge = relay
+        .metrics()
+        .await?
+        .sum("postdate_oldest_overdue_seconds", &[("route", route)]);
     let shown = json(relay, &format!("/api/v1/routes/{route}")).await?["oldest_overdue_s"].as_f64();
     let shown = shown.ok_or_else(|| anyhow::anyhow!("the API does not say"))?;
-    anyhow::ensure!((gauge - shown).abs() < 5.0, "one figure: {gauge} and {shown}");
+    anyhow::ensure!(
+        (gauge - shown).abs() < 5.0,
+        "one figure: {gauge} and {shown}"
+    );
     Ok((gauge * 1e3) as i64)
 }
 
@@ -45,18 +53,31 @@ async fn named(relay: &Relay, name: &str, words: &str) {
     let found = within(NAMED, async || {
         let part = part(relay, name).await?;
         let why = part["why"].as_str().unwrap_or_default();
-        let up = relay.metrics().await?.sum("postdate_part_up", &[("part", name)]);
+        let up = relay
+            .metrics()
+            .await?
+            .sum("postdate_part_up", &[("part", name)]);
         let said = why.contains(words) && part["since"].is_string() && up < 0.5;
-        if said { Ok(()) } else { Err(anyhow::anyhow!("{part}, part_up {up}")) }
+        if said {
+            Ok(())
+        } else {
+            Err(anyhow::anyhow!("{part}, part_up {up}"))
+        }
     });
-    found.await.unwrap_or_else(|last| panic!("{name} is named with {words:?}: {last}"));
+    found
+        .await
+        .unwrap_or_else(|last| panic!("{name} is named with {words:?}: {last}"));
 }
 
 /// Waits until a part is up again.
 async fn up_again(relay: &Relay, name: &str) {
     eventually(&format!("{name} is up again"), async || {
         let part = part(relay, name).await?;
-        if part["state"] == "up" { Ok(()) } else { Err(anyhow::anyhow!("{part}")) }
+        if part["state"] == "up" {
+            Ok(())
+        } else {
+            Err(anyhow::anyhow!("{part}"))
+        }
     })
     .await;
 }
@@ -71,16 +92,24 @@ async fn a_message_that_fails_nine_times_counts_from_the_moment_it_was_asked_for
     let exchange = names::unique("x");
     rabbitmq.declare_queue(&source, QueueKind::Classic).await;
     rabbitmq.declare_queue(&target, QueueKind::Classic).await;
-    rabbitmq.declare_exchange(&exchange, lapin::ExchangeKind::Direct).await;
+    rabbitmq
+        .declare_exchange(&exchange, lapin::ExchangeKind::Direct)
+        .await;
     let from = format!(r#"{{ rabbitmq = "main", queue = "{source}" }}"#);
-    let to = format!(r#"{{ rabbitmq = "main", exchange = "{exchange}", routing_key = "{target}" }}"#);
+    let to =
+        format!(r#"{{ rabbitmq = "main", exchange = "{exchange}", routing_key = "{target}" }}"#);
     let retry = r#"retry = { attempts = 100, initial = "400ms", max = "2s" }"#;
-    let config = Config::new(redis).rabbitmq("main", rabbitmq).route("one", &from, &to, retry);
+    let config = Config::new(redis)
+        .rabbitmq("main", rabbitmq)
+        .route("one", &from, &to, retry);
     let mut relay = Relay::start(&config).await;
     run.collect_rabbitmq(rabbitmq, &target);
     let due_ms = now_ms() + 500;
-    let message = run.message(&format!("rabbitmq:{target}"), When::Delay(500)).key(&target);
-    run.send_rabbitmq(rabbitmq, "", Some(&source), vec![message]).await;
+    let message = run
+        .message(&format!("rabbitmq:{target}"), When::Delay(500))
+        .key(&target);
+    run.send_rabbitmq(rabbitmq, "", Some(&source), vec![message])
+        .await;
 
     let name = format!("target:main:{exchange}/{target}");
     named(&relay, &name, "unroutable").await;
@@ -92,18 +121,31 @@ async fn a_message_that_fails_nine_times_counts_from_the_moment_it_was_asked_for
         if late < asked - BEHIND_MS {
             fallen = Some(format!("{late} ms late, {asked} ms after it was asked for"));
         }
-        let failed = relay.total("postdate_publish_failures_total", &[("route", "one")]).await;
-        if failed >= 9.0 { Ok(()) } else { Err(anyhow::anyhow!("{failed} failures")) }
+        let failed = relay
+            .total("postdate_publish_failures_total", &[("route", "one")])
+            .await;
+        if failed >= 9.0 {
+            Ok(())
+        } else {
+            Err(anyhow::anyhow!("{failed} failures"))
+        }
     })
     .await;
-    assert_eq!(fallen, None, "the gauge never falls behind the moment that was asked for");
+    assert_eq!(
+        fallen, None,
+        "the gauge never falls behind the moment that was asked for"
+    );
     // A restart hides nothing: the moment stands in the store.
     relay.terminate().await;
     relay.restart().await;
     eventually("it is as late as before", async || {
         let late = late_ms(&relay, "one").await?;
         let asked = now_ms() - due_ms;
-        if late >= asked - BEHIND_MS { Ok(()) } else { Err(anyhow::anyhow!("{late} of {asked}")) }
+        if late >= asked - BEHIND_MS {
+            Ok(())
+        } else {
+            Err(anyhow::anyhow!("{late} of {asked}"))
+        }
     })
     .await;
 
@@ -111,18 +153,31 @@ async fn a_message_that_fails_nine_times_counts_from_the_moment_it_was_asked_for
         let waits = json(&relay, "/api/v1/messages?route=one").await?;
         let one = &waits["items"][0];
         let asked = one["asked_ms"].as_i64().unwrap_or(0);
-        let said = one["last_error"]["reason"] == "unroutable" && one["failures"].as_u64() >= Some(9);
-        if said && (asked - due_ms).abs() < 2000 { Ok(()) } else { Err(anyhow::anyhow!("{waits}")) }
+        let said =
+            one["last_error"]["reason"] == "unroutable" && one["failures"].as_u64() >= Some(9);
+        if said && (asked - due_ms).abs() < 2000 {
+            Ok(())
+        } else {
+            Err(anyhow::anyhow!("{waits}"))
+        }
     })
     .await;
-    let waits = json(&relay, "/api/v1/messages?route=one").await.expect("a list");
+    let waits = json(&relay, "/api/v1/messages?route=one")
+        .await
+        .expect("a list");
     let id = waits["items"][0]["id"].as_str().expect("an id").to_owned();
     let mut show = std::process::Command::new(crate::support::relay::binary());
-    show.args(["show", "--", &id]).env("POSTDATE_URL", relay.url());
-    let shown =
-        tokio::task::spawn_blocking(move || show.output()).await.expect("not cancelled").expect("it runs");
+    show.args(["show", "--", &id])
+        .env("POSTDATE_URL", relay.url());
+    let shown = tokio::task::spawn_blocking(move || show.output())
+        .await
+        .expect("not cancelled")
+        .expect("it runs");
     let shown = String::from_utf8(shown.stdout).expect("UTF-8");
-    assert!(shown.contains(" publishes failed\nasked ") && shown.contains("\nfailures  "), "{shown}");
+    assert!(
+        shown.contains(" publishes failed\nasked ") && shown.contains("\nfailures  "),
+        "{shown}"
+    );
     assert!(shown.contains(") unroutable: "), "{shown}");
     rabbitmq.bind(&target, &exchange, &target).await;
     accounted_one(&run, &relay).await;
@@ -130,7 +185,11 @@ async fn a_message_that_fails_nine_times_counts_from_the_moment_it_was_asked_for
     up_again(&relay, &name).await;
     logged(
         &relay,
-        &["publishing to a target fails", "messages are late", "publishing to a target works again"],
+        &[
+            "publishing to a target fails",
+            "messages are late",
+            "publishing to a target works again",
+        ],
     )
     .await;
     let lines = relay.log().matches("publishing to a target fails").count();
@@ -152,19 +211,20 @@ async fn a_record_that_is_read_and_does_not_get_into_the_store_is_named() {
     let from = format!(r#"{{ rabbitmq = "main", queue = "{source}" }}"#);
     let to = format!(r#"{{ rabbitmq = "main", exchange = "", routing_key = "{target}" }}"#);
     let lines = format!("url = \"redis://127.0.0.1:{}\"", link.port());
-    let config = Config::under(&lines, &names::unique("late")).rabbitmq("main", rabbitmq).route(
-        "one",
-        &from,
-        &to,
-        "max_size = \"16MiB\"",
-    );
+    let config = Config::under(&lines, &names::unique("late"))
+        .rabbitmq("main", rabbitmq)
+        .route("one", &from, &to, "max_size = \"16MiB\"");
     let relay = Relay::start(&config).await;
     run.collect_rabbitmq(rabbitmq, &target);
     link.set(Mode::Rate(3 << 19));
     let label = format!("rabbitmq:{target}");
-    let large = run.message(&label, When::Delay(500)).size(12 << 20).random();
+    let large = run
+        .message(&label, When::Delay(500))
+        .size(12 << 20)
+        .random();
     let small = run.message(&label, When::Delay(500));
-    run.send_rabbitmq(rabbitmq, "", Some(&source), vec![large, small]).await;
+    run.send_rabbitmq(rabbitmq, "", Some(&source), vec![large, small])
+        .await;
     named(&relay, "source:one", "neither stored nor published").await;
     link.set(Mode::Pass);
     accounted_one(&run, &relay).await;
@@ -180,13 +240,21 @@ async fn accounted_one(run: &Run, relay: &Relay) {
 /// Both brokers, each stopped (it hangs: no connection is lost) with messages on their way to it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_target_that_hangs_is_named_and_what_waits_for_it_is_late_from_its_due_time_on() {
-    let (redis, mut kafka, mut rabbitmq) = tokio::join!(Redis::shared(), Kafka::start(), Rabbitmq::start());
+    let (redis, mut kafka, mut rabbitmq) =
+        tokio::join!(Redis::shared(), Kafka::start(), Rabbitmq::start());
     let fixture = four_routes(redis, &kafka, &rabbitmq).await;
     let relay = Relay::start(&fixture.config).await;
-    tokio::join!(fixture.send_kafka(&kafka, 120), fixture.send_rabbitmq(&rabbitmq, 120));
+    tokio::join!(
+        fixture.send_kafka(&kafka, 120),
+        fixture.send_rabbitmq(&rabbitmq, 120)
+    );
     eventually("all of it is read", async || {
         let read = relay.total("postdate_admitted_total", &[]).await;
-        if read >= 400.0 { Ok(()) } else { Err(format!("{read} of 400")) }
+        if read >= 400.0 {
+            Ok(())
+        } else {
+            Err(format!("{read} of 400"))
+        }
     })
     .await;
     for hangs in ["kafka", "rabbitmq"] {
@@ -196,9 +264,16 @@ async fn a_target_that_hangs_is_named_and_what_waits_for_it_is_late_from_its_due
             rabbitmq.stop();
         }
         let stopped = Instant::now();
-        let routes = if hangs == "kafka" { ["k-k", "r-k"] } else { ["k-r", "r-r"] };
+        let routes = if hangs == "kafka" {
+            ["k-k", "r-k"]
+        } else {
+            ["k-r", "r-r"]
+        };
         if hangs == "rabbitmq" {
-            assert!(!fixture.run.ledger().missing().is_empty(), "the stop must come in mid-flow");
+            assert!(
+                !fixture.run.ledger().missing().is_empty(),
+                "the stop must come in mid-flow"
+            );
         }
         for route in routes {
             named(&relay, &format!("route:{route}"), "late: ").await;
@@ -233,7 +308,8 @@ async fn a_target_that_hangs_is_named_and_what_waits_for_it_is_late_from_its_due
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sources_that_are_missing_and_publishing_that_is_paused_are_named() {
-    let (redis, kafka, rabbitmq) = tokio::join!(Redis::shared(), Kafka::shared(), Rabbitmq::shared());
+    let (redis, kafka, rabbitmq) =
+        tokio::join!(Redis::shared(), Kafka::shared(), Rabbitmq::shared());
     let topic = names::unique("topic");
     let queue = names::unique("queue");
     let target = names::unique("target");
@@ -244,8 +320,18 @@ async fn sources_that_are_missing_and_publishing_that_is_paused_are_named() {
     let config = Config::new(redis)
         .kafka("main", kafka)
         .rabbitmq("main", rabbitmq)
-        .route("topic", &format!(r#"{{ kafka = "main", topic = "{topic}", group = "{topic}" }}"#), &to, "")
-        .route("queue", &format!(r#"{{ rabbitmq = "main", queue = "{queue}" }}"#), &to, "");
+        .route(
+            "topic",
+            &format!(r#"{{ kafka = "main", topic = "{topic}", group = "{topic}" }}"#),
+            &to,
+            "",
+        )
+        .route(
+            "queue",
+            &format!(r#"{{ rabbitmq = "main", queue = "{queue}" }}"#),
+            &to,
+            "",
+        );
     let relay = Relay::start(&config).await;
     named(&relay, "source:topic", &topic).await;
     named(&relay, "source:queue", &queue).await;
@@ -254,12 +340,24 @@ async fn sources_that_are_missing_and_publishing_that_is_paused_are_named() {
     up_again(&relay, "source:topic").await;
     up_again(&relay, "source:queue").await;
 
-    let paused = relay.request("POST", "/api/v1/routes/queue/pause", None, r#"{"only":"publishing"}"#).await;
+    let paused = relay
+        .request(
+            "POST",
+            "/api/v1/routes/queue/pause",
+            None,
+            r#"{"only":"publishing"}"#,
+        )
+        .await;
     assert_eq!(paused.expect("paused").0, 200);
-    let message = run.message(&format!("rabbitmq:{target}"), When::Delay(100)).key(&target);
-    run.send_rabbitmq(rabbitmq, "", Some(&queue), vec![message]).await;
+    let message = run
+        .message(&format!("rabbitmq:{target}"), When::Delay(100))
+        .key(&target);
+    run.send_rabbitmq(rabbitmq, "", Some(&queue), vec![message])
+        .await;
     named(&relay, "route:queue", "publishing is paused").await;
-    let resumed = relay.request("POST", "/api/v1/routes/queue/resume", None, "{}").await;
+    let resumed = relay
+        .request("POST", "/api/v1/routes/queue/resume", None, "{}")
+        .await;
     assert_eq!(resumed.expect("resumed").0, 200);
     accounted_one(&run, &relay).await;
     up_again(&relay, "route:queue").await;
@@ -274,16 +372,30 @@ async fn a_store_that_fills_up_is_told_before_it_takes_nothing_in() {
     rabbitmq.declare_queue(&target, QueueKind::Classic).await;
     let from = format!(r#"{{ rabbitmq = "main", queue = "{source}" }}"#);
     let to = format!(r#"{{ rabbitmq = "main", exchange = "", routing_key = "{target}" }}"#);
-    let config = Config::new(&redis).rabbitmq("main", rabbitmq).route("one", &from, &to, "");
+    let config = Config::new(&redis)
+        .rabbitmq("main", rabbitmq)
+        .route("one", &from, &to, "");
     let relay = Relay::start(&config).await;
     let mut raw = redis.connection().await.expect("connected");
     let mut limit = async |bytes: u64| {
-        let set = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(bytes).to_owned();
+        let set = redis::cmd("CONFIG")
+            .arg("SET")
+            .arg("maxmemory")
+            .arg(bytes)
+            .to_owned();
         set.query_async::<()>(&mut raw).await.expect("CONFIG SET");
     };
     let used = eventually("the memory is told", async || {
-        let used = relay.metrics().await.map_err(|e| e.to_string())?.sum("postdate_store_memory_bytes", &[]);
-        if used > 0.0 { Ok(used as u64) } else { Err("not yet".to_owned()) }
+        let used = relay
+            .metrics()
+            .await
+            .map_err(|e| e.to_string())?
+            .sum("postdate_store_memory_bytes", &[]);
+        if used > 0.0 {
+            Ok(used as u64)
+        } else {
+            Err("not yet".to_owned())
+        }
     })
     .await;
     limit(used + used / 20).await;
@@ -291,8 +403,11 @@ async fn a_store_that_fills_up_is_told_before_it_takes_nothing_in() {
     limit(1).await;
     let run = Run::new();
     run.collect_rabbitmq(rabbitmq, &target);
-    let message = run.message(&format!("rabbitmq:{target}"), When::Delay(3000)).key(&target);
-    run.send_rabbitmq(rabbitmq, "", Some(&source), vec![message]).await;
+    let message = run
+        .message(&format!("rabbitmq:{target}"), When::Delay(3000))
+        .key(&target);
+    run.send_rabbitmq(rabbitmq, "", Some(&source), vec![message])
+        .await;
     named(&relay, "source:one", "store").await;
     limit(0).await;
     up_again(&relay, "store:room").await;

@@ -22,8 +22,9 @@ use crate::support::{Relay, eventually};
 
 /// How long a server stays away in mid-flow: 10 s, or `POSTDATE_OUTAGE_SECONDS`.
 async fn away() {
-    let seconds =
-        std::env::var("POSTDATE_OUTAGE_SECONDS").ok().map(|text| text.parse().expect("whole seconds"));
+    let seconds = std::env::var("POSTDATE_OUTAGE_SECONDS")
+        .ok()
+        .map(|text| text.parse().expect("whole seconds"));
     tokio::time::sleep(Duration::from_secs(seconds.unwrap_or(10))).await;
 }
 
@@ -32,7 +33,11 @@ async fn readiness(relay: &Relay, expected: u16) {
     eventually(&format!("/readyz says {expected}"), async || {
         let (live, (ready, body)) = (relay.get("/livez").await?.0, relay.get("/readyz").await?);
         assert_eq!(live, 200, "the process turns");
-        if ready == expected { Ok(()) } else { Err(anyhow::anyhow!("{ready}: {body}")) }
+        if ready == expected {
+            Ok(())
+        } else {
+            Err(anyhow::anyhow!("{ready}: {body}"))
+        }
     })
     .await;
 }
@@ -41,7 +46,9 @@ async fn readiness(relay: &Relay, expected: u16) {
 async fn logged(relay: &Relay, expected: &[&str]) {
     eventually(&format!("the log says {expected:?}"), async || {
         let log = relay.log();
-        let found = expected.iter().try_fold(log.as_str(), |rest, text| rest.split_once(text).map(|x| x.1));
+        let found = expected.iter().try_fold(log.as_str(), |rest, text| {
+            rest.split_once(text).map(|x| x.1)
+        });
         found.map(drop).ok_or("it does not yet")
     })
     .await;
@@ -58,5 +65,9 @@ async fn accounted(fixture: &FourRoutesFixture, relay: &Relay) {
     let explained = repeats(relay).await;
     let report = fixture.run.report();
     report.assert_accounted(explained);
-    assert!(explained <= report.attempts, "{explained} repeats of {} messages", report.attempts);
+    assert!(
+        explained <= report.attempts,
+        "{explained} repeats of {} messages",
+        report.attempts
+    );
 }

@@ -1,7 +1,9 @@
 //! A queue of large messages while the store is away: what its consumer holds is bounded in bytes.
 
 use crate::support::proxy::Mode;
-use crate::support::{Config, Proxy, QueueKind, Rabbitmq, Redis, Relay, Run, When, eventually, names};
+use crate::support::{
+    Config, Proxy, QueueKind, Rabbitmq, Redis, Relay, Run, When, eventually, names,
+};
 
 const MESSAGES: u32 = 150;
 const SIZE: usize = 1 << 20;
@@ -28,17 +30,27 @@ async fn a_queue_hands_over_no_more_large_messages_than_fit_into_memory() {
 
     let label = format!("rabbitmq:{target}");
     let first = run.message(&label, When::Delay(0)).key(&target);
-    run.send_rabbitmq(rabbitmq, "", Some(&source), vec![first]).await;
+    run.send_rabbitmq(rabbitmq, "", Some(&source), vec![first])
+        .await;
     run.drain(&relay).await;
     // It is subscribed now; without the store it would not be.
     redis_link.set(Mode::Hole);
     for _ in 0..MESSAGES {
-        let message = run.message(&label, When::Delay(1000)).key(&target).size(SIZE - 4096).random();
-        run.send_rabbitmq(rabbitmq, "", Some(&source), vec![message]).await;
+        let message = run
+            .message(&label, When::Delay(1000))
+            .key(&target)
+            .size(SIZE - 4096)
+            .random();
+        run.send_rabbitmq(rabbitmq, "", Some(&source), vec![message])
+            .await;
     }
     let left = eventually("the consumer has what it may have", async || {
         let ready = rabbitmq.queue_len(&source).await;
-        if ready <= MESSAGES - HANDED_OVER { Ok(ready) } else { Err(format!("{ready} are ready")) }
+        if ready <= MESSAGES - HANDED_OVER {
+            Ok(ready)
+        } else {
+            Err(format!("{ready} are ready"))
+        }
     })
     .await;
     assert_eq!(left, MESSAGES - HANDED_OVER, "the queue keeps the others");
@@ -47,9 +59,17 @@ async fn a_queue_hands_over_no_more_large_messages_than_fit_into_memory() {
     run.drain(&relay).await;
     let explained = super::repeats(&relay).await;
     run.report().assert_accounted(explained);
-    let status = std::fs::read_to_string(format!("/proc/{}/status", relay.id())).expect("its status");
-    let peak = status.lines().find(|line| line.starts_with("VmHWM")).expect("a peak");
-    let peak_kib: u64 = peak.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number");
+    let status =
+        std::fs::read_to_string(format!("/proc/{}/status", relay.id())).expect("its status");
+    let peak = status
+        .lines()
+        .find(|line| line.starts_with("VmHWM"))
+        .expect("a peak");
+    let peak_kib: u64 = peak
+        .split_whitespace()
+        .nth(1)
+        .and_then(|kib| kib.parse().ok())
+        .expect("a number");
     println!("{peak}");
     assert!(peak_kib < 400 << 10, "{peak}");
     assert_eq!(relay.terminate().await.code(), Some(0), "a clean stop");

@@ -39,15 +39,27 @@ impl TwoRoutes {
         let relay = Relay::start_with(&config, environment).await;
         let run = Run::new();
         run.collect_rabbitmq(rabbitmq, &target);
-        Self { relay, rabbitmq, greedy, beside, target, run }
+        Self {
+            relay,
+            rabbitmq,
+            greedy,
+            beside,
+            target,
+            run,
+        }
     }
 
     /// Sends so many messages that are due in an hour through the greedy route.
     async fn flood(&self, run: &Run, count: usize) {
-        let message =
-            |_| run.message(&self.label(), When::Delay(HOUR_MS)).key(&self.target).size(FLOOD_SIZE).random();
+        let message = |_| {
+            run.message(&self.label(), When::Delay(HOUR_MS))
+                .key(&self.target)
+                .size(FLOOD_SIZE)
+                .random()
+        };
         let messages: Vec<Message> = (0..count).map(message).collect();
-        run.send_rabbitmq(self.rabbitmq, "", Some(&self.greedy), messages).await;
+        run.send_rabbitmq(self.rabbitmq, "", Some(&self.greedy), messages)
+            .await;
     }
 
     fn label(&self) -> String {
@@ -58,12 +70,19 @@ impl TwoRoutes {
     async fn waits_for(&self, reason: &str) {
         eventually(&format!("the greedy route waits: {reason}"), async || {
             let labels = [("route", "greedy"), ("reason", reason)];
-            let metrics = self.relay.metrics().await.map_err(|error| error.to_string())?;
+            let metrics = self
+                .relay
+                .metrics()
+                .await
+                .map_err(|error| error.to_string())?;
             let waits = metrics.sum("postdate_ingress_paused", &labels) > 0.0;
             if waits {
                 Ok(())
             } else {
-                Err(format!("it took in {}", metrics.sum("postdate_admitted_total", &[])))
+                Err(format!(
+                    "it took in {}",
+                    metrics.sum("postdate_admitted_total", &[])
+                ))
             }
         })
         .await;
@@ -71,12 +90,24 @@ impl TwoRoutes {
 
     /// Sends messages through the other route, and waits until all of them have arrived.
     async fn flows_beside(&self) {
-        let delays = (0..100).map(|n| if n % 4 == 0 { When::Now } else { When::Delay(10 * n) });
-        let messages = delays.map(|when| self.run.message(&self.label(), when).key(&self.target)).collect();
-        self.run.send_rabbitmq(self.rabbitmq, "", Some(&self.beside), messages).await;
-        eventually("all of the other route arrive", async || match self.run.ledger().missing() {
-            missing if missing.is_empty() => Ok(()),
-            missing => Err(format!("{} are missing", missing.len())),
+        let delays = (0..100).map(|n| {
+            if n % 4 == 0 {
+                When::Now
+            } else {
+                When::Delay(10 * n)
+            }
+        });
+        let messages = delays
+            .map(|when| self.run.message(&self.label(), when).key(&self.target))
+            .collect();
+        self.run
+            .send_rabbitmq(self.rabbitmq, "", Some(&self.beside), messages)
+            .await;
+        eventually("all of the other route arrive", async || {
+            match self.run.ledger().missing() {
+                missing if missing.is_empty() => Ok(()),
+                missing => Err(format!("{} are missing", missing.len())),
+            }
         })
         .await;
         self.run.report().assert_accounted(0);
@@ -95,9 +126,17 @@ async fn a_quota_that_is_not_counted_is_caught() {
     let flood = Run::new();
     routes.flood(&flood, 4000).await;
     eventually("more is stored than may be", async || {
-        let metrics = routes.relay.metrics().await.map_err(|error| error.to_string())?;
+        let metrics = routes
+            .relay
+            .metrics()
+            .await
+            .map_err(|error| error.to_string())?;
         let stored = metrics.sum("postdate_pending", &[("route", "greedy")]) * FLOOD_SIZE as f64;
-        if stored > QUOTA + BATCH { Ok(()) } else { Err(format!("{stored} bytes are stored")) }
+        if stored > QUOTA + BATCH {
+            Ok(())
+        } else {
+            Err(format!("{stored} bytes are stored"))
+        }
     })
     .await;
 }
@@ -108,14 +147,26 @@ async fn names_that_are_remembered_count_until_they_are_forgotten() {
     let policy = "max_pending_bytes = \"100KiB\"\ndedupe = \"10s\"";
     let routes = TwoRoutes::start(&redis, policy).await;
     let named = |n: u32| {
-        let message = routes.run.message(&routes.label(), When::Delay(50)).key(&routes.target);
+        let message = routes
+            .run
+            .message(&routes.label(), When::Delay(50))
+            .key(&routes.target);
         message.contract("x-delay-id", &format!("name-{n}"))
     };
     let messages = (0..1200).map(named).collect();
-    routes.run.send_rabbitmq(routes.rabbitmq, "", Some(&routes.greedy), messages).await;
+    routes
+        .run
+        .send_rabbitmq(routes.rabbitmq, "", Some(&routes.greedy), messages)
+        .await;
     routes.waits_for("max_pending_bytes").await;
-    let published = routes.relay.total("postdate_published_total", &[("route", "greedy")]).await;
-    assert!((400.0..1200.0).contains(&published), "{published} of 1200 names were taken in at first");
+    let published = routes
+        .relay
+        .total("postdate_published_total", &[("route", "greedy")])
+        .await;
+    assert!(
+        (400.0..1200.0).contains(&published),
+        "{published} of 1200 names were taken in at first"
+    );
     routes.flows_beside().await;
 }
 
@@ -128,7 +179,11 @@ async fn a_route_takes_in_no_more_bytes_than_its_quota() {
     routes.waits_for("max_pending_bytes").await;
     routes.flows_beside().await;
     routes.waits_for("max_pending_bytes").await;
-    let stored = routes.relay.total("postdate_pending", &[("route", "greedy")]).await * FLOOD_SIZE as f64;
+    let stored = routes
+        .relay
+        .total("postdate_pending", &[("route", "greedy")])
+        .await
+        * FLOOD_SIZE as f64;
     assert!(stored >= QUOTA / 2.0, "{stored} bytes are stored");
     assert!(stored <= QUOTA + BATCH, "{stored} bytes are stored");
 }

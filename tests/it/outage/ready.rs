@@ -15,12 +15,19 @@ async fn readiness(relay: &Relay) -> anyhow::Result<(u16, Vec<String>)> {
     let (status, text) = relay.get("/readyz").await?;
     let answer: Value = serde_json::from_str(&text)?;
     let parts = answer["parts"].as_array().into_iter().flatten();
-    Ok((status, parts.filter_map(|part| part["name"].as_str()).map(str::to_owned).collect()))
+    Ok((
+        status,
+        parts
+            .filter_map(|part| part["name"].as_str())
+            .map(str::to_owned)
+            .collect(),
+    ))
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn all_that_a_start_waits_for_is_named_at_once_and_a_ready_replica_stays_ready() {
-    let (redis, kafka, rabbitmq) = tokio::join!(Redis::start(), Kafka::shared(), Rabbitmq::shared());
+    let (redis, kafka, rabbitmq) =
+        tokio::join!(Redis::start(), Kafka::shared(), Rabbitmq::shared());
     let link = Proxy::before(redis.port()).await;
     link.set(Mode::Delay(SLOW_LINK));
     let [topic, queue, to] = ["ready", "ready", "ready"].map(names::unique);
@@ -39,20 +46,33 @@ async fn all_that_a_start_waits_for_is_named_at_once_and_a_ready_replica_stays_r
             &target,
             "",
         )
-        .route("queue", &format!(r#"{{ rabbitmq = "main", queue = "{queue}" }}"#), &target, "");
+        .route(
+            "queue",
+            &format!(r#"{{ rabbitmq = "main", queue = "{queue}" }}"#),
+            &target,
+            "",
+        );
     let relay = Relay::spawn(&config, &[]);
     let (_, named) = eventually("it answers", async || readiness(&relay).await).await;
     let group = format!("kafka:main:{topic}");
     for part in ["redis", "store", "rabbitmq:main", "kafka:main", &group] {
-        assert!(named.iter().any(|name| name == part), "{part} is not among {named:?}");
+        assert!(
+            named.iter().any(|name| name == part),
+            "{part} is not among {named:?}"
+        );
     }
     let mut joined = std::pin::pin!(kafka.shared_out(&topic, &topic, 1));
     let mut was_ready = false;
     loop {
         let (status, _) = readiness(&relay).await.expect("an answer");
-        assert!(!was_ready || status == 200, "it was ready, and is not any more");
+        assert!(
+            !was_ready || status == 200,
+            "it was ready, and is not any more"
+        );
         was_ready |= status == 200;
-        let is_read = tokio::time::timeout(Duration::from_millis(5), &mut joined).await.is_ok();
+        let is_read = tokio::time::timeout(Duration::from_millis(5), &mut joined)
+            .await
+            .is_ok();
         if is_read {
             break;
         }

@@ -18,7 +18,10 @@ async fn redis_not_there_at_start_and_killed_in_mid_flow() {
     redis.restart().await;
     relay.ready().await;
     fixture.send(kafka, rabbitmq).await;
-    assert!(!fixture.run.ledger().missing().is_empty(), "the kill must come in mid-flow");
+    assert!(
+        !fixture.run.ledger().missing().is_empty(),
+        "the kill must come in mid-flow"
+    );
     redis.kill9().await;
     readiness(&relay, 503).await;
     fixture.send(kafka, rabbitmq).await;
@@ -26,7 +29,11 @@ async fn redis_not_there_at_start_and_killed_in_mid_flow() {
     redis.restart().await;
     readiness(&relay, 200).await;
     fixture.send(kafka, rabbitmq).await;
-    logged(&relay, &["redis is away; waiting for it", "connected to redis"]).await;
+    logged(
+        &relay,
+        &["redis is away; waiting for it", "connected to redis"],
+    )
+    .await;
     accounted(&fixture, &relay).await;
     assert_eq!(relay.terminate().await.code(), Some(0), "a clean stop");
 }
@@ -39,14 +46,21 @@ async fn redis_that_hangs_for_longer_than_claims_last() {
     fixture.config = fixture.config.section("[timer]\nclaim = \"2s\"");
     let mut relay = Relay::start(&fixture.config).await;
     fixture.send(kafka, rabbitmq).await;
-    assert!(!fixture.run.ledger().missing().is_empty(), "it must hang in mid-flow");
+    assert!(
+        !fixture.run.ledger().missing().is_empty(),
+        "it must hang in mid-flow"
+    );
     redis.stop();
     fixture.send(kafka, rabbitmq).await;
     readiness(&relay, 503).await;
     away().await;
     redis.cont();
     readiness(&relay, 200).await;
-    logged(&relay, &["redis is away; waiting for it", "connected to redis"]).await;
+    logged(
+        &relay,
+        &["redis is away; waiting for it", "connected to redis"],
+    )
+    .await;
     // Also one that starts meanwhile says what it waits for.
     redis.stop();
     relay.kill9().await;

@@ -20,15 +20,30 @@ impl One {
         let target = kafka.unique_topic("target", 1).await;
         let from = format!(r#"{{ kafka = "main", topic = "{source}", group = "{source}" }}"#);
         let to = format!(r#"{{ kafka = "main", topic = "{target}" }}"#);
-        let config = Config::new(redis).kafka("main", kafka).route("one", &from, &to, "");
+        let config = Config::new(redis)
+            .kafka("main", kafka)
+            .route("one", &from, &to, "");
         let run = Run::new();
         run.collect_kafka(kafka, &target, 1);
-        Self { run, relay: Relay::start(&config).await, source, label: format!("kafka:{target}") }
+        Self {
+            run,
+            relay: Relay::start(&config).await,
+            source,
+            label: format!("kafka:{target}"),
+        }
     }
 
     async fn send(&self, kafka: &Kafka, count: u64) {
-        let when = |n| if n % 5 == 0 { When::Now } else { When::Delay(n * 10) };
-        let messages = (0..count).map(|n| self.run.message(&self.label, when(n)).key("key")).collect();
+        let when = |n| {
+            if n % 5 == 0 {
+                When::Now
+            } else {
+                When::Delay(n * 10)
+            }
+        };
+        let messages = (0..count)
+            .map(|n| self.run.message(&self.label, when(n)).key("key"))
+            .collect();
         self.run.send_kafka(kafka, &self.source, messages).await;
     }
 
@@ -42,7 +57,11 @@ impl One {
     async fn counts(&self, name: &str, labels: &[(&str, &str)], expected: f64) {
         eventually(&format!("{name} is {expected}"), async || {
             let found = self.relay.total(name, labels).await;
-            if found >= expected { Ok(()) } else { Err(found) }
+            if found >= expected {
+                Ok(())
+            } else {
+                Err(found)
+            }
         })
         .await;
     }
@@ -57,17 +76,27 @@ async fn a_rewound_group_repeats_with_a_cause_and_recognises_pending_names() {
     one.send(kafka, 50).await;
     one.run.drain(&one.relay).await;
     let before = one.relay.total("postdate_stored_total", &[]).await;
-    let named =
-        |n: u64| one.run.message(&one.label, When::Delay(15_000)).contract("x-delay-id", &n.to_string());
-    one.run.send_kafka(kafka, &one.source, (0..10).map(named).collect()).await;
-    one.counts("postdate_stored_total", &[], before + 10.0).await;
+    let named = |n: u64| {
+        one.run
+            .message(&one.label, When::Delay(15_000))
+            .contract("x-delay-id", &n.to_string())
+    };
+    one.run
+        .send_kafka(kafka, &one.source, (0..10).map(named).collect())
+        .await;
+    one.counts("postdate_stored_total", &[], before + 10.0)
+        .await;
     one.read_again(kafka).await;
     one.counts("postdate_duplicates_total", &[], 10.0).await;
     one.run.drain(&one.relay).await;
     let explained = one.relay.total("postdate_redelivered_total", REREAD).await;
     let report = one.run.report();
     report.assert_accounted(explained as usize);
-    assert_eq!((report.delivered, report.duplicates()), (60, 50), "all but the named ones came twice");
+    assert_eq!(
+        (report.delivered, report.duplicates()),
+        (60, 50),
+        "all but the named ones came twice"
+    );
     assert_eq!(explained as usize, 50);
 }
 
@@ -82,16 +111,28 @@ async fn what_another_consumer_has_read_meanwhile_is_flagged() {
     let mut connection = redis.connection().await.expect("connected");
     let field = format!("kafka/main/{0}/{0}/0", one.source);
     let mut homes = redis::cmd("KEYS");
-    let homes: Vec<String> = homes.arg("*:sources").query_async(&mut connection).await.expect("KEYS");
+    let homes: Vec<String> = homes
+        .arg("*:sources")
+        .query_async(&mut connection)
+        .await
+        .expect("KEYS");
     for home in homes {
         let mut set = redis::cmd("EVAL");
         set.arg("if redis.call('HGET', KEYS[1], ARGV[1]) == '9' then redis.call('HSET', KEYS[1], ARGV[1], 14) end");
-        set.arg(1).arg(home).arg(&field).query_async::<()>(&mut connection).await.expect("set");
+        set.arg(1)
+            .arg(home)
+            .arg(&field)
+            .query_async::<()>(&mut connection)
+            .await
+            .expect("set");
     }
     one.send(kafka, 10).await;
     one.run.drain(&one.relay).await;
     one.run.report().assert_accounted(0);
-    assert_eq!(one.relay.total("postdate_redelivered_total", REREAD).await as usize, 5);
+    assert_eq!(
+        one.relay.total("postdate_redelivered_total", REREAD).await as usize,
+        5
+    );
 }
 
 #[tokio::test]
@@ -109,7 +150,11 @@ async fn a_topic_made_anew_under_its_old_name_is_read_from_its_first_record() {
     report.assert_accounted(explained as usize);
     assert_eq!(report.delivered, 60);
     // Who fetches before it has noticed goes on at the old position, and reads what it found there again later.
-    assert!(report.duplicates() <= 20, "only what lay beyond the old position: {}", report.duplicates());
+    assert!(
+        report.duplicates() <= 20,
+        "only what lay beyond the old position: {}",
+        report.duplicates()
+    );
 }
 
 #[tokio::test]
@@ -118,10 +163,21 @@ async fn a_cancelled_message_that_is_read_again_with_its_cancel_stays_cancelled(
     let mut one = One::start(redis, kafka).await;
     let id = names::unique("order");
     let due = tokio::time::Instant::now() + Duration::from_secs(15);
-    let message = one.run.message(&one.label, When::Delay(15_000)).key("key").contract("x-delay-id", &id);
-    let cancel = one.run.message(&one.label, When::Now).key("key").contract("x-delay-id", &id);
+    let message = one
+        .run
+        .message(&one.label, When::Delay(15_000))
+        .key("key")
+        .contract("x-delay-id", &id);
+    let cancel = one
+        .run
+        .message(&one.label, When::Now)
+        .key("key")
+        .contract("x-delay-id", &id);
     let messages = vec![message, cancel.contract("x-delay-op", "cancel")];
-    let ids: Vec<_> = messages.iter().map(|message| message.id().clone()).collect();
+    let ids: Vec<_> = messages
+        .iter()
+        .map(|message| message.id().clone())
+        .collect();
     one.run.send_kafka(kafka, &one.source, messages).await;
     let cancelled = [("op", "cancel"), ("result", "cancelled")];
     one.counts("postdate_commands_total", &cancelled, 1.0).await;

@@ -9,21 +9,32 @@ use crate::support::{Config, Kafka, Rabbitmq, Redis, Relay, Run, When, eventuall
 
 #[tokio::test]
 async fn what_fell_due_while_the_relay_was_down_goes_out_at_start() {
-    let (redis, kafka, rabbitmq) = tokio::join!(Redis::shared(), Kafka::shared(), Rabbitmq::shared());
+    let (redis, kafka, rabbitmq) =
+        tokio::join!(Redis::shared(), Kafka::shared(), Rabbitmq::shared());
     let fixture = four_routes(redis, kafka, rabbitmq).await;
     let mut relay = Relay::start(&fixture.config).await;
     // Ten seconds of load, so that the stop comes into the middle of it on a slow machine too.
     let sent_until = tokio::time::Instant::now() + Duration::from_secs(10);
-    tokio::join!(fixture.send_kafka(kafka, 100), fixture.send_rabbitmq(rabbitmq, 100));
+    tokio::join!(
+        fixture.send_kafka(kafka, 100),
+        fixture.send_rabbitmq(rabbitmq, 100)
+    );
     // Into the store first, so that the stop finds them there.
     eventually("something is stored", async || {
         let stored = relay.metrics().await?.sum("postdate_stored_total", &[]);
-        if stored > 0.0 { Ok(()) } else { Err(anyhow::anyhow!("nothing")) }
+        if stored > 0.0 {
+            Ok(())
+        } else {
+            Err(anyhow::anyhow!("nothing"))
+        }
     })
     .await;
     assert_eq!(relay.terminate().await.code(), Some(0), "a clean stop");
     tokio::time::sleep_until(sent_until).await;
-    assert!(!fixture.run.ledger().missing().is_empty(), "something must be left to do");
+    assert!(
+        !fixture.run.ledger().missing().is_empty(),
+        "something must be left to do"
+    );
     relay.restart().await;
     fixture.run.drain(&relay).await;
     fixture.run.report().assert_accounted(0);
@@ -36,19 +47,30 @@ async fn kill_9_while_far_messages_are_stored() {
     let run = Run::new();
     let source = names::unique("source");
     let target = names::unique("target");
-    tokio::join!(kafka.create_topic(&source, 2), kafka.create_topic(&target, 2));
+    tokio::join!(
+        kafka.create_topic(&source, 2),
+        kafka.create_topic(&target, 2)
+    );
     run.collect_kafka(kafka, &target, 2);
     // Ten seconds and more is far.
     let label = format!("kafka:{target}");
-    let messages: Vec<_> = (0..6000).map(|n| run.message(&label, When::Delay(15_000 + n / 2))).collect();
+    let messages: Vec<_> = (0..6000)
+        .map(|n| run.message(&label, When::Delay(15_000 + n / 2)))
+        .collect();
     run.send_kafka(kafka, &source, messages).await;
     let from = format!(r#"{{ kafka = "main", topic = "{source}", group = "{source}" }}"#);
     let to = format!(r#"{{ kafka = "main", topic = "{target}" }}"#);
-    let config = Config::new(redis).kafka("main", kafka).route("far", &from, &to, "");
+    let config = Config::new(redis)
+        .kafka("main", kafka)
+        .route("far", &from, &to, "");
     let mut relay = Relay::start(&config.section("[timer]\nclaim = \"2s\"")).await;
     eventually("something is stored", async || {
         let stored = relay.metrics().await?.sum("postdate_stored_total", &[]);
-        if stored > 0.0 { Ok(()) } else { Err(anyhow::anyhow!("nothing")) }
+        if stored > 0.0 {
+            Ok(())
+        } else {
+            Err(anyhow::anyhow!("nothing"))
+        }
     })
     .await;
     relay.signal(Signal::KILL);

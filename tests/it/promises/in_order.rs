@@ -27,7 +27,11 @@ fn random(path: &Path) -> (Vec<(Wire, i64)>, Order) {
         // no order.
         let mut due = now + 3000 + 50 * (n as i64) + [0, 0, 4000, -2500][fastrand::usize(..4)];
         if path.from == Side::Kafka {
-            due = if n < 6 { now - 1000 + n as i64 } else { due / 256 * 256 };
+            due = if n < 6 {
+                now - 1000 + n as i64
+            } else {
+                due / 256 * 256
+            };
         }
         let case = format!("{} {key} {n}", path.route);
         let wire = path.from.plain(&case, &format!("key-{key}"), b"body");
@@ -36,7 +40,12 @@ fn random(path: &Path) -> (Vec<(Wire, i64)>, Order) {
     }
     let in_order = |(key, mut all): (usize, Vec<(i64, usize)>)| {
         all.sort_unstable();
-        (key, all.into_iter().map(|(_, n)| format!("{} {key} {n}", path.route)).collect())
+        (
+            key,
+            all.into_iter()
+                .map(|(_, n)| format!("{} {key} {n}", path.route))
+                .collect(),
+        )
     };
     (sent, order.into_iter().map(in_order).collect())
 }
@@ -50,7 +59,9 @@ async fn each_key_arrives_in_order_though_relays_are_killed() {
     ];
     fixture.open(&paths).await;
     let config = config(&fixture).section("[timer]\nclaim = \"2s\"");
-    let config = paths.iter().fold(config, |config, path| path.configure(config, "order = \"key\""));
+    let config = paths.iter().fold(config, |config, path| {
+        path.configure(config, "order = \"key\"")
+    });
     let mut relays = [Relay::start(&config).await, Relay::start(&config).await];
     let mut expected = BTreeMap::new();
     for path in &paths {
@@ -59,15 +70,21 @@ async fn each_key_arrives_in_order_though_relays_are_killed() {
         expected.insert(path.route.clone(), order);
     }
     for (count, victim) in [(30, 0), (70, 1)] {
-        eventually(&format!("{count} have arrived"), async || match fixture.arrived().len() {
-            arrived if arrived >= count => Ok(()),
-            arrived => Err(anyhow!("{arrived}")),
+        eventually(&format!("{count} have arrived"), async || {
+            match fixture.arrived().len() {
+                arrived if arrived >= count => Ok(()),
+                arrived => Err(anyhow!("{arrived}")),
+            }
         })
         .await;
         relays[victim].kill9().await;
         relays[victim].restart().await;
     }
-    let all = expected.values().flat_map(BTreeMap::values).flatten().cloned();
+    let all = expected
+        .values()
+        .flat_map(BTreeMap::values)
+        .flatten()
+        .cloned();
     fixture.await_cases(&all.collect::<Vec<_>>()).await;
     for path in &paths {
         for (key, order) in &expected[&path.route] {

@@ -8,7 +8,8 @@ use crate::support::{Kafka, Rabbitmq, Redis, Relay, eventually};
 
 #[tokio::test]
 async fn sigterm_in_mid_flow_and_a_restart_repeat_nothing() {
-    let (redis, kafka, rabbitmq) = tokio::join!(Redis::shared(), Kafka::shared(), Rabbitmq::shared());
+    let (redis, kafka, rabbitmq) =
+        tokio::join!(Redis::shared(), Kafka::shared(), Rabbitmq::shared());
     let fixture = four_routes(redis, kafka, rabbitmq).await;
     let mut relay = Relay::start(&fixture.config).await;
     fixture.send(kafka, rabbitmq).await;
@@ -22,17 +23,26 @@ async fn sigterm_in_mid_flow_and_a_restart_repeat_nothing() {
 
 #[tokio::test]
 async fn kill_9_between_storing_and_committing() {
-    let (redis, kafka, rabbitmq) = tokio::join!(Redis::shared(), Kafka::shared(), Rabbitmq::shared());
+    let (redis, kafka, rabbitmq) =
+        tokio::join!(Redis::shared(), Kafka::shared(), Rabbitmq::shared());
     let mut fixture = four_routes(redis, kafka, rabbitmq).await;
     fixture.config = fixture.config.section("[timer]\nclaim = \"2s\"");
     let mut relay = Relay::start(&fixture.config).await;
     let mut explained = 0;
     for _ in 0..3 {
-        let before = relay.metrics().await.expect("metrics").sum("postdate_stored_total", &[]);
+        let before = relay
+            .metrics()
+            .await
+            .expect("metrics")
+            .sum("postdate_stored_total", &[]);
         tokio::join!(fixture.send(kafka, rabbitmq), async {
             eventually("something more is stored", async || {
                 let stored = relay.metrics().await?.sum("postdate_stored_total", &[]);
-                if stored > before { Ok(()) } else { Err(anyhow::anyhow!("{stored}")) }
+                if stored > before {
+                    Ok(())
+                } else {
+                    Err(anyhow::anyhow!("{stored}"))
+                }
             })
             .await;
             // At once: positions are committed every 100 ms.
@@ -50,13 +60,21 @@ async fn kill_9_between_storing_and_committing() {
 
 #[tokio::test]
 async fn two_replicas_that_share_the_work_repeat_nothing_of_each_other() {
-    let (redis, kafka, rabbitmq) = tokio::join!(Redis::shared(), Kafka::shared(), Rabbitmq::shared());
+    let (redis, kafka, rabbitmq) =
+        tokio::join!(Redis::shared(), Kafka::shared(), Rabbitmq::shared());
     let fixture = four_routes(redis, kafka, rabbitmq).await;
-    let mut relays = [Relay::start(&fixture.config).await, Relay::start(&fixture.config).await];
+    let mut relays = [
+        Relay::start(&fixture.config).await,
+        Relay::start(&fixture.config).await,
+    ];
     for relay in &relays {
         eventually("it serves half of the store", async || {
             let owned = relay.metrics().await?.sum("postdate_partitions_owned", &[]);
-            if (owned - 32.0).abs() < 0.5 { Ok(()) } else { Err(anyhow::anyhow!("it owns {owned}")) }
+            if (owned - 32.0).abs() < 0.5 {
+                Ok(())
+            } else {
+                Err(anyhow::anyhow!("it owns {owned}"))
+            }
         })
         .await;
     }
@@ -64,7 +82,10 @@ async fn two_replicas_that_share_the_work_repeat_nothing_of_each_other() {
     fixture.run.drain(&relays[0]).await;
     fixture.run.report().assert_accounted(0);
     for relay in &mut relays {
-        assert!(relay.total("postdate_published_total", &[]).await > 0.5, "each has a share in it");
+        assert!(
+            relay.total("postdate_published_total", &[]).await > 0.5,
+            "each has a share in it"
+        );
         assert_eq!(relay.terminate().await.code(), Some(0), "a clean stop");
     }
 }

@@ -10,13 +10,18 @@ use lapin::{BasicProperties, Channel};
 use postdate::domain::verdict::Refusal;
 use postdate::domain::{Flags, Message, Properties, Verdict};
 
-use super::{DeliverySink, PATIENCE, RabbitmqFixture, Submitter, bodies, message, patiently, resolve, stamp};
+use super::{
+    DeliverySink, PATIENCE, RabbitmqFixture, Submitter, bodies, message, patiently, resolve, stamp,
+};
 use crate::support::{QueueKind, Rabbitmq, eventually, names};
 
 /// A channel of a connection that the test keeps.
 async fn channel(connection: &lapin::Connection) -> Channel {
     let channel = connection.create_channel().await.expect("a channel");
-    channel.confirm_select(ConfirmSelectOptions::default()).await.expect("confirms");
+    channel
+        .confirm_select(ConfirmSelectOptions::default())
+        .await
+        .expect("confirms");
     channel
 }
 
@@ -31,15 +36,29 @@ fn table(fields: Vec<(&str, AMQPValue)>) -> FieldTable {
 /// Every property and every type of header, nested ones too.
 fn everything() -> BasicProperties {
     let inner = table(vec![
-        ("deep", AMQPValue::FieldArray(FieldArray::from(vec![AMQPValue::Void, AMQPValue::Boolean(false)]))),
+        (
+            "deep",
+            AMQPValue::FieldArray(FieldArray::from(vec![
+                AMQPValue::Void,
+                AMQPValue::Boolean(false),
+            ])),
+        ),
         ("empty", AMQPValue::FieldTable(FieldTable::default())),
     ]);
     let headers = table(vec![
         (
             "A",
-            AMQPValue::FieldArray(vec![AMQPValue::FieldTable(inner.clone()), AMQPValue::LongInt(7)].into()),
+            AMQPValue::FieldArray(
+                vec![AMQPValue::FieldTable(inner.clone()), AMQPValue::LongInt(7)].into(),
+            ),
         ),
-        ("D", AMQPValue::DecimalValue(DecimalValue { scale: 2, value: 12_345 })),
+        (
+            "D",
+            AMQPValue::DecimalValue(DecimalValue {
+                scale: 2,
+                value: 12_345,
+            }),
+        ),
         ("F", AMQPValue::FieldTable(inner)),
         ("I", AMQPValue::LongInt(i32::MIN)),
         ("S", AMQPValue::LongString(vec![0_u8, 255, 10].into())),
@@ -87,10 +106,14 @@ async fn every_property_and_nested_header_comes_out_as_it_went_in() {
         let connection = server.connect().await.expect("connects");
         let channel = channel(&connection).await;
         let sent = everything();
-        for (properties, body) in [(sent.clone(), &b"body \0\xff"[..]), (BasicProperties::default(), b"")] {
+        for (properties, body) in [
+            (sent.clone(), &b"body \0\xff"[..]),
+            (BasicProperties::default(), b""),
+        ] {
             let options = BasicPublishOptions::default();
-            let confirm =
-                channel.basic_publish("".into(), from.as_str().into(), options, body, properties).await;
+            let confirm = channel
+                .basic_publish("".into(), from.as_str().into(), options, body, properties)
+                .await;
             confirm.expect("sent").await.expect("confirmed");
         }
         let [first, second] = <[_; 2]>::try_from(sink.catch(2).await).expect("two");
@@ -111,20 +134,47 @@ async fn every_property_and_nested_header_comes_out_as_it_went_in() {
         second.receipt.resolve();
 
         // Not basic.get: to what that gets, a quorum queue adds a header of its own.
-        let options = BasicConsumeOptions { no_ack: true, ..Default::default() };
-        let consumer = channel.basic_consume(to.as_str().into(), "".into(), options, FieldTable::default());
+        let options = BasicConsumeOptions {
+            no_ack: true,
+            ..Default::default()
+        };
+        let consumer = channel.basic_consume(
+            to.as_str().into(),
+            "".into(),
+            options,
+            FieldTable::default(),
+        );
         let mut consumer = consumer.await.expect("consumes");
-        let mut got =
-            async || patiently("a message", consumer.next()).await.expect("open").expect("no error");
+        let mut got = async || {
+            patiently("a message", consumer.next())
+                .await
+                .expect("open")
+                .expect("no error")
+        };
         let out = got().await;
-        assert_eq!((&out.properties, &out.data[..]), (&sent, &b"body \0\xff"[..]), "{kind:?}");
+        assert_eq!(
+            (&out.properties, &out.data[..]),
+            (&sent, &b"body \0\xff"[..]),
+            "{kind:?}"
+        );
         let out = got().await;
-        assert_eq!((&out.properties, &out.data[..]), (&BasicProperties::default(), &b""[..]), "{kind:?}");
+        assert_eq!(
+            (&out.properties, &out.data[..]),
+            (&BasicProperties::default(), &b""[..]),
+            "{kind:?}"
+        );
         let mut stamped = sent.headers().clone().expect("headers");
         stamped.insert("x-delay-id".into(), AMQPValue::LongString("~id".into()));
-        stamped.insert("x-delay-due".into(), AMQPValue::LongLongInt(1_800_000_000_123));
+        stamped.insert(
+            "x-delay-due".into(),
+            AMQPValue::LongLongInt(1_800_000_000_123),
+        );
         stamped.insert("x-delay-attempt".into(), AMQPValue::LongLongInt(2));
-        assert_eq!(got().await.properties, sent.clone().with_headers(stamped), "{kind:?}");
+        assert_eq!(
+            got().await.properties,
+            sent.clone().with_headers(stamped),
+            "{kind:?}"
+        );
         connection.close(200, "done".into()).await.expect("closes");
         fixture.drain().await;
     }
@@ -135,10 +185,16 @@ async fn each_unroutable_message_gets_its_own_return_and_no_other() {
     const COUNT: u64 = 4000;
     let server = Rabbitmq::shared().await;
     // Transient messages are confirmed many at once, where the client library mixes the returns up.
-    for (kind, delivery_mode) in [(QueueKind::Classic, 1), (QueueKind::Classic, 2), (QueueKind::Quorum, 2)] {
+    for (kind, delivery_mode) in [
+        (QueueKind::Classic, 1),
+        (QueueKind::Classic, 2),
+        (QueueKind::Quorum, 2),
+    ] {
         let exchange = names::unique("x");
         let queue = names::unique("q");
-        server.declare_exchange(&exchange, ExchangeKind::Direct).await;
+        server
+            .declare_exchange(&exchange, ExchangeKind::Direct)
+            .await;
         server.declare_queue(&queue, kind).await;
         server.bind(&queue, &exchange, "bound").await;
         let fixture = RabbitmqFixture::new(server);
@@ -147,26 +203,45 @@ async fn each_unroutable_message_gets_its_own_return_and_no_other() {
         let mut submitter = Submitter::default();
         // Equal bodies, with and without a stamp: only the key or the id tells them apart.
         let unroutable = |ticket: u64| ticket.is_multiple_of(7) || ticket.is_multiple_of(64);
-        let properties = Properties { delivery_mode: Some(delivery_mode), ..Properties::default() };
+        let properties = Properties {
+            delivery_mode: Some(delivery_mode),
+            ..Properties::default()
+        };
         for ticket in 0..COUNT {
-            let key = if unroutable(ticket) { "nowhere" } else { "bound" };
-            let stamp = ticket.is_multiple_of(2).then(|| stamp(&format!("id-{ticket}"), 1));
-            let message = Message { properties: Some(Box::new(properties.clone())), ..message("same") };
+            let key = if unroutable(ticket) {
+                "nowhere"
+            } else {
+                "bound"
+            };
+            let stamp = ticket
+                .is_multiple_of(2)
+                .then(|| stamp(&format!("id-{ticket}"), 1));
+            let message = Message {
+                properties: Some(Box::new(properties.clone())),
+                ..message("same")
+            };
             submitter.submit(&*lane, ticket, key, message, stamp);
         }
         for (ticket, verdict) in submitter.collect(COUNT as usize).await {
             match verdict {
-                Verdict::Confirmed => assert!(!unroutable(*ticket), "{kind:?}: {ticket} went nowhere"),
-                Verdict::Refused { reason: Refusal::Unroutable, .. } => {
+                Verdict::Confirmed => {
+                    assert!(!unroutable(*ticket), "{kind:?}: {ticket} went nowhere")
+                }
+                Verdict::Refused {
+                    reason: Refusal::Unroutable,
+                    ..
+                } => {
                     assert!(unroutable(*ticket), "{ticket}");
                 }
                 other => panic!("{ticket}: {other:?}"),
             }
         }
         let routed = (0..COUNT).filter(|ticket| !unroutable(*ticket)).count();
-        eventually("all routed are there", async || match server.queue_len(&queue).await as usize {
-            there if there == routed => Ok(()),
-            there => Err(format!("{there} of {routed}")),
+        eventually("all routed are there", async || {
+            match server.queue_len(&queue).await as usize {
+                there if there == routed => Ok(()),
+                there => Err(format!("{there} of {routed}")),
+            }
         })
         .await;
         assert_eq!(lane.backlog(), 0);
@@ -184,7 +259,13 @@ async fn one_lane_keeps_the_order_of_its_submitter() {
     let lane = lanes.lane("");
     let mut submitter = Submitter::default();
     for ticket in 0..3000 {
-        submitter.submit(&*lane, ticket, &queue, message(format!("{ticket:05}")), None);
+        submitter.submit(
+            &*lane,
+            ticket,
+            &queue,
+            message(format!("{ticket:05}")),
+            None,
+        );
     }
     submitter.collect(3000).await;
     let sink = DeliverySink::default();
@@ -200,7 +281,8 @@ async fn one_lane_keeps_the_order_of_its_submitter() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_missing_exchange_refuses_at_once_while_another_lane_flows_and_is_found_when_it_is_there() {
+async fn a_missing_exchange_refuses_at_once_while_another_lane_flows_and_is_found_when_it_is_there()
+{
     let server = Rabbitmq::shared().await;
     let missing = names::unique("x");
     let queue = names::unique("q");
@@ -216,17 +298,36 @@ async fn a_missing_exchange_refuses_at_once_while_another_lane_flows_and_is_foun
         confirmed.submit(&*good, ticket, &queue, message("m"), None);
     }
     for verdict in refused.collect(100).await.values() {
-        let Verdict::Refused { reason: Refusal::UnknownTarget, error } = verdict else {
+        let Verdict::Refused {
+            reason: Refusal::UnknownTarget,
+            error,
+        } = verdict
+        else {
             panic!("{verdict:?}");
         };
         assert!(error.as_str().contains(&missing), "{error}");
     }
-    assert!(confirmed.collect(100).await.values().all(|verdict| *verdict == Verdict::Confirmed));
-    assert!(bad.trouble().is_some_and(|trouble| trouble.contains("NOT_FOUND")));
+    assert!(
+        confirmed
+            .collect(100)
+            .await
+            .values()
+            .all(|verdict| *verdict == Verdict::Confirmed)
+    );
+    assert!(
+        bad.trouble()
+            .is_some_and(|trouble| trouble.contains("NOT_FOUND"))
+    );
     assert_eq!(good.trouble(), None);
-    assert!(fixture.readiness.is_ready(), "{:?}", fixture.readiness.parts());
+    assert!(
+        fixture.readiness.is_ready(),
+        "{:?}",
+        fixture.readiness.parts()
+    );
 
-    server.declare_exchange(&missing, ExchangeKind::Fanout).await;
+    server
+        .declare_exchange(&missing, ExchangeKind::Fanout)
+        .await;
     server.bind(&queue, &missing, "").await;
     let mut ticket = 100;
     patiently("the exchange is found", async {
@@ -259,9 +360,19 @@ async fn draining_answers_all_and_takes_nothing_more() {
     fixture.drain().await;
     submitter.submit(&*lane, 5000, &queue, message("late"), None);
     let verdicts = submitter.collect(5001).await;
-    let confirmed = verdicts.values().filter(|verdict| **verdict == Verdict::Confirmed).count();
-    let not_tried = verdicts.values().filter(|verdict| **verdict == Verdict::NotTried).count();
-    assert_eq!(confirmed + not_tried, 5001, "what was with the broker was awaited");
+    let confirmed = verdicts
+        .values()
+        .filter(|verdict| **verdict == Verdict::Confirmed)
+        .count();
+    let not_tried = verdicts
+        .values()
+        .filter(|verdict| **verdict == Verdict::NotTried)
+        .count();
+    assert_eq!(
+        confirmed + not_tried,
+        5001,
+        "what was with the broker was awaited"
+    );
     assert_eq!(verdicts[&5000], Verdict::NotTried);
     assert_eq!(server.queue_len(&queue).await as usize, confirmed);
 }
@@ -280,8 +391,13 @@ async fn what_is_past_its_deadline_is_not_tried() {
         submitter.submit_until(&*lane, ticket, &queue, message("m"), None, not_after_us);
     }
     let tried = |verdict: &Verdict| *verdict == Verdict::Confirmed;
-    let tried: BTreeSet<u64> =
-        submitter.collect(10).await.iter().filter(|(_, v)| tried(v)).map(|(t, _)| *t).collect();
+    let tried: BTreeSet<u64> = submitter
+        .collect(10)
+        .await
+        .iter()
+        .filter(|(_, v)| tried(v))
+        .map(|(t, _)| *t)
+        .collect();
     assert_eq!(tried, (5..10).collect());
     assert_eq!(server.queue_len(&queue).await, 5);
     fixture.drain().await;
@@ -301,10 +417,22 @@ async fn a_check_names_what_is_missing() {
         postdate::broker::rabbitmq::QueueOrExchange::Exchange("amq.topic".to_owned()),
         postdate::broker::rabbitmq::QueueOrExchange::Exchange(missing.clone()),
     ];
-    let found = fixture.broker.look_for(things, PATIENCE).await.expect("it answers");
-    let wrong: Vec<_> =
-        found.into_iter().filter_map(|(_, there)| there.err().map(|fault| fault.to_string())).collect();
+    let found = fixture
+        .broker
+        .look_for(things, PATIENCE)
+        .await
+        .expect("it answers");
+    let wrong: Vec<_> = found
+        .into_iter()
+        .filter_map(|(_, there)| there.err().map(|fault| fault.to_string()))
+        .collect();
     assert_eq!(wrong.len(), 2, "{wrong:?}");
-    assert!(wrong[0].contains(&format!("no queue '{missing}'")), "{wrong:?}");
-    assert!(wrong[1].contains(&format!("no exchange '{missing}'")), "{wrong:?}");
+    assert!(
+        wrong[0].contains(&format!("no queue '{missing}'")),
+        "{wrong:?}"
+    );
+    assert!(
+        wrong[1].contains(&format!("no exchange '{missing}'")),
+        "{wrong:?}"
+    );
 }

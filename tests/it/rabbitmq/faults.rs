@@ -23,8 +23,13 @@ async fn a_nack_is_of_its_own_message() {
     let free = names::unique("q");
     let mut arguments = FieldTable::default();
     arguments.insert("x-max-length".into(), AMQPValue::LongInt(1));
-    arguments.insert("x-overflow".into(), AMQPValue::LongString("reject-publish".into()));
-    server.declare_queue_with(&full, QueueKind::Classic, arguments).await;
+    arguments.insert(
+        "x-overflow".into(),
+        AMQPValue::LongString("reject-publish".into()),
+    );
+    server
+        .declare_queue_with(&full, QueueKind::Classic, arguments)
+        .await;
     server.declare_queue(&free, QueueKind::Classic).await;
     let fixture = RabbitmqFixture::new(server);
     let lanes = fixture.lanes();
@@ -36,8 +41,12 @@ async fn a_nack_is_of_its_own_message() {
     }
     let verdicts = submitter.collect(200).await;
     let even = verdicts.iter().filter(|(ticket, _)| *ticket % 2 == 0);
-    assert!(even.into_iter().all(|(_, verdict)| *verdict == Verdict::Confirmed));
-    let nacked = |v: &Verdict| matches!(v, Verdict::Unknown { error } if error.as_str().contains("nack"));
+    assert!(
+        even.into_iter()
+            .all(|(_, verdict)| *verdict == Verdict::Confirmed)
+    );
+    let nacked =
+        |v: &Verdict| matches!(v, Verdict::Unknown { error } if error.as_str().contains("nack"));
     // One fits into the queue; a second may slip in before the limit is seen.
     let nacks = verdicts.values().filter(|verdict| nacked(verdict)).count();
     let kept = server.queue_len(&full).await as usize;
@@ -54,9 +63,16 @@ async fn a_nack_of_one_queue_of_several_is_no_refusal() {
         let [exchange, full, free] = ["x", "q", "q"].map(names::unique);
         let mut arguments = FieldTable::default();
         arguments.insert("x-max-length".into(), AMQPValue::LongInt(1));
-        arguments.insert("x-overflow".into(), AMQPValue::LongString("reject-publish".into()));
-        server.declare_exchange(&exchange, ExchangeKind::Fanout).await;
-        server.declare_queue_with(&full, QueueKind::Classic, arguments).await;
+        arguments.insert(
+            "x-overflow".into(),
+            AMQPValue::LongString("reject-publish".into()),
+        );
+        server
+            .declare_exchange(&exchange, ExchangeKind::Fanout)
+            .await;
+        server
+            .declare_queue_with(&full, QueueKind::Classic, arguments)
+            .await;
         server.declare_queue(&free, kind).await;
         server.bind(&full, &exchange, "").await;
         server.bind(&free, &exchange, "").await;
@@ -68,13 +84,22 @@ async fn a_nack_of_one_queue_of_several_is_no_refusal() {
             submitter.submit(&*lane, ticket, "", message("same"), None);
         }
         let verdicts = submitter.collect(50).await;
-        let refused = verdicts.values().find(|v| matches!(v, Verdict::Refused { .. }));
+        let refused = verdicts
+            .values()
+            .find(|v| matches!(v, Verdict::Refused { .. }));
         assert_eq!(refused, None, "{kind:?}: the other queue has it");
-        assert!(verdicts.values().any(|v| matches!(v, Verdict::Unknown { .. })), "{kind:?}");
+        assert!(
+            verdicts
+                .values()
+                .any(|v| matches!(v, Verdict::Unknown { .. })),
+            "{kind:?}"
+        );
         // A quorum queue counts what it has applied, which comes after its place in the log.
-        eventually("the other queue has all of it", async || match server.queue_len(&free).await {
-            50 => Ok(()),
-            count => Err(format!("{kind:?}: {count}")),
+        eventually("the other queue has all of it", async || {
+            match server.queue_len(&free).await {
+                50 => Ok(()),
+                count => Err(format!("{kind:?}: {count}")),
+            }
         })
         .await;
         fixture.drain().await;
@@ -89,7 +114,9 @@ async fn settle(lane: &dyn Lane, key: &str, messages: &[Message]) -> (Vec<Verdic
     patiently("all are judged", async {
         while verdicts.iter().any(Option::is_none) {
             let mut round = Submitter::default();
-            let open: Vec<_> = (0..messages.len()).filter(|at| verdicts[*at].is_none()).collect();
+            let open: Vec<_> = (0..messages.len())
+                .filter(|at| verdicts[*at].is_none())
+                .collect();
             for at in &open {
                 let stamp = Some(stamp(&format!("id-{at}"), 1));
                 round.submit(lane, *at as u64, key, messages[*at].clone(), stamp);
@@ -109,7 +136,12 @@ async fn settle(lane: &dyn Lane, key: &str, messages: &[Message]) -> (Vec<Verdic
 #[tokio::test(flavor = "multi_thread")]
 async fn what_closes_the_channel_takes_its_neighbours_with_it_once_only() {
     let server = Rabbitmq::start().await;
-    server.ctl(&["eval", "application:set_env(rabbit, max_message_size, 100000)."]).await;
+    server
+        .ctl(&[
+            "eval",
+            "application:set_env(rabbit, max_message_size, 100000).",
+        ])
+        .await;
     let queue = names::unique("q");
     server.declare_queue(&queue, QueueKind::Classic).await;
     let fixture = RabbitmqFixture::new(&server);
@@ -118,19 +150,37 @@ async fn what_closes_the_channel_takes_its_neighbours_with_it_once_only() {
     let mut messages: Vec<_> = (0..100).map(|n| message(format!("good {n}"))).collect();
     messages[30] = message(Bytes::from(vec![b'x'; 100_001]));
     // RabbitMQ takes delivery modes 1 and 2 and calls any other an invalid message.
-    messages[60].properties = Some(Box::new(Properties { delivery_mode: Some(9), ..Properties::default() }));
+    messages[60].properties = Some(Box::new(Properties {
+        delivery_mode: Some(9),
+        ..Properties::default()
+    }));
     let (verdicts, unknown) = settle(&*lane, &queue, &messages).await;
     for (at, verdict) in verdicts.iter().enumerate() {
         match (at, verdict) {
-            (30, Verdict::Refused { reason: Refusal::TooBig, error }) => {
+            (
+                30,
+                Verdict::Refused {
+                    reason: Refusal::TooBig,
+                    error,
+                },
+            ) => {
                 assert!(error.as_str().contains("max size"), "{error}");
             }
-            (60, Verdict::Refused { reason: UNPUBLISHABLE, .. }) => {}
+            (
+                60,
+                Verdict::Refused {
+                    reason: UNPUBLISHABLE,
+                    ..
+                },
+            ) => {}
             (30 | 60, other) => panic!("{at}: {other:?}"),
             (_, verdict) => assert_eq!(*verdict, Verdict::Confirmed, "{at}"),
         }
     }
-    assert!((1..=200).contains(&unknown), "each loss of a channel tells of at most a window once: {unknown}");
+    assert!(
+        (1..=200).contains(&unknown),
+        "each loss of a channel tells of at most a window once: {unknown}"
+    );
     // Alone from the first, each gets its own answer at once.
     for at in [30, 60] {
         let (again, unknown) = settle(&*lane, &queue, &messages[at..=at]).await;
@@ -147,11 +197,23 @@ async fn what_is_known_to_kill_is_refused_before_it_does() {
     let fixture = RabbitmqFixture::new(server);
     let lanes = fixture.lanes();
     let lane = lanes.lane("");
-    let with = |properties| Message { properties: Some(Box::new(properties)), ..message("m") };
-    let huge = Header::new("h", HeaderValue::LongString(Bytes::from(vec![b'x'; 140_000])));
+    let with = |properties| Message {
+        properties: Some(Box::new(properties)),
+        ..message("m")
+    };
+    let huge = Header::new(
+        "h",
+        HeaderValue::LongString(Bytes::from(vec![b'x'; 140_000])),
+    );
     let long = Header::new("n".repeat(256), HeaderValue::Null);
-    let foreign = Properties { user_id: Some("somebody".into()), ..Properties::default() };
-    let expires = Properties { expiration: Some("soon".into()), ..Properties::default() };
+    let foreign = Properties {
+        user_id: Some("somebody".into()),
+        ..Properties::default()
+    };
+    let expires = Properties {
+        expiration: Some("soon".into()),
+        ..Properties::default()
+    };
     let kills = [
         (with_header(message("m"), huge), Refusal::TooBig),
         (with_header(message("m"), long), Refusal::TooBig),
@@ -168,11 +230,16 @@ async fn what_is_known_to_kill_is_refused_before_it_does() {
     for (ticket, verdict) in submitter.collect(101).await {
         let expected = match *ticket as usize {
             100 => Some(Refusal::TooBig),
-            ticket => kills.get(ticket / 10).filter(|_| ticket % 10 == 0).map(|(_, reason)| *reason),
+            ticket => kills
+                .get(ticket / 10)
+                .filter(|_| ticket % 10 == 0)
+                .map(|(_, reason)| *reason),
         };
         match (verdict, expected) {
             (Verdict::Confirmed, None) => {}
-            (Verdict::Refused { reason, .. }, Some(expected)) => assert_eq!(*reason, expected, "{ticket}"),
+            (Verdict::Refused { reason, .. }, Some(expected)) => {
+                assert_eq!(*reason, expected, "{ticket}")
+            }
             other => panic!("{ticket}: {other:?}"),
         }
     }
@@ -187,14 +254,19 @@ async fn an_exchange_that_may_not_be_written_refuses_each_while_another_lane_flo
     server.declare_queue(&queue, QueueKind::Classic).await;
     let connection = server.connect().await.expect("connects");
     let channel = connection.create_channel().await.expect("a channel");
-    let options = ExchangeDeclareOptions { internal: true, ..Default::default() };
+    let options = ExchangeDeclareOptions {
+        internal: true,
+        ..Default::default()
+    };
     let declared = channel.exchange_declare(
         exchange.as_str().into(),
         ExchangeKind::Fanout,
         options,
         FieldTable::default(),
     );
-    declared.await.expect("an internal exchange, which nobody may publish to");
+    declared
+        .await
+        .expect("an internal exchange, which nobody may publish to");
     let fixture = RabbitmqFixture::new(server);
     let lanes = fixture.lanes();
     let bad = lanes.lane(&exchange);
@@ -222,18 +294,36 @@ async fn an_exchange_that_may_not_be_written_refuses_each_while_another_lane_flo
             }
         }
     );
-    let not_allowed = |v: &Verdict| matches!(v, Verdict::Refused { reason: Refusal::NotAllowed, .. });
+    let not_allowed = |v: &Verdict| {
+        matches!(
+            v,
+            Verdict::Refused {
+                reason: Refusal::NotAllowed,
+                ..
+            }
+        )
+    };
     assert!(refused.0.iter().all(not_allowed), "{:?}", refused.0);
     // The other lane has one message at a time on its way. A loss of the connection, which both share, makes that one
     // unknown; a refusal, or a second one, would be the bad lane's doing.
-    let others: Vec<_> = confirmed.got.values().filter(|verdict| **verdict != Verdict::Confirmed).collect();
+    let others: Vec<_> = confirmed
+        .got
+        .values()
+        .filter(|verdict| **verdict != Verdict::Confirmed)
+        .collect();
     assert!(
-        others.len() <= 1 && others.iter().all(|verdict| matches!(verdict, Verdict::Unknown { .. })),
+        others.len() <= 1
+            && others
+                .iter()
+                .all(|verdict| matches!(verdict, Verdict::Unknown { .. })),
         "{} of {}: {others:?}",
         others.len(),
         confirmed.got.len()
     );
-    assert!(bad.trouble().is_some_and(|trouble| trouble.contains("ACCESS_REFUSED")));
+    assert!(
+        bad.trouble()
+            .is_some_and(|trouble| trouble.contains("ACCESS_REFUSED"))
+    );
     fixture.drain().await;
 }
 
@@ -242,7 +332,9 @@ async fn an_exchange_deleted_in_mid_flow_leaves_nothing_confirmed_that_is_not_th
     let server = Rabbitmq::shared().await;
     let exchange = names::unique("x");
     let queue = names::unique("q");
-    server.declare_exchange(&exchange, ExchangeKind::Fanout).await;
+    server
+        .declare_exchange(&exchange, ExchangeKind::Fanout)
+        .await;
     server.declare_queue(&queue, QueueKind::Classic).await;
     server.bind(&queue, &exchange, "").await;
     let fixture = RabbitmqFixture::new(server);
@@ -263,12 +355,31 @@ async fn an_exchange_deleted_in_mid_flow_leaves_nothing_confirmed_that_is_not_th
     let count = |of: fn(&Verdict) -> bool| verdicts.values().filter(|verdict| of(verdict)).count();
     let confirmed = count(|v| *v == Verdict::Confirmed);
     let unknown = count(|v| matches!(v, Verdict::Unknown { .. }));
-    let missing = count(|v| matches!(v, Verdict::Refused { reason: Refusal::UnknownTarget, .. }));
+    let missing = count(|v| {
+        matches!(
+            v,
+            Verdict::Refused {
+                reason: Refusal::UnknownTarget,
+                ..
+            }
+        )
+    });
     // The broker takes the bindings away before the exchange: what comes in between is returned.
-    let returned = count(|v| matches!(v, Verdict::Refused { reason: Refusal::Unroutable, .. }));
+    let returned = count(|v| {
+        matches!(
+            v,
+            Verdict::Refused {
+                reason: Refusal::Unroutable,
+                ..
+            }
+        )
+    });
     assert_eq!(confirmed + unknown + missing + returned, 20_000);
     assert!(missing > 0, "the flow outlived the exchange");
     let there = server.queue_len(&queue).await as usize;
-    assert!((confirmed..=confirmed + unknown).contains(&there), "{there}: {confirmed} + at most {unknown}");
+    assert!(
+        (confirmed..=confirmed + unknown).contains(&there),
+        "{there}: {confirmed} + at most {unknown}"
+    );
     fixture.drain().await;
 }

@@ -26,7 +26,9 @@ async fn unresolved(registry: &Registry, expected: u64) {
     eventually(&format!("{expected} are not resolved"), async || {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, registry)?;
-        let line = text.lines().find(|line| line.starts_with("postdate_ingress_unresolved{"));
+        let line = text
+            .lines()
+            .find(|line| line.starts_with("postdate_ingress_unresolved{"));
         let line = line.unwrap_or_default();
         anyhow::ensure!(line.ends_with(&format!(" {expected}")), "{line}");
         anyhow::Ok(())
@@ -51,7 +53,11 @@ async fn only_the_resolved_prefix_is_acknowledged_and_the_rest_comes_again_flagg
         let mut caught = sink.catch(10).await;
         assert_eq!(bodies(&caught), numbers(0..10));
         unresolved(&registry, 10).await;
-        assert!(caught.iter().all(|delivery| delivery.flags == Flags::default()));
+        assert!(
+            caught
+                .iter()
+                .all(|delivery| delivery.flags == Flags::default())
+        );
         // 0 to 4 and 6 to 9 are safe, 5 is not: five are released, so five more come.
         let fifth = caught.remove(5);
         resolve(caught);
@@ -93,11 +99,17 @@ async fn draining_waits_for_what_was_taken_and_nothing_comes_twice() {
     let first = bodies(&taken);
     fixture.shutdown.begin();
     // Resolved in reverse, long after the drain has begun: only then may it end.
-    let late = fixture.tasks.ended(std::time::Duration::from_millis(300)).await;
+    let late = fixture
+        .tasks
+        .ended(std::time::Duration::from_millis(300))
+        .await;
     assert!(late.is_err(), "it waits for what it took");
     resolve(taken.into_iter().rev());
     fixture.drain().await;
-    assert!(sink.is_empty(), "nothing was taken after the drain had begun");
+    assert!(
+        sink.is_empty(),
+        "nothing was taken after the drain had begun"
+    );
 
     let fixture = RabbitmqFixture::new(server);
     let sink = DeliverySink::default();
@@ -133,15 +145,20 @@ async fn a_missing_queue_costs_its_own_route_only_and_one_deleted_is_found_again
         }
         resolve(caught);
     }
-    eventually("the last ones are acknowledged", async || match server.queue_len(&gone).await {
-        0 => Ok(()),
-        left => Err(left),
+    eventually("the last ones are acknowledged", async || {
+        match server.queue_len(&gone).await {
+            0 => Ok(()),
+            left => Err(left),
+        }
     })
     .await;
     fill(server, &there, 1).await;
     resolve(sink.catch(1).await);
     let opened = sink.0.opened.lock().clone();
-    assert!(opened.contains(&format!("rabbitmq/main/{gone}")), "{opened:?}");
+    assert!(
+        opened.contains(&format!("rabbitmq/main/{gone}")),
+        "{opened:?}"
+    );
     fixture.drain().await;
     assert_eq!(server.queue_len(&gone).await, 0);
 }
@@ -178,40 +195,69 @@ async fn a_queue_is_subscribed_to_only_while_its_route_is_open_and_the_store_tak
         let fixture = RabbitmqFixture::new(server);
         let sink = DeliverySink::default();
         let gate = &sink.0.gate;
-        gate.send_replace(Gate { ready: false, ..OPEN });
+        gate.send_replace(Gate {
+            ready: false,
+            ..OPEN
+        });
         fixture.consume(&[&queue], 10, &sink);
-        eventually("it waits for the store", async || match sink.0.opened.lock().len() {
-            0 => Err("not yet"),
-            _ => Ok(()),
+        eventually("it waits for the store", async || {
+            match sink.0.opened.lock().len() {
+                0 => Err("not yet"),
+                _ => Ok(()),
+            }
         })
         .await;
-        assert_eq!(server.queue_len(&queue).await, 20, "{kind:?}: nothing is delivered");
+        assert_eq!(
+            server.queue_len(&queue).await,
+            20,
+            "{kind:?}: nothing is delivered"
+        );
         gate.send_replace(OPEN);
         let taken = sink.catch(10).await;
         // Closed for a moment: what was delivered waits with its channel, and is taken when it opens.
-        gate.send_replace(Gate { open: false, ..OPEN });
+        gate.send_replace(Gate {
+            open: false,
+            ..OPEN
+        });
         resolve(taken);
         let left = async |expected: u32| {
-            eventually(&format!("{expected} are left"), async || match server.queue_len(&queue).await {
-                left if left == expected => Ok(()),
-                left => Err(left),
+            eventually(&format!("{expected} are left"), async || {
+                match server.queue_len(&queue).await {
+                    left if left == expected => Ok(()),
+                    left => Err(left),
+                }
             })
             .await;
         };
         left(0).await;
         assert!(sink.is_empty(), "{kind:?}");
         // Closed for long: all goes back, once.
-        gate.send_replace(Gate { open: false, back: true, ..OPEN });
+        gate.send_replace(Gate {
+            open: false,
+            back: true,
+            ..OPEN
+        });
         left(10).await;
         assert!(sink.is_empty(), "{kind:?}");
         gate.send_replace(OPEN);
         let again = sink.catch(10).await;
         assert_eq!(bodies(&again), numbers(10..20), "{kind:?}");
-        assert!(again.iter().all(|delivery| delivery.flags.has(Flags::SOURCE_REDELIVERY)));
+        assert!(
+            again
+                .iter()
+                .all(|delivery| delivery.flags.has(Flags::SOURCE_REDELIVERY))
+        );
         let counts = again.iter().flat_map(|delivery| &delivery.message.headers);
-        assert_eq!(counts.count(), 0, "{kind:?}: what the queue added stays behind");
+        assert_eq!(
+            counts.count(),
+            0,
+            "{kind:?}: what the queue added stays behind"
+        );
         // A drain while it is closed ends at once, and what was delivered goes back.
-        gate.send_replace(Gate { open: false, ..OPEN });
+        gate.send_replace(Gate {
+            open: false,
+            ..OPEN
+        });
         resolve(again);
         left(0).await;
         fill(server, &queue, 5).await;

@@ -14,10 +14,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use postdate::broker::rabbitmq::{Broker, Connection};
-use postdate::domain::route::{DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, RetryPolicy};
+use postdate::domain::route::{
+    DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, RetryPolicy,
+};
 use postdate::domain::{
-    Clock, Endpoint, Entry, Header, Message, Origin, Properties, Route, RouteName, RoutePolicy, RoutingKey,
-    Secret, Target, Text, UnixMs, Verdict,
+    Clock, Endpoint, Entry, Header, Message, Origin, Properties, Route, RouteName, RoutePolicy,
+    RoutingKey, Secret, Target, Text, UnixMs, Verdict,
 };
 use postdate::egress::rabbitmq::RabbitLanes;
 use postdate::egress::{Lane, Publication, PublishBatch, VerdictInbox};
@@ -61,17 +63,31 @@ impl RabbitmqFixture {
         let tasks = Tasks::default();
         let shutdown = Shutdown::default();
         let clock = Clock::start();
-        Self { broker, readiness, tasks, shutdown, clock }
+        Self {
+            broker,
+            readiness,
+            tasks,
+            shutdown,
+            clock,
+        }
     }
 
     fn lanes(&self) -> RabbitLanes {
-        RabbitLanes::new(self.broker.clone(), self.clock, self.tasks.clone(), self.shutdown.clone())
+        RabbitLanes::new(
+            self.broker.clone(),
+            self.clock,
+            self.tasks.clone(),
+            self.shutdown.clone(),
+        )
     }
 
     /// Consumes queues, one route each, named `r0`, `r1`, ...; metrics in the registry.
     fn consume(&self, queues: &[&str], prefetch: u16, sink: &DeliverySink) -> Registry {
-        let routes: Vec<_> =
-            queues.iter().enumerate().map(|(n, queue)| route(&format!("r{n}"), queue, prefetch)).collect();
+        let routes: Vec<_> = queues
+            .iter()
+            .enumerate()
+            .map(|(n, queue)| route(&format!("r{n}"), queue, prefetch))
+            .collect();
         let mut registry = Registry::default();
         let metrics = Metrics::new(&mut registry, routes.iter().map(|route| route.name.clone()));
         let dependencies = postdate::ingress::rabbitmq::RabbitmqDependencies {
@@ -101,7 +117,11 @@ fn route(name: &str, queue: &str, prefetch: u16) -> Arc<Route> {
     };
     Arc::new(Route {
         name: RouteName::new(name).expect("a name"),
-        from: Endpoint::Rabbitmq { connection: "main".into(), queue: queue.into(), prefetch },
+        from: Endpoint::Rabbitmq {
+            connection: "main".into(),
+            queue: queue.into(),
+            prefetch,
+        },
         to: Arc::new(target),
         allow_targets: vec![],
         dead_letter_to: None,
@@ -123,7 +143,11 @@ fn route(name: &str, queue: &str, prefetch: u16) -> Arc<Route> {
             rate: None,
             jitter_ms: 0,
             ordered: false,
-            retry: RetryPolicy { attempts: 16, initial_ms: 1000, max_ms: 1000 },
+            retry: RetryPolicy {
+                attempts: 16,
+                initial_ms: 1000,
+                max_ms: 1000,
+            },
             dead_letters: postdate::domain::DeadLetterLimits::default(),
             trail: postdate::domain::TrailLimits::OFF,
         },
@@ -137,7 +161,10 @@ fn message(body: impl Into<Bytes>) -> Message {
         key: Some(Bytes::new()),
         body: Some(body.into()),
         headers: vec![],
-        properties: Some(Box::new(Properties { delivery_mode: Some(2), ..Properties::default() })),
+        properties: Some(Box::new(Properties {
+            delivery_mode: Some(2),
+            ..Properties::default()
+        })),
     }
 }
 
@@ -154,7 +181,11 @@ struct Stamp {
 }
 
 fn stamp(id: &str, attempt: u32) -> Stamp {
-    Stamp { id: id.into(), due: UnixMs(1_800_000_000_123), attempt }
+    Stamp {
+        id: id.into(),
+        due: UnixMs(1_800_000_000_123),
+        attempt,
+    }
 }
 
 /// Submits to lanes and collects the verdicts.
@@ -165,7 +196,14 @@ struct Submitter {
 }
 
 impl Submitter {
-    fn submit(&self, lane: &dyn Lane, ticket: u64, key: &str, message: Message, stamp: Option<Stamp>) {
+    fn submit(
+        &self,
+        lane: &dyn Lane,
+        ticket: u64,
+        key: &str,
+        message: Message,
+        stamp: Option<Stamp>,
+    ) {
         self.submit_until(lane, ticket, key, message, stamp, i64::MAX);
     }
 
@@ -184,7 +222,10 @@ impl Submitter {
             routing_key: RoutingKey::Fixed(key.into()),
         };
         let batch = PublishBatch {
-            entries: Arc::new(vec![Entry::new(stamp.as_ref().map_or(UnixMs(0), |s| s.due), message)]),
+            entries: Arc::new(vec![Entry::new(
+                stamp.as_ref().map_or(UnixMs(0), |s| s.due),
+                message,
+            )]),
             expiries: stamp.as_ref().map_or(0, |s| s.attempt - 1),
             spans: Vec::new(),
             ids: stamp.into_iter().map(|s| s.id).collect(),
@@ -194,7 +235,10 @@ impl Submitter {
             verdicts: self.verdicts.clone(),
             not_after_us: not_after_us.into(),
         };
-        lane.submit(Publication { batch: Arc::new(batch), index: 0 });
+        lane.submit(Publication {
+            batch: Arc::new(batch),
+            index: 0,
+        });
     }
 
     /// Waits until so many verdicts have come in all; no ticket gets two.
@@ -225,7 +269,11 @@ struct Gate {
     back: bool,
 }
 
-const OPEN: Gate = Gate { open: true, ready: true, back: false };
+const OPEN: Gate = Gate {
+    open: true,
+    ready: true,
+    back: false,
+};
 
 struct Gates(watch::Sender<Gate>);
 
@@ -264,15 +312,33 @@ impl Sink for DeliverySink {
 
 impl Feed for DeliverySink {
     async fn until_open(&self) {
-        self.0.gate.subscribe().wait_for(|gate| gate.open).await.map(drop).expect("a gate");
+        self.0
+            .gate
+            .subscribe()
+            .wait_for(|gate| gate.open)
+            .await
+            .map(drop)
+            .expect("a gate");
     }
 
     async fn until_ready(&self) {
-        self.0.gate.subscribe().wait_for(|gate| gate.open && gate.ready).await.map(drop).expect("a gate");
+        self.0
+            .gate
+            .subscribe()
+            .wait_for(|gate| gate.open && gate.ready)
+            .await
+            .map(drop)
+            .expect("a gate");
     }
 
     async fn until_closed(&self) {
-        self.0.gate.subscribe().wait_for(|gate| !gate.open && gate.back).await.map(drop).expect("a gate");
+        self.0
+            .gate
+            .subscribe()
+            .wait_for(|gate| !gate.open && gate.back)
+            .await
+            .map(drop)
+            .expect("a gate");
     }
 
     async fn take(&mut self, batch: Vec<Delivery>) -> Vec<Delivery> {

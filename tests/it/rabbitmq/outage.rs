@@ -39,7 +39,13 @@ async fn a_broker_killed_in_mid_flow_has_all_that_was_confirmed() {
         let mut submitter = Submitter::default();
         let submit = |submitter: &Submitter, tickets: Range<usize>| {
             for ticket in tickets {
-                submitter.submit(&*lane, ticket as u64, &queue, message(format!("{ticket}")), None);
+                submitter.submit(
+                    &*lane,
+                    ticket as u64,
+                    &queue,
+                    message(format!("{ticket}")),
+                    None,
+                );
             }
         };
         submit(&submitter, 0..COUNT - 2 * WINDOW);
@@ -48,10 +54,15 @@ async fn a_broker_killed_in_mid_flow_has_all_that_was_confirmed() {
         server.stop();
         submit(&submitter, COUNT - 2 * WINDOW..COUNT);
         server.kill9().await;
-        eventually("the lane says so", async || lane.trouble().map(drop).ok_or("no trouble")).await;
-        let why = eventually("readiness says so", async || match fixture.readiness.parts().remove(0).1 {
-            ReadinessState::Degraded(why) => Ok(why),
-            other => Err(format!("{other:?}")),
+        eventually("the lane says so", async || {
+            lane.trouble().map(drop).ok_or("no trouble")
+        })
+        .await;
+        let why = eventually("readiness says so", async || {
+            match fixture.readiness.parts().remove(0).1 {
+                ReadinessState::Degraded(why) => Ok(why),
+                other => Err(format!("{other:?}")),
+            }
         })
         .await;
         assert!(!why.contains("guest"), "no secret: {why}");
@@ -62,10 +73,14 @@ async fn a_broker_killed_in_mid_flow_has_all_that_was_confirmed() {
         // What waited in the lane waited on. (A quorum queue that has no leader yet nacks; a broker that is still
         // starting may not know its queues.)
         let starting = |v: &Verdict| {
-            let Verdict::Refused { reason, .. } = v else { return false };
+            let Verdict::Refused { reason, .. } = v else {
+                return false;
+            };
             matches!(reason, Refusal::Unavailable | Refusal::Unroutable)
         };
-        let other = verdicts.values().find(|v| !confirmed(v) && !starting(v) && !lost(v));
+        let other = verdicts
+            .values()
+            .find(|v| !confirmed(v) && !starting(v) && !lost(v));
         assert_eq!(other, None, "{kind:?}: {sure} were confirmed");
         assert!(unknown <= WINDOW, "no more than the window: {unknown}");
 
@@ -73,8 +88,11 @@ async fn a_broker_killed_in_mid_flow_has_all_that_was_confirmed() {
         let reader = RabbitmqFixture::new(&server);
         let sink = DeliverySink::default();
         reader.consume(&[&queue], 1000, &sink);
-        let mut missing: BTreeSet<String> =
-            verdicts.iter().filter(|(_, v)| confirmed(v)).map(|(t, _)| t.to_string()).collect();
+        let mut missing: BTreeSet<String> = verdicts
+            .iter()
+            .filter(|(_, v)| confirmed(v))
+            .map(|(t, _)| t.to_string())
+            .collect();
         while !missing.is_empty() {
             for delivery in sink.catch(1).await {
                 missing.remove(&body(&delivery));
@@ -99,7 +117,13 @@ async fn a_broker_killed_while_consuming_delivers_again_all_that_was_not_resolve
         let lane = lanes.lane("");
         let mut submitter = Submitter::default();
         for ticket in 0..COUNT {
-            submitter.submit(&*lane, ticket as u64, &queue, message(format!("{ticket:05}")), None);
+            submitter.submit(
+                &*lane,
+                ticket as u64,
+                &queue,
+                message(format!("{ticket:05}")),
+                None,
+            );
         }
         assert!(submitter.collect(COUNT).await.values().all(confirmed));
         let sink = DeliverySink::default();
@@ -121,7 +145,10 @@ async fn a_broker_killed_while_consuming_delivers_again_all_that_was_not_resolve
                 // No repeat without a cause: what was delivered before says so, and also what was acknowledged, where
                 // the broker did not get to it.
                 let again = known.contains(&body) || body.as_str() < "01000";
-                assert!(!again || delivery.flags.has(Flags::SOURCE_REDELIVERY), "{kind:?}: {body}");
+                assert!(
+                    !again || delivery.flags.has(Flags::SOURCE_REDELIVERY),
+                    "{kind:?}: {body}"
+                );
                 if body.as_str() >= "01000" {
                     seen.insert(body);
                 }
@@ -148,7 +175,10 @@ async fn a_broker_that_is_not_there_at_start_is_waited_for() {
     submitter.submit(&*lane, 1, &queue, message("waits"), None);
     assert_eq!(submitter.collect(1).await[&0], Verdict::NotTried);
     assert!(!fixture.readiness.is_ready());
-    assert!(matches!(fixture.readiness.parts().remove(0).1, ReadinessState::Waiting(_)));
+    assert!(matches!(
+        fixture.readiness.parts().remove(0).1,
+        ReadinessState::Waiting(_)
+    ));
     server.restart().await;
     assert_eq!(submitter.collect(2).await[&1], Verdict::Confirmed);
     assert!(fixture.readiness.is_ready());
@@ -170,13 +200,18 @@ async fn an_alarm_of_memory_pauses_publishing_and_judges_nothing() {
         submitter.submit(&*lane, ticket, &from, message(format!("{ticket}")), None);
     }
     submitter.collect(10).await;
-    server.ctl(&["set_vm_memory_high_watermark", "absolute", "1"]).await;
+    server
+        .ctl(&["set_vm_memory_high_watermark", "absolute", "1"])
+        .await;
     // The broker blocks a connection when it next publishes.
     for ticket in 10..5000 {
         submitter.submit(&*lane, ticket, &to, message("m"), None);
     }
     eventually("the lane says so", async || {
-        lane.trouble().filter(|trouble| trouble.contains("blocks")).ok_or("no trouble").map(drop)
+        lane.trouble()
+            .filter(|trouble| trouble.contains("blocks"))
+            .ok_or("no trouble")
+            .map(drop)
     })
     .await;
     // Consuming and acknowledging goes on: it has a connection of its own.
@@ -198,7 +233,10 @@ async fn an_alarm_of_memory_pauses_publishing_and_judges_nothing() {
     assert!(submitter.got.len() < 5001, "it is blocked");
     server.ctl(&["set_vm_memory_high_watermark", "0.6"]).await;
     let verdicts = submitter.collect(5001).await;
-    let sure = verdicts.values().filter(|verdict| confirmed(verdict)).count();
+    let sure = verdicts
+        .values()
+        .filter(|verdict| confirmed(verdict))
+        .count();
     assert_eq!(sure, 5000, "all but the expired one");
     assert_eq!(lane.trouble(), None);
     assert_eq!(server.queue_len(&to).await, 4990, "each once");
@@ -222,7 +260,9 @@ async fn a_broker_that_hangs_is_found_out_by_its_silence() {
     assert!(matches!(verdict, Verdict::Unknown { .. }), "{verdict:?}");
     server.cont();
     submitter.submit(&*lane, 2, &queue, message("again"), None);
-    tokio::time::timeout(Duration::from_secs(60), submitter.collect(3)).await.expect("a verdict");
+    tokio::time::timeout(Duration::from_secs(60), submitter.collect(3))
+        .await
+        .expect("a verdict");
     assert_eq!(submitter.got[&2], Verdict::Confirmed);
 
     // Told to end while it hangs: what is with the broker is unknown, and no task stays behind.
@@ -235,7 +275,10 @@ async fn a_broker_that_hangs_is_found_out_by_its_silence() {
     fixture.shutdown.force();
     fixture.drain().await;
     let verdict = submitter.collect(4).await[&3].clone();
-    assert!(matches!(verdict, Verdict::Unknown { .. } | Verdict::NotTried), "{verdict:?}");
+    assert!(
+        matches!(verdict, Verdict::Unknown { .. } | Verdict::NotTried),
+        "{verdict:?}"
+    );
     drop(taken);
     server.cont();
 }

@@ -16,8 +16,11 @@ struct Poison {
 
 /// An array in an array, or a table in a table, so many deep.
 fn nested(is_array: bool, depth: usize) -> String {
-    let around =
-        if is_array { "{array, [V]}" } else { "{table, [{<<\"n\">>, element(1, V), element(2, V)}]}" };
+    let around = if is_array {
+        "{array, [V]}"
+    } else {
+        "{table, [{<<\"n\">>, element(1, V), element(2, V)}]}"
+    };
     format!(
         "[{{headers, [(fun() -> {{T, C}} = lists:foldl(fun(_, V) -> {around} end, {{void, undefined}}, \
          lists:seq(1, {depth})), {{<<\"h\">>, T, C}} end)()]}}]"
@@ -25,15 +28,24 @@ fn nested(is_array: bool, depth: usize) -> String {
 }
 
 fn poisons() -> Vec<Poison> {
-    let with =
-        |properties: &str, reason| Poison { properties: properties.to_owned(), routing_key: "k", reason };
+    let with = |properties: &str, reason| Poison {
+        properties: properties.to_owned(),
+        routing_key: "k",
+        reason,
+    };
     let mut poisons = vec![
-        with("[{headers, [{<<255,254>>, longstr, <<\"x\">>}]}]", "a header's name is not UTF-8"),
+        with(
+            "[{headers, [{<<255,254>>, longstr, <<\"x\">>}]}]",
+            "a header's name is not UTF-8",
+        ),
         with(
             "[{headers, [{<<\"a\">>, table, [{<<255>>, longstr, <<\"x\">>}]}]}]",
             "a header's name is not UTF-8",
         ),
-        with("[{content_type, <<\"a\", 255>>}]", "its content_type is not UTF-8"),
+        with(
+            "[{content_type, <<\"a\", 255>>}]",
+            "its content_type is not UTF-8",
+        ),
         with("[{cluster_id, <<255>>}]", "its cluster_id is not UTF-8"),
         with(
             "[{headers, [{<<\"x-postdate-unreadable\">>, longstr, <<\"x\">>}]}]",
@@ -51,7 +63,10 @@ fn poisons() -> Vec<Poison> {
     ];
     for is_array in [true, false] {
         for depth in [129, 1_500, 20_000] {
-            poisons.push(with(&nested(is_array, depth), "its headers nest deeper than 128"));
+            poisons.push(with(
+                &nested(is_array, depth),
+                "its headers nest deeper than 128",
+            ));
         }
     }
     poisons
@@ -62,7 +77,9 @@ async fn what_cannot_be_decoded_is_one_bad_message_of_its_route() {
     let server = Rabbitmq::start().await;
     let queues = [names::unique("q"), names::unique("q")];
     let exchange = names::unique("x");
-    server.declare_exchange(&exchange, lapin::ExchangeKind::Topic).await;
+    server
+        .declare_exchange(&exchange, lapin::ExchangeKind::Topic)
+        .await;
     server.declare_queue(&queues[0], QueueKind::Classic).await;
     server.declare_queue(&queues[1], QueueKind::Quorum).await;
     for queue in &queues {
@@ -77,10 +94,16 @@ async fn what_cannot_be_decoded_is_one_bad_message_of_its_route() {
     let poisons = poisons();
     let mut publishes = vec![publish(&nested(true, 128), "k", "deepest")];
     for (n, poison) in poisons.iter().enumerate() {
-        publishes.push(publish(&poison.properties, poison.routing_key, &format!("poison {n}")));
+        publishes.push(publish(
+            &poison.properties,
+            poison.routing_key,
+            &format!("poison {n}"),
+        ));
         publishes.push(publish("[]", "k", &format!("good {n}")));
     }
-    server.ctl(&["eval", &format!("{}.", publishes.join(", "))]).await;
+    server
+        .ctl(&["eval", &format!("{}.", publishes.join(", "))])
+        .await;
 
     let fixture = RabbitmqFixture::new(&server);
     let sink = DeliverySink::default();
@@ -93,17 +116,26 @@ async fn what_cannot_be_decoded_is_one_bad_message_of_its_route() {
             Some(n) => {
                 let expected = poisons[n.parse::<usize>().expect("a number")].reason;
                 assert!(
-                    reason.as_ref().is_some_and(|reason| reason.contains(expected)),
+                    reason
+                        .as_ref()
+                        .is_some_and(|reason| reason.contains(expected)),
                     "{body}: {reason:?}"
                 );
                 assert!(delivery.message.headers.is_empty(), "{body}");
             }
             None => assert_eq!(reason, None, "{body}"),
         }
-        assert_eq!(delivery.message.headers.len(), usize::from(body == "deepest"), "{body}");
+        assert_eq!(
+            delivery.message.headers.len(),
+            usize::from(body == "deepest"),
+            "{body}"
+        );
     }
     resolve(deliveries);
-    assert_eq!(fixture.readiness.parts(), [("rabbitmq:main".to_owned(), ReadinessState::Up)]);
+    assert_eq!(
+        fixture.readiness.parts(),
+        [("rabbitmq:main".to_owned(), ReadinessState::Up)]
+    );
     fixture.drain().await;
     for queue in &queues {
         assert_eq!(server.queue_len(queue).await, 0, "all are acknowledged");

@@ -28,7 +28,9 @@ pub(crate) struct Record {
 
 /// A record; its body stands in a header too, where the API shows it.
 pub(crate) fn record(partition: i32, body: &str, headers: &[(&str, &str)]) -> Record {
-    let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    let headers = headers
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     Record {
         partition,
         body: body.to_owned(),
@@ -48,15 +50,24 @@ impl ReplayOutput {
     fn of(output: &Output) -> Self {
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("UTF-8");
         let code = output.status.code().expect("no signal");
-        Self { code, out: text(&output.stdout), err: text(&output.stderr) }
+        Self {
+            code,
+            out: text(&output.stdout),
+            err: text(&output.stderr),
+        }
     }
 
     /// The table's numbers: read, to store, due already, to cancel, to move, to bury; left out: there, settled,
     /// before, later, passing.
     pub(crate) fn counts(&self) -> [u64; 11] {
-        let lines = self.out.lines().skip_while(|line| !line.starts_with("RECORDS")).skip(1);
+        let lines = self
+            .out
+            .lines()
+            .skip_while(|line| !line.starts_with("RECORDS"))
+            .skip(1);
         let counts = lines.map_while(|line| line.trim_start().split(' ').next()?.parse().ok());
-        <[u64; 11]>::try_from(counts.collect::<Vec<_>>()).unwrap_or_else(|_| panic!("no table: {self:?}"))
+        <[u64; 11]>::try_from(counts.collect::<Vec<_>>())
+            .unwrap_or_else(|_| panic!("no table: {self:?}"))
     }
 }
 
@@ -92,7 +103,8 @@ pub(crate) fn finished_partitions(note: &str) -> Vec<i32> {
     let note: Value = serde_json::from_str(note).unwrap_or_default();
     let partitions = note["partitions"].as_object().into_iter().flatten();
     let done = partitions.filter(|(_, at)| at[0] == at[1]);
-    done.map(|(partition, _)| partition.parse().expect("a number")).collect()
+    done.map(|(partition, _)| partition.parse().expect("a number"))
+        .collect()
 }
 
 pub(crate) async fn logs(process: &Process, part: &str) {
@@ -110,15 +122,32 @@ impl ReplayFixture {
         let target = kafka.unique_topic("to", 1).await;
         let from = format!("{{ kafka = \"main\", topic = \"{topic}\", group = \"{topic}\" }}");
         let to = format!("{{ kafka = \"main\", topic = \"{target}\" }}");
-        let config = Config::new(&redis).redis("partitions = 4").kafka("main", kafka);
+        let config = Config::new(&redis)
+            .redis("partitions = 4")
+            .kafka("main", kafka);
         let config = config.route("r", &from, &to, policy);
-        let producer = kafka.client().set("acks", "all").create().expect("a producer");
+        let producer = kafka
+            .client()
+            .set("acks", "all")
+            .create()
+            .expect("a producer");
         let arrivals = Arc::default();
         let stop = Arc::default();
         collect(kafka, &target, &arrivals, &stop);
         let began_ms = now_ms();
         let relay = Some(Relay::start(&config).await);
-        Self { kafka, redis, config, relay, topic, partitions, producer, began_ms, arrivals, stop }
+        Self {
+            kafka,
+            redis,
+            config,
+            relay,
+            topic,
+            partitions,
+            producer,
+            began_ms,
+            arrivals,
+            stop,
+        }
     }
 
     pub(crate) fn relay(&self) -> &Relay {
@@ -138,12 +167,22 @@ impl ReplayFixture {
 
     pub(crate) async fn produce(&self, records: &[Record]) {
         let sent = records.iter().map(|record| async {
-            let headers = record.headers.iter().fold(OwnedHeaders::new(), |headers, (key, value)| {
-                headers.insert(Header { key, value: Some(value) })
-            });
+            let headers =
+                record
+                    .headers
+                    .iter()
+                    .fold(OwnedHeaders::new(), |headers, (key, value)| {
+                        headers.insert(Header {
+                            key,
+                            value: Some(value),
+                        })
+                    });
             let wire = FutureRecord::<(), _>::to(&self.topic).partition(record.partition);
             let wire = wire.payload(&record.body).headers(headers);
-            self.producer.send(wire, Duration::from_secs(30)).await.expect("produced");
+            self.producer
+                .send(wire, Duration::from_secs(30))
+                .await
+                .expect("produced");
         });
         join_all(sent).await;
     }
@@ -151,7 +190,10 @@ impl ReplayFixture {
     /// Waits until the relay has committed all that was produced: then all of it is stored.
     pub(crate) async fn committed(&self) {
         let mut client = self.kafka.client();
-        let consumer: BaseConsumer = client.set("group.id", &self.topic).create().expect("a consumer");
+        let consumer: BaseConsumer = client
+            .set("group.id", &self.topic)
+            .create()
+            .expect("a consumer");
         let at_most = Duration::from_secs(10);
         eventually("all is committed", async || {
             let mut asked = TopicPartitionList::new();
@@ -172,8 +214,17 @@ impl ReplayFixture {
         let file = folder.join("postdate.toml");
         let config = self.config.clone().section(more);
         std::fs::write(&file, config.text("127.0.0.1:8025")).expect("a configuration file");
-        let own = ["replay".to_owned(), "--config".to_owned(), file.display().to_string()];
-        (folder, own.into_iter().chain(args.iter().map(|arg| (*arg).to_owned())).collect())
+        let own = [
+            "replay".to_owned(),
+            "--config".to_owned(),
+            file.display().to_string(),
+        ];
+        (
+            folder,
+            own.into_iter()
+                .chain(args.iter().map(|arg| (*arg).to_owned()))
+                .collect(),
+        )
     }
 
     /// `postdate replay --route r ARGS`
@@ -185,21 +236,30 @@ impl ReplayFixture {
     pub(crate) async fn run(&self, more: &str, args: &[&str]) -> ReplayOutput {
         let mut command = Command::new(relay::binary());
         command.args(self.command(more, args).1).env_clear();
-        let output = tokio::task::spawn_blocking(move || command.output().expect("the binary runs"));
+        let output =
+            tokio::task::spawn_blocking(move || command.output().expect("the binary runs"));
         ReplayOutput::of(&output.await.expect("no panic"))
     }
 
     /// The same, to be killed or waited for.
     pub(crate) fn start_replay(&self, args: &[&str]) -> Process {
         let (folder, args) = self.command("", &[&["--route", "r"], args].concat());
-        Process::start("replay", &folder, &relay::binary().to_string_lossy(), |command| {
-            command.args(args);
-        })
+        Process::start(
+            "replay",
+            &folder,
+            &relay::binary().to_string_lossy(),
+            |command| {
+                command.args(args);
+            },
+        )
     }
 
     async fn query<T: redis::FromRedisValue>(&self, command: &mut redis::Cmd) -> T {
         let mut connection = self.redis.connection().await.expect("a connection");
-        command.query_async(&mut connection).await.expect("an answer")
+        command
+            .query_async(&mut connection)
+            .await
+            .expect("an answer")
     }
 
     pub(crate) async fn keys(&self) -> Vec<String> {
@@ -213,8 +273,11 @@ impl ReplayFixture {
     /// Deletes the messages of a running relay: everything but the store's own description.
     pub(crate) async fn wipe_messages(&self) {
         let keys = self.keys().await;
-        let keys = keys.iter().filter(|key| !key.ends_with(":meta") && !key.ends_with(":calls"));
-        self.query::<()>(redis::cmd("DEL").arg(keys.collect::<Vec<_>>())).await;
+        let keys = keys
+            .iter()
+            .filter(|key| !key.ends_with(":meta") && !key.ends_with(":calls"));
+        self.query::<()>(redis::cmd("DEL").arg(keys.collect::<Vec<_>>()))
+            .await;
     }
 
     /// A backup: every key with its content.
@@ -229,12 +292,18 @@ impl ReplayFixture {
 
     pub(crate) async fn restore(&self, dump: &[(String, Vec<u8>)]) {
         for (key, content) in dump {
-            self.query::<()>(redis::cmd("RESTORE").arg(key).arg(0).arg(content)).await;
+            self.query::<()>(redis::cmd("RESTORE").arg(key).arg(0).arg(content))
+                .await;
         }
     }
 
     async fn of_store(&self, suffix: &str) -> String {
-        let meta = self.keys().await.into_iter().find(|key| key.ends_with(":meta")).expect("a store");
+        let meta = self
+            .keys()
+            .await
+            .into_iter()
+            .find(|key| key.ends_with(":meta"))
+            .expect("a store");
         format!("{}{suffix}", meta.trim_end_matches(":meta"))
     }
 
@@ -247,7 +316,8 @@ impl ReplayFixture {
 
     pub(crate) async fn pause(&self) {
         let key = self.of_store(":paused").await;
-        self.query::<()>(redis::cmd("HSET").arg(key).arg("r/ingress").arg(now_ms())).await;
+        self.query::<()>(redis::cmd("HSET").arg(key).arg("r/ingress").arg(now_ms()))
+            .await;
     }
 
     pub(crate) async fn resume(&self) {
@@ -266,15 +336,22 @@ impl ReplayFixture {
         let mut waits = Vec::new();
         let mut cursor = String::new();
         loop {
-            let (status, page) = self.get(&format!("/api/v1/messages?route=r&limit=1000{cursor}")).await;
+            let (status, page) = self
+                .get(&format!("/api/v1/messages?route=r&limit=1000{cursor}"))
+                .await;
             assert_eq!(status, 200, "{page}");
             for item in page["items"].as_array().expect("a list") {
                 let headers = item["headers"].as_array().expect("headers");
-                let body = headers.iter().find(|header| header["name"] == "body").expect("its body");
+                let body = headers
+                    .iter()
+                    .find(|header| header["name"] == "body")
+                    .expect("its body");
                 let body = body["value"].as_str().expect("a text").to_owned();
                 waits.push((body, item["due_ms"].as_i64().expect("a due time")));
             }
-            let Some(next) = page["next"].as_str() else { break };
+            let Some(next) = page["next"].as_str() else {
+                break;
+            };
             cursor = format!("&cursor={next}");
         }
         waits.sort();
@@ -283,7 +360,10 @@ impl ReplayFixture {
 
     /// Bodies that have arrived at the target so far.
     pub(crate) fn arrivals(&self) -> Vec<String> {
-        self.arrivals_with_due().into_iter().map(|(body, _)| body).collect()
+        self.arrivals_with_due()
+            .into_iter()
+            .map(|(body, _)| body)
+            .collect()
     }
 
     /// The same with the due times that it came with.
@@ -321,7 +401,11 @@ impl ReplayFixture {
                     left.remove(at);
                 }
             }
-            if left.is_empty() { Ok(()) } else { Err(anyhow!("{} are missing", left.len())) }
+            if left.is_empty() {
+                Ok(())
+            } else {
+                Err(anyhow!("{} are missing", left.len()))
+            }
         })
         .await;
     }
@@ -330,18 +414,26 @@ impl ReplayFixture {
 /// Reads the target from its beginning until it is stopped.
 fn collect(kafka: &Kafka, topic: &str, arrivals: &Arrivals, stop: &Arc<AtomicBool>) {
     let mut client = kafka.client();
-    let consumer: BaseConsumer =
-        client.set("group.id", names::unique("collector")).create().expect("a consumer");
+    let consumer: BaseConsumer = client
+        .set("group.id", names::unique("collector"))
+        .create()
+        .expect("a consumer");
     let mut first = TopicPartitionList::new();
-    first.add_partition_offset(topic, 0, Offset::Beginning).expect("an offset");
+    first
+        .add_partition_offset(topic, 0, Offset::Beginning)
+        .expect("an offset");
     consumer.assign(&first).expect("assigned");
     let arrivals = arrivals.clone();
     let stop = stop.clone();
     std::thread::spawn(move || {
         while !stop.load(Ordering::Acquire) {
             if let Some(Ok(message)) = consumer.poll(Duration::from_millis(100)) {
-                let body = String::from_utf8(message.payload().unwrap_or_default().to_vec()).expect("UTF-8");
-                arrivals.lock().expect("no panic").push((body, due_of(&message)));
+                let body = String::from_utf8(message.payload().unwrap_or_default().to_vec())
+                    .expect("UTF-8");
+                arrivals
+                    .lock()
+                    .expect("no panic")
+                    .push((body, due_of(&message)));
             }
         }
     });
@@ -349,6 +441,9 @@ fn collect(kafka: &Kafka, topic: &str, arrivals: &Arrivals, stop: &Arc<AtomicBoo
 
 fn due_of(message: &BorrowedMessage<'_>) -> i64 {
     let mut headers = message.headers().into_iter().flat_map(Headers::iter);
-    let due = headers.find(|header| header.key == "x-delay-due").and_then(|header| header.value);
-    due.and_then(|due| std::str::from_utf8(due).ok()?.parse().ok()).unwrap_or(0)
+    let due = headers
+        .find(|header| header.key == "x-delay-due")
+        .and_then(|header| header.value);
+    due.and_then(|due| std::str::from_utf8(due).ok()?.parse().ok())
+        .unwrap_or(0)
 }

@@ -30,7 +30,8 @@ struct Slow {
 async fn behind(rate: usize) -> Slow {
     let redis = Redis::shared().await;
     let proxy = Proxy::before(redis.port()).await;
-    let fixture = StoreFixture::through(redis, &format!("redis://127.0.0.1:{}", proxy.port()), 1).await;
+    let fixture =
+        StoreFixture::through(redis, &format!("redis://127.0.0.1:{}", proxy.port()), 1).await;
     proxy.set(Mode::Rate(rate as u64));
     Slow { proxy, fixture }
 }
@@ -41,13 +42,24 @@ async fn a_message_that_takes_longer_than_a_small_call_may_is_stored_found_and_c
     let connections = proxy.standing();
     let entry = large("large", 16 * MIB);
     // Probes and small calls of the same connections go on behind it.
-    assert_eq!(fixture.keep(vec![entry.clone()]).await, [WriteResult::Stored]);
-    let found = fixture.store.find(&route(), "large").await.expect("an answer").expect("it is there");
+    assert_eq!(
+        fixture.keep(vec![entry.clone()]).await,
+        [WriteResult::Stored]
+    );
+    let found = fixture
+        .store
+        .find(&route(), "large")
+        .await
+        .expect("an answer")
+        .expect("it is there");
     assert_eq!(found.size, 16 * MIB);
     let claimed = fixture.claim(LONG).await.remove(0);
     let bundle = claimed.bundle.as_ref().expect("it can be read");
     assert_eq!(bundle.entries[0].message.body, entry.message.body);
-    assert_eq!(fixture.settle(&claimed).await, SettleAnswer::Applied(vec![]));
+    assert_eq!(
+        fixture.settle(&claimed).await,
+        SettleAnswer::Applied(vec![])
+    );
     assert_eq!(proxy.standing(), connections, "no connection was given up");
     fixture.check().await;
 }
@@ -59,7 +71,9 @@ async fn a_claim_that_takes_longer_than_a_small_call_may_is_read_in_steps() {
         fixture.keep(vec![large(&format!("n{n}"), MIB / 2)]).await;
     }
     for n in 0..10 {
-        fixture.keep(vec![unnamed(past(), &format!("small {n}"))]).await;
+        fixture
+            .keep(vec![unnamed(past(), &format!("small {n}"))])
+            .await;
     }
     proxy.set(Mode::Rate(4 * MIB as u64));
     let connections = proxy.standing();
@@ -82,15 +96,28 @@ async fn a_claim_says_how_large_its_bundles_are_when_opened_before_they_are_read
     let request = fixture.request(LONG).await;
     let claimed = fixture.store.claim_unread(&request).await.expect("claimed");
     let until_us = AtomicI64::new(i64::MAX);
-    let measured =
-        fixture.store.measure_claimed(request.partition, claimed, &until_us).await.expect("measured");
+    let measured = fixture
+        .store
+        .measure_claimed(request.partition, claimed, &until_us)
+        .await
+        .expect("measured");
     let mut mebibytes: Vec<usize> = measured.iter().map(|one| one.bytes / MIB).collect();
     mebibytes.sort_unstable();
-    assert_eq!(mebibytes, [0, 2, 3], "three MiB of zeros are three MiB, however few lie in the store");
+    assert_eq!(
+        mebibytes,
+        [0, 2, 3],
+        "three MiB of zeros are three MiB, however few lie in the store"
+    );
     for one in &measured {
-        assert_eq!(fixture.give_back(&one.claimed.claim, None).await, SettleAnswer::Applied(vec![]));
+        assert_eq!(
+            fixture.give_back(&one.claimed.claim, None).await,
+            SettleAnswer::Applied(vec![])
+        );
     }
     let again = fixture.claim(LONG).await;
-    assert!(again.iter().all(|c| c.bundle.is_ok() && c.expiries == 0), "what was given back comes whole");
+    assert!(
+        again.iter().all(|c| c.bundle.is_ok() && c.expiries == 0),
+        "what was given back comes whole"
+    );
     fixture.check().await;
 }

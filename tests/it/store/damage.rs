@@ -27,7 +27,10 @@ async fn damaged<T: std::fmt::Debug>(
 ) {
     let before = all(fixture).await;
     let answer = call.await;
-    assert!(matches!(answer, Err(StoreError::Damaged(_))), "{what}: {answer:?}");
+    assert!(
+        matches!(answer, Err(StoreError::Damaged(_))),
+        "{what}: {answer:?}"
+    );
     assert_eq!(all(fixture).await, before, "{what}: nothing was written");
 }
 
@@ -41,8 +44,14 @@ async fn waits(
 ) {
     let refused = async || {
         let mut raw = redis.connection().await.expect("connected");
-        let info: String = redis::cmd("INFO").arg("errorstats").query_async(&mut raw).await.expect("info");
-        let count = info.lines().find_map(|l| l.strip_prefix("errorstat_WRONGTYPE:count="));
+        let info: String = redis::cmd("INFO")
+            .arg("errorstats")
+            .query_async(&mut raw)
+            .await
+            .expect("info");
+        let count = info
+            .lines()
+            .find_map(|l| l.strip_prefix("errorstat_WRONGTYPE:count="));
         count.map_or(0, |n| n.trim().parse::<u64>().expect("a number"))
     };
     let before = all(fixture).await;
@@ -52,7 +61,11 @@ async fn waits(
         async move { fixture.write(vec![op]).await }
     });
     eventually(&format!("{what} refuses a write"), async || {
-        if refused().await > had { Ok(()) } else { Err("not yet") }
+        if refused().await > had {
+            Ok(())
+        } else {
+            Err("not yet")
+        }
     })
     .await;
     assert_eq!(all(fixture).await, before, "{what}: nothing was written");
@@ -71,14 +84,18 @@ async fn a_key_of_the_wrong_type_refuses_before_any_write() {
     let redis = Redis::start().await;
     let fixture = StoreFixture::on(&redis, 1).await;
     let fixed = [
-        "idx", "claims", "tokens", "gone", "done", "expiries", "opened", "names", "counts", "calls", "heads",
-        "shelves",
+        "idx", "claims", "tokens", "gone", "done", "expiries", "opened", "names", "counts",
+        "calls", "heads", "shelves",
     ];
     for spoilt in fixed {
         fixture.wipe().await;
-        fixture.keep(vec![named("a", past(), "a"), unnamed(past(), "b")]).await;
+        fixture
+            .keep(vec![named("a", past(), "a"), unnamed(past(), "b")])
+            .await;
         let held = fixture.claim(0).await.remove(0);
-        fixture.keep(vec![named("b", past(), "b"), unnamed(past(), "b")]).await;
+        fixture
+            .keep(vec![named("b", past(), "b"), unnamed(past(), "b")])
+            .await;
         let request = fixture.request(LONG).await;
         let key = fixture.key(spoilt);
         let saved = fixture.key(&format!("saved:{spoilt}"));
@@ -89,8 +106,11 @@ async fn a_key_of_the_wrong_type_refuses_before_any_write() {
         fixture.command::<()>(&["SET", &key, "not ours"]).await;
         let one = [progress(&held.claim, Some(vec![true, false]))];
         damaged(&fixture, spoilt, fixture.store.claim(&request)).await;
-        let settlement =
-            Settlement { claim: held.claim.clone(), names: vec![("a".into(), 0)], delivered: vec![] };
+        let settlement = Settlement {
+            claim: held.claim.clone(),
+            names: vec![("a".into(), 0)],
+            delivered: vec![],
+        };
         damaged(&fixture, spoilt, fixture.store.settle(P, &[settlement])).await;
         damaged(&fixture, spoilt, fixture.store.extend(P, LONG, &one)).await;
         damaged(&fixture, spoilt, fixture.store.give_back(P, &one)).await;
@@ -106,13 +126,27 @@ async fn a_key_of_the_wrong_type_refuses_before_any_write() {
         damaged(&fixture, spoilt, fixture.store.divide(&division)).await;
         // The scripts check all types before they look for a dead letter: an unknown id will do.
         let id = DeadId::parse("orders.attempts.0.n.1").expect("an id");
-        damaged(&fixture, spoilt, fixture.store.redrive(&id, &bundle(vec![unnamed(past(), "d")]))).await;
+        damaged(
+            &fixture,
+            spoilt,
+            fixture
+                .store
+                .redrive(&id, &bundle(vec![unnamed(past(), "d")])),
+        )
+        .await;
         damaged(&fixture, spoilt, fixture.store.drop_dead(&[id])).await;
         if spoilt != "claims" {
             damaged(&fixture, spoilt, sweep(&fixture.store, P, LONG, false)).await;
         }
         let saved = if there == 1 { saved } else { String::new() };
-        waits(&fixture, &redis, spoilt, keep(vec![named("c", past(), "c")]), (&key, &saved)).await;
+        waits(
+            &fixture,
+            &redis,
+            spoilt,
+            keep(vec![named("c", past(), "c")]),
+            (&key, &saved),
+        )
+        .await;
     }
 }
 
@@ -125,27 +159,47 @@ async fn a_due_zset_or_a_blob_of_the_wrong_type_refuses_before_any_write() {
     fixture.keep(vec![named("b", past(), "b")]).await;
     let request = fixture.request(LONG).await;
     let due = fixture.key(&format!("due:{}", held.claim.id.due_set()));
-    fixture.command::<()>(&["RENAME", &due, &fixture.key("saved:due")]).await;
+    fixture
+        .command::<()>(&["RENAME", &due, &fixture.key("saved:due")])
+        .await;
     fixture.command::<()>(&["SET", &due, "not ours"]).await;
     let one = [progress(&held.claim, None)];
     damaged(&fixture, "due", fixture.store.claim(&request)).await;
     damaged(&fixture, "due", fixture.store.give_back(P, &one)).await;
     damaged(&fixture, "due", sweep(&fixture.store, P, LONG, false)).await;
     let saved = fixture.key("saved:due");
-    waits(&fixture, &redis, "due", reschedule("b", past(), "x"), (&due, &saved)).await;
+    waits(
+        &fixture,
+        &redis,
+        "due",
+        reschedule("b", past(), "x"),
+        (&due, &saved),
+    )
+    .await;
 
     let blob = fixture.key(&format!("b:{}", held.claim.id));
-    fixture.command::<()>(&["RENAME", &blob, &fixture.key("saved:blob")]).await;
+    fixture
+        .command::<()>(&["RENAME", &blob, &fixture.key("saved:blob")])
+        .await;
     fixture.command::<()>(&["LPUSH", &blob, "not ours"]).await;
-    let settlement =
-        Settlement { claim: held.claim.clone(), names: vec![("a".into(), 0)], delivered: vec![] };
+    let settlement = Settlement {
+        claim: held.claim.clone(),
+        names: vec![("a".into(), 0)],
+        delivered: vec![],
+    };
     damaged(&fixture, "blob", fixture.store.settle(P, &[settlement])).await;
     let confirmed = [progress(&held.claim, Some(vec![true]))];
     damaged(&fixture, "blob", fixture.store.extend(P, LONG, &confirmed)).await;
     // Whoever claims it learns that there is nothing to read.
     sweep(&fixture.store, P, LONG, false).await.expect("swept");
     let claimed = fixture.claim(LONG).await;
-    assert_eq!(claimed.iter().filter(|c| c.bundle == Err(CodecError::Missing)).count(), 1);
+    assert_eq!(
+        claimed
+            .iter()
+            .filter(|c| c.bundle == Err(CodecError::Missing))
+            .count(),
+        1
+    );
 }
 
 #[tokio::test]
@@ -153,9 +207,26 @@ async fn what_is_no_bundle_does_not_cost_the_others_their_claim() {
     let fixture = StoreFixture::shared().await;
     fixture.keep(vec![unnamed(past(), "a")]).await;
     let shelf = fixture.heads().await.remove(0).due_set;
-    fixture.command::<i64>(&["ZADD", &fixture.key(&format!("due:{shelf}")), "5", "no bundle"]).await;
-    fixture.command::<i64>(&["ZADD", &fixture.key("idx"), "5", &shelf]).await;
-    assert_eq!(fixture.claim(LONG).await.iter().flat_map(live).collect::<Vec<_>>(), ["a"]);
+    fixture
+        .command::<i64>(&[
+            "ZADD",
+            &fixture.key(&format!("due:{shelf}")),
+            "5",
+            "no bundle",
+        ])
+        .await;
+    fixture
+        .command::<i64>(&["ZADD", &fixture.key("idx"), "5", &shelf])
+        .await;
+    assert_eq!(
+        fixture
+            .claim(LONG)
+            .await
+            .iter()
+            .flat_map(live)
+            .collect::<Vec<_>>(),
+        ["a"]
+    );
 }
 
 #[tokio::test]
@@ -165,16 +236,29 @@ async fn a_bundle_that_cannot_be_read_does_not_stop_what_is_written_after_it() {
     fixture.keep(vec![named("a", past(), "a")]).await;
     fixture.keep(vec![named("b", past(), "b")]).await;
     let blob = async |name: &str| {
-        let place: String =
-            fixture.command(&["HGET", &fixture.key("names"), &format!("orders/{name}")]).await;
+        let place: String = fixture
+            .command(&["HGET", &fixture.key("names"), &format!("orders/{name}")])
+            .await;
         fixture.key(&format!("b:{}", place.split(' ').next().expect("a place")))
     };
-    fixture.command::<i64>(&["SETRANGE", &blob("a").await, "20", "?"]).await;
+    fixture
+        .command::<i64>(&["SETRANGE", &blob("a").await, "20", "?"])
+        .await;
     fixture.command::<i64>(&["DEL", &blob("b").await]).await;
-    assert_eq!(fixture.reschedule("a", far(), "x").await, WriteResult::TooLate);
-    assert_eq!(fixture.reschedule("b", far(), "x").await, WriteResult::TooLate);
-    let mut why: Vec<_> =
-        fixture.claim(LONG).await.into_iter().map(|c| c.bundle.expect_err("unreadable")).collect();
+    assert_eq!(
+        fixture.reschedule("a", far(), "x").await,
+        WriteResult::TooLate
+    );
+    assert_eq!(
+        fixture.reschedule("b", far(), "x").await,
+        WriteResult::TooLate
+    );
+    let mut why: Vec<_> = fixture
+        .claim(LONG)
+        .await
+        .into_iter()
+        .map(|c| c.bundle.expect_err("unreadable"))
+        .collect();
     why.sort_by_key(|why| *why != CodecError::Missing);
     assert_eq!(why, [CodecError::Missing, CodecError::Checksum]);
 }

@@ -39,9 +39,15 @@ fn words(line: &str) -> Vec<String> {
 
 /// All that happens on this Redis while the work is done.
 async fn watched(redis: &Redis, work: impl Future<Output = ()>) -> Vec<String> {
-    let wire = TcpStream::connect(("127.0.0.1", redis.port())).await.expect("connected");
+    let wire = TcpStream::connect(("127.0.0.1", redis.port()))
+        .await
+        .expect("connected");
     let mut lines = BufReader::new(wire);
-    lines.get_mut().write_all(b"MONITOR\r\n").await.expect("sent");
+    lines
+        .get_mut()
+        .write_all(b"MONITOR\r\n")
+        .await
+        .expect("sent");
     let mut line = String::new();
     lines.read_line(&mut line).await.expect("read");
     assert_eq!(line, "+OK\r\n");
@@ -61,7 +67,11 @@ async fn watched(redis: &Redis, work: impl Future<Output = ()>) -> Vec<String> {
         async {
             work.await;
             let mut raw = redis.connection().await.expect("connected");
-            redis::cmd("ECHO").arg("the end").query_async::<()>(&mut raw).await.expect("said");
+            redis::cmd("ECHO")
+                .arg("the end")
+                .query_async::<()>(&mut raw)
+                .await
+                .expect("said");
         }
     );
     seen
@@ -69,12 +79,20 @@ async fn watched(redis: &Redis, work: impl Future<Output = ()>) -> Vec<String> {
 
 /// Has a dead letter without its body and a key of the wrong type scrubbed, beside a bundle that lost its place.
 async fn mend(fixture: &StoreFixture) {
-    fixture.write(vec![WriteOp::DeadLetter(dead_letter(unnamed(past(), "f")))]).await;
+    fixture
+        .write(vec![WriteOp::DeadLetter(dead_letter(unnamed(past(), "f")))])
+        .await;
     let bodies: Vec<String> = fixture.command(&["KEYS", &fixture.key("d:*")]).await;
     fixture.command::<i64>(&["DEL", &bodies[0]]).await;
-    fixture.command::<()>(&["SET", &fixture.key("rates"), "not ours"]).await;
+    fixture
+        .command::<()>(&["SET", &fixture.key("rates"), "not ours"])
+        .await;
     let report = fixture.store.scrub(P).await.expect("scrubbed");
-    let found = (report.restored.len(), report.dead_lost.len(), report.quarantined.len());
+    let found = (
+        report.restored.len(),
+        report.dead_lost.len(),
+        report.quarantined.len(),
+    );
     assert_eq!(found, (1, 1, 1));
 }
 
@@ -83,8 +101,12 @@ async fn interleaving_08_every_key_that_a_script_touches_is_declared() {
     use SharePlan::{Back, Confirmed, Dead, InFlight};
     let redis = Redis::start().await;
     let fixture = StoreFixture::on(&redis, 1).await;
-    let named = |names: &[&'static str]| Step::Store(names.iter().map(|n| Some(*n)).collect(), false, true);
-    let claim = || Step::Claim { who: 0, expires: true };
+    let named =
+        |names: &[&'static str]| Step::Store(names.iter().map(|n| Some(*n)).collect(), false, true);
+    let claim = || Step::Claim {
+        who: 0,
+        expires: true,
+    };
     let steps = [
         named(&["a", "b", "c"]),
         named(&["a", "d"]),
@@ -94,25 +116,47 @@ async fn interleaving_08_every_key_that_a_script_touches_is_declared() {
         Step::Reschedule("e", false),
         claim(),
         Step::Cancel("a"),
-        Step::Extend { who: 0, expires: true, first_confirmed: true },
+        Step::Extend {
+            who: 0,
+            expires: true,
+            first_confirmed: true,
+        },
         Step::Sweep,
-        Step::GiveBack { who: 0, first_confirmed: true },
+        Step::GiveBack {
+            who: 0,
+            first_confirmed: true,
+        },
         claim(),
-        Step::GiveBack { who: 0, first_confirmed: true },
+        Step::GiveBack {
+            who: 0,
+            first_confirmed: true,
+        },
         claim(),
-        Step::Divide { who: 0, shares: [Back, InFlight, Dead] },
+        Step::Divide {
+            who: 0,
+            shares: [Back, InFlight, Dead],
+        },
         Step::Settle { who: 0 },
         Step::Sweep,
         Step::Redrive,
         claim(),
-        Step::Divide { who: 0, shares: [Dead, Confirmed, Dead] },
+        Step::Divide {
+            who: 0,
+            shares: [Dead, Confirmed, Dead],
+        },
         Step::DropDead,
         claim(),
-        Step::Divide { who: 0, shares: [Confirmed, Confirmed, Confirmed] },
+        Step::Divide {
+            who: 0,
+            shares: [Confirmed, Confirmed, Confirmed],
+        },
     ];
     let remembering = StoreFixture::with(&redis, &redis.url(), 1, LONG as i64).await;
     let ordered = StoreFixture::ordered(&redis, 1).await;
-    let rate = postdate::domain::RateLimit { per_second: 10, burst: 10 };
+    let rate = postdate::domain::RateLimit {
+        per_second: 10,
+        burst: 10,
+    };
     let lines = watched(
         &redis,
         Box::pin(async {
@@ -124,19 +168,43 @@ async fn interleaving_08_every_key_that_a_script_touches_is_declared() {
                 }
             }
             one_of_each(&ordered).await;
-            fixture.store.take_tokens(&route(), rate, 1).await.expect("leased");
+            fixture
+                .store
+                .take_tokens(&route(), rate, 1)
+                .await
+                .expect("leased");
             remembering.store.forget_names(P).await.expect("trimmed");
-            fixture.store.heartbeat(&ReplicaStatus::default(), &KnownStore::default()).await.expect("beaten");
-            fixture.write(vec![WriteOp::DeadLetter(dead_letter(unnamed(past(), "d")))]).await;
-            fixture.write(vec![WriteOp::DeadLetter(dead_letter(unnamed(past(), "e")))]).await;
-            let page = fixture.store.dead_page(&DeadFilter::default(), None, 2).await.expect("a page");
+            fixture
+                .store
+                .heartbeat(&ReplicaStatus::default(), &KnownStore::default())
+                .await
+                .expect("beaten");
+            fixture
+                .write(vec![WriteOp::DeadLetter(dead_letter(unnamed(past(), "d")))])
+                .await;
+            fixture
+                .write(vec![WriteOp::DeadLetter(dead_letter(unnamed(past(), "e")))])
+                .await;
+            let page = fixture
+                .store
+                .dead_page(&DeadFilter::default(), None, 2)
+                .await
+                .expect("a page");
             let again = bundle(vec![unnamed(far(), "d")]);
-            assert_eq!(fixture.store.redrive(&page.marks[0].id, &again).await, Ok(true));
-            assert_eq!(fixture.store.drop_dead(&[page.marks[1].id.clone()]).await, Ok(vec![true]));
+            assert_eq!(
+                fixture.store.redrive(&page.marks[0].id, &again).await,
+                Ok(true)
+            );
+            assert_eq!(
+                fixture.store.drop_dead(&[page.marks[1].id.clone()]).await,
+                Ok(vec![true])
+            );
             fixture.store.raise_offset("s", 1).await.expect("raised");
             fixture.keep(vec![unnamed(past(), "x")]).await;
             let shelf = fixture.heads().await.remove(0).due_set;
-            fixture.command::<i64>(&["DEL", &fixture.key(&format!("due:{shelf}"))]).await;
+            fixture
+                .command::<i64>(&["DEL", &fixture.key(&format!("due:{shelf}"))])
+                .await;
             mend(&fixture).await;
         }),
     )
@@ -147,15 +215,24 @@ async fn interleaving_08_every_key_that_a_script_touches_is_declared() {
     let mut touched = 0;
     for line in lines {
         let words = words(&line);
-        let Some(command) = words.first().map(|w| w.to_ascii_uppercase()) else { continue };
+        let Some(command) = words.first().map(|w| w.to_ascii_uppercase()) else {
+            continue;
+        };
         if command == "EVALSHA" {
             let keys: usize = words[2].parse().expect("a number");
             declared = words[3..3 + keys].iter().cloned().collect();
             scripts.insert(words[1].clone());
-            let tags: BTreeSet<_> = declared.iter().map(|k| k.split(['{', '}']).nth(1)).collect();
+            let tags: BTreeSet<_> = declared
+                .iter()
+                .map(|k| k.split(['{', '}']).nth(1))
+                .collect();
             assert_eq!(tags.len(), 1, "one slot: {declared:?}");
-        } else if line.contains("[0 lua]") && !["TIME", "INFO", "SCAN"].contains(&command.as_str()) {
-            assert!(declared.contains(&words[1]), "{line} touches what is not in {declared:?}");
+        } else if line.contains("[0 lua]") && !["TIME", "INFO", "SCAN"].contains(&command.as_str())
+        {
+            assert!(
+                declared.contains(&words[1]),
+                "{line} touches what is not in {declared:?}"
+            );
             touched += 1;
         }
     }

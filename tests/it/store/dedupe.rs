@@ -9,27 +9,47 @@ use super::proxy::Proxy;
 use crate::support::{Redis, eventually};
 
 async fn delivered(fixture: &StoreFixture) -> Vec<String> {
-    fixture.command(&["ZRANGE", &fixture.key("delivered"), "0", "-1"]).await
+    fixture
+        .command(&["ZRANGE", &fixture.key("delivered"), "0", "-1"])
+        .await
 }
 
 #[tokio::test]
 async fn a_name_is_taken_while_it_waits_in_flight_and_once_delivered() {
     for op in [keep, replace] {
         let fixture = StoreFixture::remembering().await;
-        let again = async || fixture.write(vec![op(vec![named("a", past(), "second")])]).await[0][0];
-        fixture.keep(vec![named("a", past(), "first"), named("b", past(), "b")]).await;
+        let again = async || {
+            fixture
+                .write(vec![op(vec![named("a", past(), "second")])])
+                .await[0][0]
+        };
+        fixture
+            .keep(vec![named("a", past(), "first"), named("b", past(), "b")])
+            .await;
         let claimed = fixture.claim(LONG).await.remove(0);
         assert_eq!(again().await, WriteResult::Duplicate, "in flight");
         assert_eq!(fixture.cancel("a").await, WriteResult::InFlight);
-        assert_eq!(fixture.reschedule("a", far(), "moved").await, WriteResult::TooLate);
+        assert_eq!(
+            fixture.reschedule("a", far(), "moved").await,
+            WriteResult::TooLate
+        );
         fixture.settle(&claimed).await;
         assert_eq!(again().await, WriteResult::Duplicate, "delivered");
         assert_eq!(fixture.cancel("a").await, WriteResult::Published);
-        assert_eq!(fixture.reschedule("a", far(), "moved").await, WriteResult::TooLate);
+        assert_eq!(
+            fixture.reschedule("a", far(), "moved").await,
+            WriteResult::TooLate
+        );
         assert_eq!(fixture.cancel("c").await, WriteResult::Unknown);
         let left = fixture.check().await;
-        assert!(left.bundles.is_empty() && left.passing.is_empty(), "nothing was stored: {left:?}");
-        assert_eq!(left.delivered.keys().collect::<Vec<_>>(), ["orders/a", "orders/b"]);
+        assert!(
+            left.bundles.is_empty() && left.passing.is_empty(),
+            "nothing was stored: {left:?}"
+        );
+        assert_eq!(
+            left.delivered.keys().collect::<Vec<_>>(),
+            ["orders/a", "orders/b"]
+        );
         assert_eq!(fixture.counts().await.messages, 0);
     }
 }
@@ -38,10 +58,20 @@ async fn a_name_is_taken_while_it_waits_in_flight_and_once_delivered() {
 async fn what_waits_goes_before_what_is_remembered() {
     let fixture = StoreFixture::remembering().await;
     fixture.keep(vec![named("a", far(), "first")]).await;
-    fixture.command::<i64>(&["ZADD", &fixture.key("delivered"), "9000000000000", "orders/a"]).await;
+    fixture
+        .command::<i64>(&[
+            "ZADD",
+            &fixture.key("delivered"),
+            "9000000000000",
+            "orders/a",
+        ])
+        .await;
     let second = vec![replace(vec![named("a", far(), "second")])];
     assert_eq!(fixture.write(second).await[0][0], WriteResult::Replaced);
-    assert_eq!(fixture.reschedule("a", far().plus(1), "moved").await, WriteResult::Rescheduled);
+    assert_eq!(
+        fixture.reschedule("a", far().plus(1), "moved").await,
+        WriteResult::Rescheduled
+    );
     assert_eq!(fixture.cancel("a").await, WriteResult::Cancelled);
     assert_eq!(fixture.cancel("a").await, WriteResult::Published);
 }
@@ -49,8 +79,18 @@ async fn what_waits_goes_before_what_is_remembered() {
 #[tokio::test]
 async fn a_route_that_does_not_remember_asks_nothing() {
     let fixture = StoreFixture::shared().await;
-    fixture.command::<i64>(&["ZADD", &fixture.key("delivered"), "9000000000000", "orders/a"]).await;
-    assert_eq!(fixture.keep(vec![named("a", past(), "a")]).await, [WriteResult::Stored]);
+    fixture
+        .command::<i64>(&[
+            "ZADD",
+            &fixture.key("delivered"),
+            "9000000000000",
+            "orders/a",
+        ])
+        .await;
+    assert_eq!(
+        fixture.keep(vec![named("a", past(), "a")]).await,
+        [WriteResult::Stored]
+    );
     let claimed = fixture.claim(LONG).await.remove(0);
     assert_eq!(
         fixture.keep(vec![named("a", far(), "second")]).await,
@@ -65,12 +105,17 @@ async fn a_route_that_does_not_remember_asks_nothing() {
 async fn only_what_was_delivered_is_remembered() {
     let fixture = StoreFixture::remembering().await;
     let names = ["cancelled", "dead", "back", "delivered"];
-    fixture.keep(names.map(|name| named(name, past(), name)).to_vec()).await;
+    fixture
+        .keep(names.map(|name| named(name, past(), name)).to_vec())
+        .await;
     assert_eq!(fixture.cancel("cancelled").await, WriteResult::Cancelled);
     let claimed = fixture.claim(LONG).await.remove(0);
     let all = entries(&claimed).to_vec();
     let back = bundle(vec![all[2].clone()]);
-    let fresh = postdate::store::NewBundle { route: route(), bundle: back };
+    let fresh = postdate::store::NewBundle {
+        route: route(),
+        bundle: back,
+    };
     let division = postdate::store::Division {
         claim: claimed.claim.clone(),
         confirmed: vec![false, false, false, true],
@@ -86,7 +131,10 @@ async fn only_what_was_delivered_is_remembered() {
         dead: vec![dead_letter(all[1].clone())],
         held_keys: Vec::new(),
     };
-    assert_eq!(fixture.divide(division).await, SettleAnswer::Applied(vec![]));
+    assert_eq!(
+        fixture.divide(division).await,
+        SettleAnswer::Applied(vec![])
+    );
     assert_eq!(delivered(&fixture).await, ["orders/delivered"]);
     let again = names.map(|name| named(name, far(), name)).to_vec();
     let s = WriteResult::Stored;
@@ -103,10 +151,20 @@ async fn a_holder_that_dies_between_the_confirm_and_its_note_leaves_no_gap() {
     let dead = fixture.claim(0).await.remove(0);
     // Its broker has it; nobody else will ever hear so.
     assert_eq!(again().await, WriteResult::Duplicate);
-    assert_eq!(sweep(&fixture.store, P, LONG, false).await, Ok(SweepOutcome { expired: 1, clamped: 0 }));
+    assert_eq!(
+        sweep(&fixture.store, P, LONG, false).await,
+        Ok(SweepOutcome {
+            expired: 1,
+            clamped: 0
+        })
+    );
     assert_eq!(again().await, WriteResult::Duplicate);
     let next = fixture.claim(LONG).await.remove(0);
-    assert_eq!(live(&next), ["a"], "published once more, as a repeat with its cause");
+    assert_eq!(
+        live(&next),
+        ["a"],
+        "published once more, as a repeat with its cause"
+    );
     assert_eq!(again().await, WriteResult::Duplicate);
     fixture.settle(&next).await;
     assert_eq!(again().await, WriteResult::Duplicate);
@@ -130,7 +188,14 @@ async fn calls_whose_replies_are_lost_remember_and_answer_as_the_first_time() {
     let warm = fixture.claim(LONG).await.remove(0);
     fixture
         .store
-        .extend(P, LONG, &[ClaimProgress { delivered: vec!["warm".into()], ..progress(&warm) }])
+        .extend(
+            P,
+            LONG,
+            &[ClaimProgress {
+                delivered: vec!["warm".into()],
+                ..progress(&warm)
+            }],
+        )
         .await
         .expect("held");
     fixture.settle(&warm).await;
@@ -146,7 +211,10 @@ async fn calls_whose_replies_are_lost_remember_and_answer_as_the_first_time() {
     let claimed = fixture.claim(LONG).await.remove(0);
     proxy.lose_next_reply();
     let extended = fixture.store.extend(P, LONG, &[progress(&claimed)]).await;
-    assert!(matches!(extended, Err(postdate::store::StoreError::Unavailable(_))), "{extended:?}");
+    assert!(
+        matches!(extended, Err(postdate::store::StoreError::Unavailable(_))),
+        "{extended:?}"
+    );
     assert_eq!(
         delivered(&fixture).await,
         ["orders/warm", "orders/a"],
@@ -157,30 +225,52 @@ async fn calls_whose_replies_are_lost_remember_and_answer_as_the_first_time() {
         Ok(vec![SettleAnswer::Applied(vec![])])
     );
     proxy.lose_next_reply();
-    assert_eq!(fixture.settle(&claimed).await, SettleAnswer::Applied(vec![]));
+    assert_eq!(
+        fixture.settle(&claimed).await,
+        SettleAnswer::Applied(vec![])
+    );
     proxy.lose_next_reply();
-    assert_eq!(fixture.keep(vec![named("a", far(), "again")]).await, [WriteResult::Duplicate]);
+    assert_eq!(
+        fixture.keep(vec![named("a", far(), "again")]).await,
+        [WriteResult::Duplicate]
+    );
     proxy.lose_next_reply();
-    assert_eq!(fixture.reschedule("a", far(), "moved").await, WriteResult::TooLate);
+    assert_eq!(
+        fixture.reschedule("a", far(), "moved").await,
+        WriteResult::TooLate
+    );
     assert_eq!(proxy.played(), 5);
     // A store that comes once more after its message was delivered, to a server that has forgotten the call.
-    fixture.command::<i64>(&["DEL", &fixture.key("calls")]).await;
-    assert!(proxy.send_again(&call).await.contains("$1\r\nd\r\n"), "known by its name");
+    fixture
+        .command::<i64>(&["DEL", &fixture.key("calls")])
+        .await;
+    assert!(
+        proxy.send_again(&call).await.contains("$1\r\nd\r\n"),
+        "known by its name"
+    );
     let left = fixture.check().await;
-    assert!(left.bundles.is_empty() && left.passing.is_empty(), "{left:?}");
+    assert!(
+        left.bundles.is_empty() && left.passing.is_empty(),
+        "{left:?}"
+    );
 }
 
 #[tokio::test]
 async fn what_is_confirmed_of_an_open_bundle_is_noted_and_remembered_in_one_step() {
     let fixture = StoreFixture::remembering().await;
-    fixture.keep(vec![named("a", past(), "a"), named("b", past(), "b")]).await;
+    fixture
+        .keep(vec![named("a", past(), "a"), named("b", past(), "b")])
+        .await;
     let claimed = fixture.claim(0).await.remove(0);
     let first = ClaimProgress {
         claim: claimed.claim.clone(),
         confirmed: Some(vec![true, false]),
         delivered: vec!["a".into()],
     };
-    assert_eq!(fixture.store.extend(P, 0, &[first]).await, Ok(vec![SettleAnswer::Applied(vec![])]));
+    assert_eq!(
+        fixture.store.extend(P, 0, &[first]).await,
+        Ok(vec![SettleAnswer::Applied(vec![])])
+    );
     let noted = fixture.check().await;
     assert_eq!(noted.done.values().collect::<Vec<_>>(), ["10"]);
     assert_eq!(noted.delivered.keys().collect::<Vec<_>>(), ["orders/a"]);
@@ -195,10 +285,16 @@ async fn what_is_confirmed_of_an_open_bundle_is_noted_and_remembered_in_one_step
         confirmed: Some(vec![true, true]),
         delivered: vec!["a".into(), "b".into()],
     };
-    assert_eq!(fixture.store.extend(P, LONG, &[late]).await, Ok(vec![SettleAnswer::Stale]));
+    assert_eq!(
+        fixture.store.extend(P, LONG, &[late]).await,
+        Ok(vec![SettleAnswer::Stale])
+    );
     assert_eq!(delivered(&fixture).await, ["orders/a", "orders/b"]);
     assert_eq!(fixture.settle(&next).await, SettleAnswer::Applied(vec![]));
-    assert_eq!(fixture.keep(vec![named("b", far(), "again")]).await, [WriteResult::Duplicate]);
+    assert_eq!(
+        fixture.keep(vec![named("b", far(), "again")]).await,
+        [WriteResult::Duplicate]
+    );
 }
 
 #[tokio::test]
@@ -208,12 +304,18 @@ async fn a_name_is_free_once_its_time_is_over() {
     short.keep(vec![named("a", past(), "a")]).await;
     let claimed = short.claim(LONG).await.remove(0);
     short.settle(&claimed).await;
-    eventually("the name is free", async || match fixture.keep(vec![named("a", far(), "again")]).await[0] {
-        WriteResult::Stored => Ok(()),
-        other => Err(anyhow!("{other:?}")),
+    eventually("the name is free", async || {
+        match fixture.keep(vec![named("a", far(), "again")]).await[0] {
+            WriteResult::Stored => Ok(()),
+            other => Err(anyhow!("{other:?}")),
+        }
     })
     .await;
-    assert_eq!(delivered(&fixture).await, ["orders/a"], "it still takes memory");
+    assert_eq!(
+        delivered(&fixture).await,
+        ["orders/a"],
+        "it still takes memory"
+    );
     sweep(&fixture.store, P, LONG, false).await.expect("swept");
     assert!(delivered(&fixture).await.is_empty(), "until the next sweep");
 }
@@ -224,10 +326,20 @@ async fn trimming_takes_what_is_over_and_nothing_else() {
     let key = fixture.key("delivered");
     let mut pipe = redis::pipe();
     for n in 0..4500 {
-        pipe.cmd("ZADD").arg(&key).arg(1_700_000_000_000_i64 + n).arg(format!("orders/{n}")).ignore();
+        pipe.cmd("ZADD")
+            .arg(&key)
+            .arg(1_700_000_000_000_i64 + n)
+            .arg(format!("orders/{n}"))
+            .ignore();
     }
-    pipe.cmd("ZADD").arg(&key).arg(9_000_000_000_000_i64).arg("orders/stays").ignore();
-    pipe.exec_async(&mut fixture.raw.clone()).await.expect("added");
+    pipe.cmd("ZADD")
+        .arg(&key)
+        .arg(9_000_000_000_000_i64)
+        .arg("orders/stays")
+        .ignore();
+    pipe.exec_async(&mut fixture.raw.clone())
+        .await
+        .expect("added");
     assert_eq!(fixture.store.forget_names(P).await, Ok(4500));
     assert_eq!(delivered(&fixture).await, ["orders/stays"]);
     assert_eq!(fixture.store.forget_names(P).await, Ok(0));
@@ -243,11 +355,16 @@ async fn a_remembered_name_takes_what_the_reference_says() {
         zadd.arg(&key);
         for n in 0..NAMES / 100 {
             let n = chunk * (NAMES / 100) + n;
-            zadd.arg(1_790_000_000_000_i64 + n as i64).arg(format!("orders/order-{n:012}"));
+            zadd.arg(1_790_000_000_000_i64 + n as i64)
+                .arg(format!("orders/order-{n:012}"));
         }
-        zadd.query_async::<i64>(&mut fixture.raw.clone()).await.expect("added");
+        zadd.query_async::<i64>(&mut fixture.raw.clone())
+            .await
+            .expect("added");
     }
-    let bytes: usize = fixture.command(&["MEMORY", "USAGE", &key, "SAMPLES", "0"]).await;
+    let bytes: usize = fixture
+        .command(&["MEMORY", "USAGE", &key, "SAMPLES", "0"])
+        .await;
     println!("{} bytes a name of 18 bytes on a route of 6", bytes / NAMES);
     assert!(bytes / NAMES < 160, "{bytes} bytes for {NAMES} names");
 }

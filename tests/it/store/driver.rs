@@ -2,8 +2,8 @@
 
 use postdate::domain::{Entry, Flags, Text, UnixMs};
 use postdate::store::{
-    Claim, ClaimProgress, DeadFilter, DeadId, Division, NewBundle, Remainder, SettleAnswer, Settlement,
-    SweepOutcome, WriteResult,
+    Claim, ClaimProgress, DeadFilter, DeadId, Division, NewBundle, Remainder, SettleAnswer,
+    Settlement, SweepOutcome, WriteResult,
 };
 
 use super::fixture::*;
@@ -100,7 +100,12 @@ impl<'a> Driver<'a> {
 
     fn message(&mut self, name: Option<&'static str>, due: UnixMs) -> Message {
         self.messages += 1;
-        Message { name, due: due.0, body: self.messages, repeat: false }
+        Message {
+            name,
+            due: due.0,
+            body: self.messages,
+            repeat: false,
+        }
     }
 
     pub async fn step(&mut self, step: &Step) {
@@ -113,42 +118,76 @@ impl<'a> Driver<'a> {
                     messages.push(self.message(*name, due));
                 }
                 let entries = messages.iter().map(entry).collect();
-                let op = if *replace_it { replace(entries) } else { keep(entries) };
+                let op = if *replace_it {
+                    replace(entries)
+                } else {
+                    keep(entries)
+                };
                 let results = self.fixture.write(vec![op]).await.remove(0);
-                let results: Vec<model::WriteResult> = results.into_iter().map(model_result).collect();
+                let results: Vec<model::WriteResult> =
+                    results.into_iter().map(model_result).collect();
                 assert_eq!(results, self.model.store(messages, *replace_it));
             }
             Step::Cancel(name) => {
-                assert_eq!(model_result(self.fixture.cancel(name).await), self.model.cancel(name));
+                assert_eq!(
+                    model_result(self.fixture.cancel(name).await),
+                    self.model.cancel(name)
+                );
             }
             Step::Reschedule(name, due) => {
                 let when = if *due { past() } else { far() };
                 let message = self.message(Some(name), when);
-                let result = self.fixture.reschedule(name, when, &text_of(message.body)).await;
-                assert_eq!(model_result(result), self.model.reschedule(name, when.0, message));
+                let result = self
+                    .fixture
+                    .reschedule(name, when, &text_of(message.body))
+                    .await;
+                assert_eq!(
+                    model_result(result),
+                    self.model.reschedule(name, when.0, message)
+                );
             }
             Step::Sweep => {
                 let swept = sweep(&self.fixture.store, self.fixture.p, LONG, false).await;
-                assert_eq!(swept, Ok(SweepOutcome { expired: self.model.sweep(), clamped: 0 }));
+                assert_eq!(
+                    swept,
+                    Ok(SweepOutcome {
+                        expired: self.model.sweep(),
+                        clamped: 0
+                    })
+                );
             }
             Step::Redrive => {
-                let Some((id, entry)) = self.first_dead().await else { return };
-                let again = bundle(vec![Entry { due: past(), ..entry.clone() }]);
+                let Some((id, entry)) = self.first_dead().await else {
+                    return;
+                };
+                let again = bundle(vec![Entry {
+                    due: past(),
+                    ..entry.clone()
+                }]);
                 for _ in 0..2 {
                     let redriven = self.fixture.store.redrive(&id, &again).await;
                     assert_eq!(redriven, Ok(self.model.redrive(number(&entry), past().0)));
                 }
             }
             Step::DropDead => {
-                let Some((id, entry)) = self.first_dead().await else { return };
+                let Some((id, entry)) = self.first_dead().await else {
+                    return;
+                };
                 for _ in 0..2 {
-                    let dropped = self.fixture.store.drop_dead(std::slice::from_ref(&id)).await;
+                    let dropped = self
+                        .fixture
+                        .store
+                        .drop_dead(std::slice::from_ref(&id))
+                        .await;
                     assert_eq!(dropped, Ok(vec![self.model.drop_dead(number(&entry))]));
                 }
             }
             Step::Claim { who, expires } => self.claim(*who, *expires).await,
             Step::Settle { who } => self.settle(*who).await,
-            Step::GiveBack { who, first_confirmed } => {
+            Step::GiveBack {
+                who,
+                first_confirmed,
+            } => {
                 for hand in &self.hands[*who] {
                     let confirmed = hand.confirmed(*first_confirmed);
                     let news = [hand.progress(&confirmed)];
@@ -166,12 +205,20 @@ impl<'a> Driver<'a> {
                     self.model.remember(names_of(&news[0].delivered));
                 }
             }
-            Step::Extend { who, expires, first_confirmed } => {
+            Step::Extend {
+                who,
+                expires,
+                first_confirmed,
+            } => {
                 for hand in &self.hands[*who] {
                     let confirmed = hand.confirmed(*first_confirmed);
                     let lease = if *expires { 0 } else { LONG };
                     let news = [hand.progress(&confirmed)];
-                    let held = self.fixture.store.extend(self.fixture.p, lease, &news).await;
+                    let held = self
+                        .fixture
+                        .store
+                        .extend(self.fixture.p, lease, &news)
+                        .await;
                     let held = held.expect("answered").remove(0);
                     assert_eq!(
                         held != SettleAnswer::Stale,
@@ -189,14 +236,24 @@ impl<'a> Driver<'a> {
         let mut messages = Vec::new();
         let mut after = None;
         loop {
-            let page = self.fixture.store.dead_page(&DeadFilter::default(), after.as_ref(), 2).await;
+            let page = self
+                .fixture
+                .store
+                .dead_page(&DeadFilter::default(), after.as_ref(), 2)
+                .await;
             let page = page.expect("a page");
-            let here =
-                page.marks.into_iter().map(|mark| mark.id).filter(|id| id.partition() == self.fixture.p);
+            let here = page
+                .marks
+                .into_iter()
+                .map(|mark| mark.id)
+                .filter(|id| id.partition() == self.fixture.p);
             let ids: Vec<DeadId> = here.collect();
             let bodies = self.fixture.store.dead_letters(&ids).await.expect("read");
             for (id, body) in ids.into_iter().zip(bodies) {
-                messages.push((id, body.expect("it is there").bundle.expect("readable").entries[0].clone()));
+                messages.push((
+                    id,
+                    body.expect("it is there").bundle.expect("readable").entries[0].clone(),
+                ));
             }
             after = page.next;
             if after.is_none() {
@@ -217,19 +274,38 @@ impl<'a> Driver<'a> {
             let bodies: Vec<_> = entries(&c).iter().map(number).collect();
             let is = |t: &Claimed| t.messages.iter().map(|l| l.body).eq(bodies.iter().copied());
             let at = expected.iter().position(is);
-            let Claimed { claim: model_claim, skip, expiries, .. } =
-                expected.remove(at.unwrap_or_else(|| panic!("claimed {bodies:?}, expected {expected:?}")));
+            let Claimed {
+                claim: model_claim,
+                skip,
+                expiries,
+                ..
+            } = expected
+                .remove(at.unwrap_or_else(|| panic!("claimed {bodies:?}, expected {expected:?}")));
             assert_eq!((&c.skip, c.expiries), (&skip, expiries));
             let entries = entries(&c).to_vec();
-            self.hands[who].push(InHand { claim: c.claim, model_claim, entries, skip: c.skip, expiries });
+            self.hands[who].push(InHand {
+                claim: c.claim,
+                model_claim,
+                entries,
+                skip: c.skip,
+                expiries,
+            });
         }
     }
 
     async fn settle(&mut self, who: usize) {
         let all: Vec<_> = self.hands[who].iter().map(InHand::settlement).collect();
-        let held = self.fixture.store.settle(self.fixture.p, &all).await.expect("settled");
+        let held = self
+            .fixture
+            .store
+            .settle(self.fixture.p, &all)
+            .await
+            .expect("settled");
         for (hand, held) in self.hands[who].iter().zip(held) {
-            assert_eq!(held != SettleAnswer::Stale, self.model.settle(hand.model_claim));
+            assert_eq!(
+                held != SettleAnswer::Stale,
+                self.model.settle(hand.model_claim)
+            );
             self.model.remember(names_of(&hand.settlement().delivered));
         }
     }
@@ -246,20 +322,29 @@ impl<'a> Driver<'a> {
             let back_at = past().plus(500);
             let division = hand.division(&shares, back_at);
             self.model.remember(names_of(&division.delivered));
-            let held_on: Vec<usize> =
-                (0..shares.len()).filter(|&i| shares[i] == Some(Share::InFlight)).collect();
+            let held_on: Vec<usize> = (0..shares.len())
+                .filter(|&i| shares[i] == Some(Share::InFlight))
+                .collect();
             let answer = self.fixture.divide(division).await;
-            match (self.model.divide(hand.model_claim, &shares, back_at.0), answer) {
+            match (
+                self.model.divide(hand.model_claim, &shares, back_at.0),
+                answer,
+            ) {
                 (model::SettleOutcome::Stale, SettleAnswer::Stale) => {}
                 (model::SettleOutcome::Done(model_claim), SettleAnswer::Applied(claims)) => {
                     assert_eq!(usize::from(model_claim.is_some()), claims.len());
-                    born.extend(model_claim.into_iter().zip(claims).map(|(model_claim, claim)| InHand {
-                        claim,
-                        model_claim,
-                        entries: held_on.iter().map(|&i| hand.entries[i].clone()).collect(),
-                        skip: vec![false; held_on.len()],
-                        expiries: hand.expiries,
-                    }));
+                    born.extend(
+                        model_claim
+                            .into_iter()
+                            .zip(claims)
+                            .map(|(model_claim, claim)| InHand {
+                                claim,
+                                model_claim,
+                                entries: held_on.iter().map(|&i| hand.entries[i].clone()).collect(),
+                                skip: vec![false; held_on.len()],
+                                expiries: hand.expiries,
+                            }),
+                    );
                 }
                 (expected, answer) => panic!("expected {expected:?}, got {answer:?}"),
             }
@@ -272,9 +357,20 @@ impl<'a> Driver<'a> {
         let snapshot = self.fixture.check().await;
         assert_eq!(seen(&snapshot), self.model.seen());
         assert_eq!(meanings(&snapshot), self.model.meanings());
-        let delivered: Vec<_> = snapshot.delivered.keys().filter_map(|n| n.strip_prefix("orders/")).collect();
-        assert_eq!(delivered, self.model.remembered.iter().copied().collect::<Vec<_>>());
-        let mut dead: Vec<_> = snapshot.dead.values().map(|b| number(&b.entries[0])).collect();
+        let delivered: Vec<_> = snapshot
+            .delivered
+            .keys()
+            .filter_map(|n| n.strip_prefix("orders/"))
+            .collect();
+        assert_eq!(
+            delivered,
+            self.model.remembered.iter().copied().collect::<Vec<_>>()
+        );
+        let mut dead: Vec<_> = snapshot
+            .dead
+            .values()
+            .map(|b| number(&b.entries[0]))
+            .collect();
         dead.sort_unstable();
         assert_eq!(dead, self.model.dead());
         assert!(snapshot.passing.is_empty(), "no call left a blob behind");
@@ -283,26 +379,40 @@ impl<'a> Driver<'a> {
 
 impl InHand {
     fn confirmed(&self, first: bool) -> Vec<bool> {
-        (0..self.skip.len()).map(|i| first && i == 0 && !self.skip[i]).collect()
+        (0..self.skip.len())
+            .map(|i| first && i == 0 && !self.skip[i])
+            .collect()
     }
 
     fn names(&self, wanted: impl Fn(usize) -> bool) -> Vec<(Text, u32)> {
         let all = self.entries.iter().enumerate().filter(|(i, _)| wanted(*i));
-        all.filter_map(|(i, e)| Some((e.id.clone()?, i as u32))).collect()
+        all.filter_map(|(i, e)| Some((e.id.clone()?, i as u32)))
+            .collect()
     }
 
     fn settlement(&self) -> Settlement {
         let delivered = self.delivered(|i| !self.skip[i]);
-        Settlement { claim: self.claim.clone(), names: self.names(|_| true), delivered }
+        Settlement {
+            claim: self.claim.clone(),
+            names: self.names(|_| true),
+            delivered,
+        }
     }
 
     fn delivered(&self, confirmed: impl Fn(usize) -> bool) -> Vec<Text> {
-        self.names(confirmed).into_iter().map(|(name, _)| name).collect()
+        self.names(confirmed)
+            .into_iter()
+            .map(|(name, _)| name)
+            .collect()
     }
 
     fn progress(&self, confirmed: &[bool]) -> ClaimProgress {
         let delivered = self.delivered(|i| confirmed[i]);
-        ClaimProgress { claim: self.claim.clone(), confirmed: Some(confirmed.to_vec()), delivered }
+        ClaimProgress {
+            claim: self.claim.clone(),
+            confirmed: Some(confirmed.to_vec()),
+            delivered,
+        }
     }
 
     fn division(&self, shares: &[Option<Share>], back_at: UnixMs) -> Division {
@@ -318,7 +428,10 @@ impl InHand {
                 entry
             };
             let entries = from.iter().map(entry).collect();
-            let fresh = NewBundle { route: route(), bundle: bundle(entries) };
+            let fresh = NewBundle {
+                route: route(),
+                bundle: bundle(entries),
+            };
             (!from.is_empty()).then_some(Remainder {
                 new_bundle: fresh,
                 from,
@@ -328,19 +441,40 @@ impl InHand {
             })
         };
         let all = |wanted: fn(&Share) -> bool| -> Vec<u32> {
-            (0..shares.len() as u32).filter(|&i| shares[i as usize].as_ref().is_some_and(wanted)).collect()
+            (0..shares.len() as u32)
+                .filter(|&i| shares[i as usize].as_ref().is_some_and(wanted))
+                .collect()
         };
         let dead = all(|share| matches!(share, Share::Dead { .. }));
-        let dead = dead.into_iter().map(|i| dead_letter(self.entries[i as usize].clone())).collect();
-        let mut remainders = vec![part(all(|share| matches!(share, Share::Back { .. })), None, 0)];
+        let dead = dead
+            .into_iter()
+            .map(|i| dead_letter(self.entries[i as usize].clone()))
+            .collect();
+        let mut remainders = vec![part(
+            all(|share| matches!(share, Share::Back { .. })),
+            None,
+            0,
+        )];
         let alone = all(|share| *share == Share::Alone).into_iter();
         remainders.extend(alone.map(|i| part(vec![i], None, self.expiries)));
-        remainders.push(part(all(|share| *share == Share::InFlight), Some(LONG), self.expiries));
+        remainders.push(part(
+            all(|share| *share == Share::InFlight),
+            Some(LONG),
+            self.expiries,
+        ));
         Division {
             claim: self.claim.clone(),
-            confirmed: shares.iter().map(|s| *s == Some(Share::Confirmed)).collect(),
+            confirmed: shares
+                .iter()
+                .map(|s| *s == Some(Share::Confirmed))
+                .collect(),
             delivered: self.delivered(|i| shares[i] == Some(Share::Confirmed)),
-            freed: self.names(|i| matches!(shares[i], None | Some(Share::Confirmed | Share::Dead { .. }))),
+            freed: self.names(|i| {
+                matches!(
+                    shares[i],
+                    None | Some(Share::Confirmed | Share::Dead { .. })
+                )
+            }),
             remainders: remainders.into_iter().flatten().collect(),
             dead,
             held_keys: Vec::new(),
@@ -350,7 +484,10 @@ impl InHand {
 
 /// The same names, as the model has them.
 fn names_of(names: &[Text]) -> Vec<&'static str> {
-    names.iter().filter_map(|name| NAMES.into_iter().find(|known| *known == name.as_str())).collect()
+    names
+        .iter()
+        .filter_map(|name| NAMES.into_iter().find(|known| *known == name.as_str()))
+        .collect()
 }
 
 fn entry(message: &Message) -> Entry {
@@ -366,7 +503,9 @@ fn text_of(number: u32) -> String {
 
 /// The model's number of a body.
 fn number(entry: &Entry) -> u32 {
-    body(entry)[1..].parse().expect("a body of the driver's own")
+    body(entry)[1..]
+        .parse()
+        .expect("a body of the driver's own")
 }
 
 fn model_result(result: WriteResult) -> model::WriteResult {
@@ -410,7 +549,10 @@ fn meanings(s: &Snapshot) -> std::collections::BTreeMap<&'static str, u32> {
         let free = Snapshot::is_set(&s.gone, id, index) || Snapshot::is_set(&s.done, id, index);
         if let (Some(bundle), false) = (s.bundles.get(id), free) {
             let name = name.strip_prefix("orders/").expect("its route");
-            let name = NAMES.into_iter().find(|known| *known == name).expect("a name of the driver's");
+            let name = NAMES
+                .into_iter()
+                .find(|known| *known == name)
+                .expect("a name of the driver's");
             meant.insert(name, number(&bundle.entries[index]));
         }
     }

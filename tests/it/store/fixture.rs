@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use postdate::domain::{
-    Clock, DeadReason, Entry, Flags, KafkaPosition, Message, OnDuplicate, Origin, Partition, Partitions,
-    RouteName, Secret, TargetRef, Text, UnixMs,
+    Clock, DeadReason, Entry, Flags, KafkaPosition, Message, OnDuplicate, Origin, Partition,
+    Partitions, RouteName, Secret, TargetRef, Text, UnixMs,
 };
 use postdate::lifecycle::{Readiness, Shutdown, Tasks};
 use postdate::store::config::{Config, Durability, Overrides, Topology};
 use postdate::store::{
-    Bundle, Claim, ClaimAnswer, ClaimProgress, ClaimRequest, Counts, DeadLetter, Division, Head, HeadsSeen,
-    SettleAnswer, Settlement, Store, StoreError, SweepOutcome, WriteOp, WriteResult,
+    Bundle, Claim, ClaimAnswer, ClaimProgress, ClaimRequest, Counts, DeadLetter, Division, Head,
+    HeadsSeen, SettleAnswer, Settlement, Store, StoreError, SweepOutcome, WriteOp, WriteResult,
 };
 use postdate::telemetry::Metrics;
 use redis::aio::MultiplexedConnection;
@@ -85,7 +85,10 @@ pub fn start(config: &Config, dedupe_ms: i64, ordered: bool) -> (Store, Readines
     let tasks = Tasks::default();
     let shutdown = Shutdown::default();
     let readiness = Readiness::default();
-    let metrics = Metrics::new(&mut prometheus_client::registry::Registry::default(), [route()]);
+    let metrics = Metrics::new(
+        &mut prometheus_client::registry::Registry::default(),
+        [route()],
+    );
     let parts = postdate::store::StoreDependencies {
         config,
         clock: Clock::start(),
@@ -98,7 +101,11 @@ pub fn start(config: &Config, dedupe_ms: i64, ordered: bool) -> (Store, Readines
         ordered: ordered.then(route).into_iter().collect(),
         shards: 1,
     };
-    (Store::start(&parts).expect("a good url"), readiness, shutdown)
+    (
+        Store::start(&parts).expect("a good url"),
+        readiness,
+        shutdown,
+    )
 }
 
 impl StoreFixture {
@@ -124,7 +131,12 @@ impl StoreFixture {
 
     /// With a route that remembers for so long.
     pub async fn with(redis: &Redis, url: &str, partitions: u16, dedupe_ms: i64) -> Self {
-        Self::of(config(url, &names::unique("store"), partitions), redis, dedupe_ms).await
+        Self::of(
+            config(url, &names::unique("store"), partitions),
+            redis,
+            dedupe_ms,
+        )
+        .await
     }
 
     /// On whatever the configuration says; the test itself talks to this server. Ready when every node is reached:
@@ -155,17 +167,38 @@ impl StoreFixture {
     /// With a route whose keys leave in order.
     pub async fn ordered(redis: &Redis, partitions: u16) -> Self {
         let raw = redis.connection().await.expect("connected");
-        Self::made(config(&redis.url(), &names::unique("store"), partitions), raw, 0, true)
+        Self::made(
+            config(&redis.url(), &names::unique("store"), partitions),
+            raw,
+            0,
+            true,
+        )
     }
 
     /// Another process on the same store, to which the route's keys leave in order.
     pub fn ordered_like(fixture: &Self) -> Self {
-        Self::made(fixture.config.clone(), fixture.raw.clone(), fixture.dedupe_ms, true)
+        Self::made(
+            fixture.config.clone(),
+            fixture.raw.clone(),
+            fixture.dedupe_ms,
+            true,
+        )
     }
 
     fn made(config: Config, raw: MultiplexedConnection, dedupe_ms: i64, ordered: bool) -> Self {
         let (store, readiness, shutdown) = start(&config, dedupe_ms, ordered);
-        Self { store, config, dedupe_ms, raw, ordered, p: P, end: Arc::new(End { readiness, shutdown }) }
+        Self {
+            store,
+            config,
+            dedupe_ms,
+            raw,
+            ordered,
+            p: P,
+            end: Arc::new(End {
+                readiness,
+                shutdown,
+            }),
+        }
     }
 
     /// The same store, speaking of another partition.
@@ -175,7 +208,15 @@ impl StoreFixture {
         let raw = self.raw.clone();
         let dedupe_ms = self.dedupe_ms;
         let ordered = self.ordered;
-        Self { store, config, dedupe_ms, raw, ordered, p, end: self.end.clone() }
+        Self {
+            store,
+            config,
+            dedupe_ms,
+            raw,
+            ordered,
+            p,
+            end: self.end.clone(),
+        }
     }
 
     /// Empties the partition, but for what it remembers of its callers.
@@ -184,7 +225,11 @@ impl StoreFixture {
         let keys: Vec<_> = keys.iter().filter(|key| !key.ends_with(":calls")).collect();
         if !keys.is_empty() {
             let mut unlink = redis::cmd("UNLINK");
-            unlink.arg(keys).query_async::<()>(&mut self.raw.clone()).await.expect("unlinked");
+            unlink
+                .arg(keys)
+                .query_async::<()>(&mut self.raw.clone())
+                .await
+                .expect("unlinked");
         }
     }
 
@@ -206,7 +251,12 @@ impl StoreFixture {
 
     /// Another process on the same store, whose route remembers for another time.
     pub fn another_with(&self, dedupe_ms: i64) -> Self {
-        let other = Self::made(self.config.clone(), self.raw.clone(), dedupe_ms, self.ordered);
+        let other = Self::made(
+            self.config.clone(),
+            self.raw.clone(),
+            dedupe_ms,
+            self.ordered,
+        );
         Self { p: self.p, ..other }
     }
 
@@ -222,7 +272,9 @@ impl StoreFixture {
     pub async fn command<T: redis::FromRedisValue>(&self, parts: &[&str]) -> T {
         let mut cmd = redis::cmd(parts[0]);
         cmd.arg(&parts[1..]);
-        cmd.query_async(&mut self.raw.clone()).await.unwrap_or_else(|error| panic!("{parts:?}: {error}"))
+        cmd.query_async(&mut self.raw.clone())
+            .await
+            .unwrap_or_else(|error| panic!("{parts:?}: {error}"))
     }
 
     pub async fn write(&self, ops: Vec<WriteOp>) -> Vec<Vec<WriteResult>> {
@@ -249,12 +301,19 @@ impl StoreFixture {
 
     /// Due heads, with every route taken for one that can be served.
     pub async fn look(&self, until: UnixMs) -> HeadsSeen {
-        self.store.due_heads(&[self.p], until, until, &|_| true).await.expect("looked")
+        self.store
+            .due_heads(&[self.p], until, until, &|_| true)
+            .await
+            .expect("looked")
     }
 
     /// Claims all that is due from every shelf. A claim of no length has expired when this returns.
     pub async fn claim(&self, lease_ms: u64) -> Vec<ClaimAnswer> {
-        let claimed = self.store.claim(&self.request(lease_ms).await).await.expect("claimed");
+        let claimed = self
+            .store
+            .claim(&self.request(lease_ms).await)
+            .await
+            .expect("claimed");
         if lease_ms == 0 {
             self.clock_moves().await;
         }
@@ -272,28 +331,63 @@ impl StoreFixture {
 
     /// Claims what a look has shown, with a lease that no test outlives.
     pub async fn claim_of(&self, looked: &HeadsSeen) -> Vec<ClaimAnswer> {
-        let shelves = looked.heads.iter().map(|head| (head.due_set.clone(), 1000)).collect();
+        let shelves = looked
+            .heads
+            .iter()
+            .map(|head| (head.due_set.clone(), 1000))
+            .collect();
         self.store
-            .claim(&ClaimRequest { due_sets: shelves, ..self.request(LONG).await })
+            .claim(&ClaimRequest {
+                due_sets: shelves,
+                ..self.request(LONG).await
+            })
             .await
             .expect("claimed")
     }
 
     pub async fn request(&self, lease_ms: u64) -> ClaimRequest {
-        let shelves = self.heads().await.into_iter().map(|head| (head.due_set, 1000)).collect();
-        ClaimRequest { partition: self.p, due_sets: shelves, lookahead_ms: 250, lease_ms, max_bundles: 100 }
+        let shelves = self
+            .heads()
+            .await
+            .into_iter()
+            .map(|head| (head.due_set, 1000))
+            .collect();
+        ClaimRequest {
+            partition: self.p,
+            due_sets: shelves,
+            lookahead_ms: 250,
+            lease_ms,
+            max_bundles: 100,
+        }
     }
 
     pub async fn settle(&self, claimed: &ClaimAnswer) -> SettleAnswer {
-        self.store.settle(self.p, &[settlement(claimed)]).await.expect("settled").remove(0)
+        self.store
+            .settle(self.p, &[settlement(claimed)])
+            .await
+            .expect("settled")
+            .remove(0)
     }
 
     pub async fn give_back(&self, claim: &Claim, confirmed: Option<Vec<bool>>) -> SettleAnswer {
-        self.store.give_back(self.p, &[progress(claim, confirmed)]).await.expect("answered").remove(0)
+        self.store
+            .give_back(self.p, &[progress(claim, confirmed)])
+            .await
+            .expect("answered")
+            .remove(0)
     }
 
-    pub async fn extend(&self, claim: &Claim, lease_ms: u64, confirmed: Option<Vec<bool>>) -> SettleAnswer {
-        self.store.extend(self.p, lease_ms, &[progress(claim, confirmed)]).await.expect("answered").remove(0)
+    pub async fn extend(
+        &self,
+        claim: &Claim,
+        lease_ms: u64,
+        confirmed: Option<Vec<bool>>,
+    ) -> SettleAnswer {
+        self.store
+            .extend(self.p, lease_ms, &[progress(claim, confirmed)])
+            .await
+            .expect("answered")
+            .remove(0)
     }
 
     pub async fn divide(&self, division: Division) -> SettleAnswer {
@@ -322,7 +416,10 @@ pub fn unnamed(due: UnixMs, body: &str) -> Entry {
         handouts: 0,
         failures: 0,
         flags: Flags::default(),
-        position: Some(KafkaPosition { partition: 3, offset: 42 }),
+        position: Some(KafkaPosition {
+            partition: 3,
+            offset: 42,
+        }),
         asked: None,
         history: Vec::new(),
         message: Message {
@@ -337,28 +434,53 @@ pub fn unnamed(due: UnixMs, body: &str) -> Entry {
 
 pub fn named(name: &str, due: UnixMs, body: &str) -> Entry {
     let flags = Flags::default().with(Flags::NAMED);
-    Entry { id: Some(Text::from(name)), flags, ..unnamed(due, body) }
+    Entry {
+        id: Some(Text::from(name)),
+        flags,
+        ..unnamed(due, body)
+    }
 }
 
 pub fn bundle(entries: Vec<Entry>) -> Bundle {
-    Bundle { target: TargetRef::Own, entries: Arc::new(entries) }
+    Bundle {
+        target: TargetRef::Own,
+        entries: Arc::new(entries),
+    }
 }
 
 pub fn keep(entries: Vec<Entry>) -> WriteOp {
-    WriteOp::Store { route: route(), on_duplicate: OnDuplicate::Keep, bundle: bundle(entries) }
+    WriteOp::Store {
+        route: route(),
+        on_duplicate: OnDuplicate::Keep,
+        bundle: bundle(entries),
+    }
 }
 
 pub fn replace(entries: Vec<Entry>) -> WriteOp {
-    WriteOp::Store { route: route(), on_duplicate: OnDuplicate::Replace, bundle: bundle(entries) }
+    WriteOp::Store {
+        route: route(),
+        on_duplicate: OnDuplicate::Replace,
+        bundle: bundle(entries),
+    }
 }
 
 pub fn cancel(name: &str) -> WriteOp {
-    WriteOp::Cancel { route: route(), id: Text::from(name), of: None }
+    WriteOp::Cancel {
+        route: route(),
+        id: Text::from(name),
+        of: None,
+    }
 }
 
 pub fn reschedule(name: &str, due: UnixMs, body: &str) -> WriteOp {
     let fallback = Some(bundle(vec![named(name, due, body)]));
-    WriteOp::Reschedule { route: route(), id: Text::from(name), due, fallback, of: None }
+    WriteOp::Reschedule {
+        route: route(),
+        id: Text::from(name),
+        due,
+        fallback,
+        of: None,
+    }
 }
 
 pub fn entries(claimed: &ClaimAnswer) -> &[Entry] {
@@ -371,28 +493,53 @@ pub fn body(entry: &Entry) -> String {
 
 /// The bodies of a claimed bundle that are to be published.
 pub fn live(claimed: &ClaimAnswer) -> Vec<String> {
-    entries(claimed).iter().zip(&claimed.skip).filter(|(_, skip)| !**skip).map(|(e, _)| body(e)).collect()
+    entries(claimed)
+        .iter()
+        .zip(&claimed.skip)
+        .filter(|(_, skip)| !**skip)
+        .map(|(e, _)| body(e))
+        .collect()
 }
 
 pub fn names_in(claimed: &ClaimAnswer) -> Vec<(Text, u32)> {
-    entries(claimed).iter().enumerate().filter_map(|(i, e)| Some((e.id.clone()?, i as u32))).collect()
+    entries(claimed)
+        .iter()
+        .enumerate()
+        .filter_map(|(i, e)| Some((e.id.clone()?, i as u32)))
+        .collect()
 }
 
 pub fn settlement(claimed: &ClaimAnswer) -> Settlement {
-    Settlement { claim: claimed.claim.clone(), names: names_in(claimed), delivered: delivered(claimed) }
+    Settlement {
+        claim: claimed.claim.clone(),
+        names: names_in(claimed),
+        delivered: delivered(claimed),
+    }
 }
 
 /// The names of what was to be published of a claimed bundle, and now is.
 pub fn delivered(claimed: &ClaimAnswer) -> Vec<Text> {
-    let live = entries(claimed).iter().zip(&claimed.skip).filter(|(_, skip)| !**skip);
+    let live = entries(claimed)
+        .iter()
+        .zip(&claimed.skip)
+        .filter(|(_, skip)| !**skip);
     live.filter_map(|(entry, _)| entry.id.clone()).collect()
 }
 
 /// Confirms of a claim so far, without a name to remember.
 pub fn progress(claim: &Claim, confirmed: Option<Vec<bool>>) -> ClaimProgress {
-    ClaimProgress { claim: claim.clone(), confirmed, delivered: Vec::new() }
+    ClaimProgress {
+        claim: claim.clone(),
+        confirmed,
+        delivered: Vec::new(),
+    }
 }
 
 pub fn dead_letter(entry: Entry) -> DeadLetter {
-    DeadLetter { route: route(), reason: DeadReason::Attempts, bundle: bundle(vec![entry]), raw: None }
+    DeadLetter {
+        route: route(),
+        reason: DeadReason::Attempts,
+        bundle: bundle(vec![entry]),
+        raw: None,
+    }
 }

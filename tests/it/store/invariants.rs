@@ -32,7 +32,8 @@ pub struct Snapshot {
 
 impl Snapshot {
     pub fn is_set(map: &BTreeMap<String, String>, id: &str, index: usize) -> bool {
-        map.get(id).is_some_and(|bits| bits.as_bytes().get(index) == Some(&b'1'))
+        map.get(id)
+            .is_some_and(|bits| bits.as_bytes().get(index) == Some(&b'1'))
     }
 
     pub fn stands(&self, id: &str) -> bool {
@@ -49,19 +50,33 @@ async fn zset(raw: &mut MultiplexedConnection, key: &str) -> BTreeMap<String, i6
         .query_async(raw)
         .await
         .expect("a zset");
-    found.into_iter().map(|(member, score)| (member, score as i64)).collect()
+    found
+        .into_iter()
+        .map(|(member, score)| (member, score as i64))
+        .collect()
 }
 
 async fn hash<T: redis::FromRedisValue + Ord>(
     raw: &mut MultiplexedConnection,
     key: &str,
 ) -> BTreeMap<String, T> {
-    redis::cmd("HGETALL").arg(key).query_async(raw).await.expect("a hash")
+    redis::cmd("HGETALL")
+        .arg(key)
+        .query_async(raw)
+        .await
+        .expect("a hash")
 }
 
 /// A blob and how long it will live, -1: for ever.
 async fn blob(raw: &mut MultiplexedConnection, key: &str) -> (Vec<u8>, i64) {
-    redis::pipe().cmd("GET").arg(key).cmd("PTTL").arg(key).query_async(raw).await.expect("a blob")
+    redis::pipe()
+        .cmd("GET")
+        .arg(key)
+        .cmd("PTTL")
+        .arg(key)
+        .query_async(raw)
+        .await
+        .expect("a blob")
 }
 
 /// A shelf's member of `shelves`.
@@ -74,7 +89,11 @@ fn place_of(shelf: &str, due: i64) -> String {
 #[allow(clippy::too_many_lines, reason = "one invariant after another")]
 pub async fn check(raw: &mut MultiplexedConnection, prefix: &str, p: Partition) -> Snapshot {
     let root = format!("{prefix}:{{{p}}}:");
-    let keys: Vec<String> = redis::cmd("KEYS").arg(format!("{root}*")).query_async(raw).await.expect("keys");
+    let keys: Vec<String> = redis::cmd("KEYS")
+        .arg(format!("{root}*"))
+        .query_async(raw)
+        .await
+        .expect("keys");
     let idx = zset(raw, &format!("{root}idx")).await;
     let mut tokens: BTreeMap<String, String> = hash(raw, &format!("{root}tokens")).await;
     let mut s = Snapshot {
@@ -98,9 +117,13 @@ pub async fn check(raw: &mut MultiplexedConnection, prefix: &str, p: Partition) 
             let first = entries.values().copied().min().expect("never empty");
             heads.insert(shelf.to_owned(), first);
             for (id, score) in entries {
-                let parsed = BundleId::parse(&id).unwrap_or_else(|| panic!("{id} is no bundle's id"));
+                let parsed =
+                    BundleId::parse(&id).unwrap_or_else(|| panic!("{id} is no bundle's id"));
                 assert_eq!(parsed.due_set(), shelf, "{id} lies on the wrong shelf");
-                assert!(s.due.insert(id.clone(), score).is_none(), "{id} is due twice");
+                assert!(
+                    s.due.insert(id.clone(), score).is_none(),
+                    "{id} is due twice"
+                );
             }
         } else if let Some(id) = name.strip_prefix("b:") {
             let (blob, ttl) = blob(raw, &key).await;
@@ -113,36 +136,69 @@ pub async fn check(raw: &mut MultiplexedConnection, prefix: &str, p: Partition) 
             s.bundles.insert(id.to_owned(), bundle);
         } else if let Some(queue) = name.strip_prefix("dead:") {
             for (id, at) in zset(raw, &key).await {
-                let parsed = DeadId::parse(&id).unwrap_or_else(|| panic!("{id} is no dead letter's id"));
-                assert_eq!((queue_of(&id), parsed.partition()), (queue.to_owned(), p), "{id} lies elsewhere");
+                let parsed =
+                    DeadId::parse(&id).unwrap_or_else(|| panic!("{id} is no dead letter's id"));
+                assert_eq!(
+                    (queue_of(&id), parsed.partition()),
+                    (queue.to_owned(), p),
+                    "{id} lies elsewhere"
+                );
                 assert!(dead.insert(id.clone(), at).is_none(), "{id} is dead twice");
             }
         } else if let Some(id) = name.strip_prefix("d:") {
             let (blob, ttl) = blob(raw, &key).await;
             if ttl < 0 {
                 sizes.insert(id.to_owned(), blob.len() as i64);
-                s.dead.insert(id.to_owned(), decode(&Bytes::from(blob)).expect("a dead letter"));
+                s.dead.insert(
+                    id.to_owned(),
+                    decode(&Bytes::from(blob)).expect("a dead letter"),
+                );
             }
         }
     }
     assert_eq!(idx, heads, "the index and the due zsets agree");
     let places = zset(raw, &format!("{root}shelves")).await;
-    let expected: BTreeSet<_> = idx.iter().map(|(shelf, due)| place_of(shelf, *due)).collect();
-    assert_eq!(places.into_keys().collect::<BTreeSet<_>>(), expected, "each shelf has its place");
+    let expected: BTreeSet<_> = idx
+        .iter()
+        .map(|(shelf, due)| place_of(shelf, *due))
+        .collect();
+    assert_eq!(
+        places.into_keys().collect::<BTreeSet<_>>(),
+        expected,
+        "each shelf has its place"
+    );
     let mut firsts: BTreeMap<&str, (i64, &str)> = BTreeMap::new();
     for (shelf, due) in &idx {
         let route = shelf.split('/').next().expect("a route");
         let first = firsts.entry(route).or_insert((*due, shelf));
         *first = (*first).min((*due, shelf));
     }
-    let firsts: BTreeMap<_, _> = firsts.into_values().map(|(due, shelf)| (shelf.to_owned(), due)).collect();
-    assert_eq!(zset(raw, &format!("{root}heads")).await, firsts, "each route has its earliest shelf");
+    let firsts: BTreeMap<_, _> = firsts
+        .into_values()
+        .map(|(due, shelf)| (shelf.to_owned(), due))
+        .collect();
+    assert_eq!(
+        zset(raw, &format!("{root}heads")).await,
+        firsts,
+        "each route has its earliest shelf"
+    );
     let due: BTreeSet<_> = s.due.keys().cloned().collect();
     let claimed: BTreeSet<_> = s.claims.keys().cloned().collect();
-    assert!(due.is_disjoint(&claimed), "a bundle is due or claimed: {due:?} {claimed:?}");
+    assert!(
+        due.is_disjoint(&claimed),
+        "a bundle is due or claimed: {due:?} {claimed:?}"
+    );
     let blobs: BTreeSet<_> = s.bundles.keys().cloned().collect();
-    assert_eq!(&due | &claimed, blobs, "each entry has its blob, each blob its entry");
-    assert_eq!(tokens.len(), claimed.len(), "a token per claim: {tokens:?} {claimed:?}");
+    assert_eq!(
+        &due | &claimed,
+        blobs,
+        "each entry has its blob, each blob its entry"
+    );
+    assert_eq!(
+        tokens.len(),
+        claimed.len(),
+        "a token per claim: {tokens:?} {claimed:?}"
+    );
     tokens.retain(|id, _| !claimed.contains(id));
     assert!(tokens.is_empty(), "tokens without a claim: {tokens:?}");
     assert_eq!(
@@ -168,20 +224,39 @@ fn beside(s: &Snapshot) {
         }
     }
     for (id, bits) in s.gone.iter().chain(&s.done) {
-        assert_eq!(bits.len(), s.bundles[id].entries.len(), "a bit a message: {id}");
+        assert_eq!(
+            bits.len(),
+            s.bundles[id].entries.len(),
+            "a bit a message: {id}"
+        );
     }
     for (id, bundle) in &s.bundles {
         let parsed = BundleId::parse(id).expect("an id");
-        assert_eq!(parsed.count(), bundle.entries.len(), "{id} says how many it holds");
+        assert_eq!(
+            parsed.count(),
+            bundle.entries.len(),
+            "{id} says how many it holds"
+        );
     }
     for (name, place) in &s.names {
         let (id, index) = place.rsplit_once(' ').expect("a place");
         let index: usize = index.parse().expect("an index");
-        let Some(bundle) = s.bundles.get(id) else { continue }; // free
-        let entry =
-            bundle.entries.get(index).unwrap_or_else(|| panic!("{name} points behind the end of {id}"));
-        let own = entry.id.as_ref().map(|own| format!("{}/{own}", parsed_route(id)));
-        assert_eq!(own.as_ref(), Some(name), "{name} points to another's message");
+        let Some(bundle) = s.bundles.get(id) else {
+            continue;
+        }; // free
+        let entry = bundle
+            .entries
+            .get(index)
+            .unwrap_or_else(|| panic!("{name} points behind the end of {id}"));
+        let own = entry
+            .id
+            .as_ref()
+            .map(|own| format!("{}/{own}", parsed_route(id)));
+        assert_eq!(
+            own.as_ref(),
+            Some(name),
+            "{name} points to another's message"
+        );
     }
 }
 
@@ -200,8 +275,12 @@ fn queue_of(dead: &str) -> String {
 fn counted(s: &Snapshot, sizes: &BTreeMap<String, i64>) {
     let mut counts: BTreeMap<String, i64> = BTreeMap::new();
     for (id, bundle) in &s.bundles {
-        let gone = s.gone.get(id).map_or(0, |bits| bits.bytes().filter(|&b| b == b'1').count());
-        *counts.entry(format!("n:{}", parsed_route(id))).or_default() += (bundle.entries.len() - gone) as i64;
+        let gone = s
+            .gone
+            .get(id)
+            .map_or(0, |bits| bits.bytes().filter(|&b| b == b'1').count());
+        *counts.entry(format!("n:{}", parsed_route(id))).or_default() +=
+            (bundle.entries.len() - gone) as i64;
         *counts.entry(format!("b:{}", parsed_route(id))).or_default() += sizes[id];
     }
     for id in s.dead.keys() {
@@ -209,7 +288,9 @@ fn counted(s: &Snapshot, sizes: &BTreeMap<String, i64>) {
         *counts.entry(format!("x:{}", queue_of(id))).or_default() += sizes[id];
     }
     for name in s.delivered.keys() {
-        *counts.entry(format!("r:{}", name.split('/').next().expect("a route"))).or_default() += 1;
+        *counts
+            .entry(format!("r:{}", name.split('/').next().expect("a route")))
+            .or_default() += 1;
     }
     let mut kept = s.counts.clone();
     kept.retain(|field, n| *n != 0 && field.contains(':'));

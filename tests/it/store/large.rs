@@ -32,16 +32,24 @@ async fn fill(fixture: &StoreFixture, count: i64, due: impl Fn(i64) -> UnixMs) {
 /// How often Redis has read from its clients: at least once a trip.
 async fn reads(fixture: &StoreFixture) -> u64 {
     let info: String = fixture.command(&["INFO", "stats"]).await;
-    let reads = info.lines().find_map(|line| line.strip_prefix("total_reads_processed:"));
-    reads.expect("of redis 6.0 or later").trim().parse().expect("a number")
+    let reads = info
+        .lines()
+        .find_map(|line| line.strip_prefix("total_reads_processed:"));
+    reads
+        .expect("of redis 6.0 or later")
+        .trim()
+        .parse()
+        .expect("a number")
 }
 
 /// How often Redis was asked for a command since its figures were reset.
 async fn calls(fixture: &StoreFixture, command: &str) -> u64 {
     let info: String = fixture.command(&["INFO", "commandstats"]).await;
     let begin = format!("cmdstat_{command}:calls=");
-    let line =
-        info.lines().find_map(|line| line.strip_prefix(&begin)).and_then(|rest| rest.split(',').next());
+    let line = info
+        .lines()
+        .find_map(|line| line.strip_prefix(&begin))
+        .and_then(|rest| rest.split(',').next());
     line.map_or(0, |calls| calls.parse().expect("a number"))
 }
 
@@ -53,22 +61,40 @@ async fn scrub(fixture: &StoreFixture) -> ScrubReport {
 async fn interleaving_19_two_thousand_slices_are_scrubbed_in_seconds_over_five_ms() {
     let redis = Redis::start().await;
     let proxy = Proxy::before(redis.port()).await;
-    let fixture = StoreFixture::through(&redis, &format!("redis://127.0.0.1:{}", proxy.port()), 1).await;
+    let fixture =
+        StoreFixture::through(&redis, &format!("redis://127.0.0.1:{}", proxy.port()), 1).await;
     fill(&fixture, 2000, slice).await;
     proxy.set(SLOW);
     // The last of all slices: a scrub looks at entries, however many slices they lie on.
-    let mut shelves: Vec<String> = fixture.command(&["ZRANGE", &fixture.key("idx"), "0", "-1"]).await;
+    let mut shelves: Vec<String> = fixture
+        .command(&["ZRANGE", &fixture.key("idx"), "0", "-1"])
+        .await;
     shelves.sort();
-    let last: Vec<String> =
-        fixture.command(&["ZRANGE", &fixture.key(&format!("due:{}", shelves[1999])), "0", "0"]).await;
-    fixture.command::<i64>(&["DEL", &fixture.key(&format!("b:{}", last[0]))]).await;
+    let last: Vec<String> = fixture
+        .command(&[
+            "ZRANGE",
+            &fixture.key(&format!("due:{}", shelves[1999])),
+            "0",
+            "0",
+        ])
+        .await;
+    fixture
+        .command::<i64>(&["DEL", &fixture.key(&format!("b:{}", last[0]))])
+        .await;
     let began = Instant::now();
     let before = reads(&fixture).await;
     let report = scrub(&fixture).await;
     let took = began.elapsed();
     let reads = reads(&fixture).await - before;
     println!("2000 slices at a round trip of 5 ms: {took:?}, redis read {reads} times");
-    assert_eq!(report.lost.iter().map(ToString::to_string).collect::<Vec<_>>(), last);
+    assert_eq!(
+        report
+            .lost
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>(),
+        last
+    );
     // A trip an entry would be 8000.
     assert!(reads < 2000, "redis read {reads} times");
     proxy.set(Mode::Pass);
@@ -77,17 +103,28 @@ async fn interleaving_19_two_thousand_slices_are_scrubbed_in_seconds_over_five_m
 }
 
 #[tokio::test]
-async fn interleaving_19_lost_counts_of_a_large_partition_come_back_and_with_them_its_dead_letters() {
+async fn interleaving_19_lost_counts_of_a_large_partition_come_back_and_with_them_its_dead_letters()
+{
     let redis = Redis::start().await;
     let fixture = StoreFixture::on(&redis, 1).await;
     fill(&fixture, 2100, |n| past().plus(n)).await;
-    fixture.write(vec![postdate::store::WriteOp::DeadLetter(dead_letter(unnamed(past(), "d")))]).await;
+    fixture
+        .write(vec![postdate::store::WriteOp::DeadLetter(dead_letter(
+            unnamed(past(), "d"),
+        ))])
+        .await;
     let good = fixture.counts().await;
-    fixture.command::<i64>(&["DEL", &fixture.key("counts")]).await;
+    fixture
+        .command::<i64>(&["DEL", &fixture.key("counts")])
+        .await;
     eventually("the counts are back", async || {
         scrub(&fixture).await;
         let counts = fixture.counts().await;
-        if counts == good { Ok(()) } else { Err(format!("{counts:?}")) }
+        if counts == good {
+            Ok(())
+        } else {
+            Err(format!("{counts:?}"))
+        }
     })
     .await;
     fixture.check().await;
@@ -100,10 +137,13 @@ async fn interleaving_19_what_is_lost_of_a_large_partition_leaves_the_counts_at_
     fill(&fixture, 2100, |n| past().plus(n)).await;
     while scrub(&fixture).await.counts.is_none() {}
     let shelf = fixture.heads().await.remove(0).due_set;
-    let ids: Vec<String> =
-        fixture.command(&["ZRANGE", &fixture.key(&format!("due:{shelf}")), "0", "99"]).await;
+    let ids: Vec<String> = fixture
+        .command(&["ZRANGE", &fixture.key(&format!("due:{shelf}")), "0", "99"])
+        .await;
     for id in &ids {
-        fixture.command::<i64>(&["DEL", &fixture.key(&format!("b:{id}"))]).await;
+        fixture
+            .command::<i64>(&["DEL", &fixture.key(&format!("b:{id}"))])
+            .await;
     }
     let mut lost = 0;
     while lost < 100 {
@@ -118,24 +158,39 @@ async fn interleaving_19_lost_counts_come_back_beside_a_partition_that_never_res
     let redis = Redis::start().await;
     let fixture = StoreFixture::on(&redis, 1).await;
     fill(&fixture, 3000, slice).await;
-    fixture.write(vec![postdate::store::WriteOp::DeadLetter(dead_letter(unnamed(past(), "d")))]).await;
+    fixture
+        .write(vec![postdate::store::WriteOp::DeadLetter(dead_letter(
+            unnamed(past(), "d"),
+        ))])
+        .await;
     let other = fixture.another();
     let stop = tokio_util::sync::CancellationToken::new();
     let ends = stop.clone();
     let working = tokio::spawn(async move {
         while !ends.is_cancelled() {
-            other.keep(vec![unnamed(past(), "x"), unnamed(past(), "y")]).await;
+            other
+                .keep(vec![unnamed(past(), "x"), unnamed(past(), "y")])
+                .await;
             for claimed in other.claim(LONG).await {
-                assert_eq!(other.settle(&claimed).await, SettleAnswer::Applied(Vec::new()));
+                assert_eq!(
+                    other.settle(&claimed).await,
+                    SettleAnswer::Applied(Vec::new())
+                );
             }
         }
     });
-    fixture.command::<i64>(&["DEL", &fixture.key("counts")]).await;
+    fixture
+        .command::<i64>(&["DEL", &fixture.key("counts")])
+        .await;
     eventually("they are back, within what moves", async || {
         scrub(&fixture).await;
         let counts = fixture.counts().await;
         let near = (counts.messages - 3000).abs() < 500 && counts.dead == 1;
-        if near { Ok(()) } else { Err(format!("{counts:?}")) }
+        if near {
+            Ok(())
+        } else {
+            Err(format!("{counts:?}"))
+        }
     })
     .await;
     stop.cancel();
@@ -143,7 +198,11 @@ async fn interleaving_19_lost_counts_come_back_beside_a_partition_that_never_res
     eventually("they are right", async || {
         scrub(&fixture).await;
         let counts = fixture.counts().await;
-        if counts.messages == 3000 { Ok(()) } else { Err(format!("{counts:?}")) }
+        if counts.messages == 3000 {
+            Ok(())
+        } else {
+            Err(format!("{counts:?}"))
+        }
     })
     .await;
     // Bytes are counted with the messages, once nothing moves.
@@ -160,31 +219,61 @@ async fn unserved_heads_are_read_once_and_whatever_comes_among_them_is_seen_at_t
         on_duplicate: OnDuplicate::Keep,
         bundle: bundle(vec![unnamed(due, "x")]),
     };
-    fixture.write(strangers.map(|route| of(route, past())).collect()).await;
+    fixture
+        .write(strangers.map(|route| of(route, past())).collect())
+        .await;
     let is_ours = |head: &Head| head.route() == route().as_str();
     let now = past().plus(10 << 20);
-    let looking = HeadsQuery { until: now, later: now, past: now, open: &is_ours, served: &is_ours };
+    let looking = HeadsQuery {
+        until: now,
+        later: now,
+        past: now,
+        open: &is_ours,
+        served: &is_ours,
+    };
     let mut unserved = UnservedHeads::default();
     let mut look = async || {
-        let looked = fixture.store.served_heads(&[P], &looking, &mut unserved).await.expect("looked");
+        let looked = fixture
+            .store
+            .served_heads(&[P], &looking, &mut unserved)
+            .await
+            .expect("looked");
         assert_eq!(looked.partitions, [P].into());
-        let ours = looked.heads.iter().filter(|head| is_ours(head)).map(|head| head.due).collect::<Vec<_>>();
+        let ours = looked
+            .heads
+            .iter()
+            .filter(|head| is_ours(head))
+            .map(|head| head.due)
+            .collect::<Vec<_>>();
         (looked.heads.len(), ours)
     };
     assert_eq!(look().await, (40, vec![]), "all of them, for once");
     assert_eq!(look().await, (0, vec![]), "nothing has changed");
     let later = past().plus(3 << 20);
     fixture.keep(vec![unnamed(later, "a")]).await;
-    assert_eq!(look().await, (41, vec![later]), "another head is there: all are read");
+    assert_eq!(
+        look().await,
+        (41, vec![later]),
+        "another head is there: all are read"
+    );
     assert_eq!(look().await, (1, vec![later]));
     // As many heads as before, and an earlier one among them.
     fixture.keep(vec![unnamed(past(), "b")]).await;
     assert_eq!(look().await, (2, vec![past(), later]));
-    fixture.command::<()>(&["DEL", &fixture.key("heads"), &fixture.key("shelves")]).await;
+    fixture
+        .command::<()>(&["DEL", &fixture.key("heads"), &fixture.key("shelves")])
+        .await;
     assert_eq!(fixture.store.lost_indexes(&[P]).await, [P]);
     let mut report = ScrubReport::default();
-    fixture.store.mend_indexes(P, &mut report).await.expect("mended");
-    assert_eq!((report.indexes, fixture.store.lost_indexes(&[P]).await), (42, vec![]));
+    fixture
+        .store
+        .mend_indexes(P, &mut report)
+        .await
+        .expect("mended");
+    assert_eq!(
+        (report.indexes, fixture.store.lost_indexes(&[P]).await),
+        (42, vec![])
+    );
     assert_eq!(look().await, (2, vec![past(), later]));
     assert_eq!(fixture.claim(LONG).await.len(), 42);
     assert_eq!(look().await, (0, vec![]), "fewer than before");
@@ -193,13 +282,21 @@ async fn unserved_heads_are_read_once_and_whatever_comes_among_them_is_seen_at_t
 #[tokio::test]
 async fn a_name_that_a_transition_left_behind_is_freed_and_is_no_damage() {
     let fixture = StoreFixture::shared().await;
-    fixture.keep(vec![named("a", past(), "a"), named("b", past(), "b")]).await;
+    fixture
+        .keep(vec![named("a", past(), "a"), named("b", past(), "b")])
+        .await;
     let claimed = fixture.claim(0).await.remove(0);
-    fixture.extend(&claimed.claim, 0, Some(vec![true, false])).await;
+    fixture
+        .extend(&claimed.claim, 0, Some(vec![true, false]))
+        .await;
     sweep(&fixture.store, P, LONG, false).await.expect("swept");
     fixture.cancel("b").await;
     let names = fixture.key("names");
-    assert_eq!(fixture.command::<Vec<String>>(&["HKEYS", &names]).await, ["orders/a"], "left behind");
+    assert_eq!(
+        fixture.command::<Vec<String>>(&["HKEYS", &names]).await,
+        ["orders/a"],
+        "left behind"
+    );
     let report = scrub(&fixture).await;
     assert!(report.is_clean(), "{report:?}");
     assert_eq!(report.freed, 1);
@@ -221,17 +318,27 @@ async fn answers_of_the_dead_are_forgotten_after_minutes_and_their_lanes_after_a
     for n in 0..300 {
         let ago = [700, 90_000, 60][n % 3];
         let answer = format!("7 {} {long}", now - ago);
-        fixture.command::<i64>(&["HSET", &calls, &format!("dead{n}.c"), &answer]).await;
+        fixture
+            .command::<i64>(&["HSET", &calls, &format!("dead{n}.c"), &answer])
+            .await;
     }
-    fixture.command::<()>(&["CONFIG", "SET", "slowlog-log-slower-than", "10000"]).await;
+    fixture
+        .command::<()>(&["CONFIG", "SET", "slowlog-log-slower-than", "10000"])
+        .await;
     assert_eq!(scrub(&fixture).await.callers, 200);
     let slow: i64 = fixture.command(&["SLOWLOG", "LEN"]).await;
     println!("{slow} commands took more than 10 ms, by the clock on the wall");
     assert_eq!(fixture.command::<i64>(&["HLEN", &calls]).await, fresh + 200);
     let kept: Vec<u8> = fixture.command(&["HGET", &calls, "dead0.c"]).await;
-    assert!(kept.starts_with(format!("7 {} ", now - 700).as_bytes()) && kept.len() < 64, "{kept:?}");
+    assert!(
+        kept.starts_with(format!("7 {} ", now - 700).as_bytes()) && kept.len() < 64,
+        "{kept:?}"
+    );
     let young: Vec<u8> = fixture.command(&["HGET", &calls, "dead2.c"]).await;
-    assert!(young.len() > 12_000, "it may be a replica that cannot be heard for a moment");
+    assert!(
+        young.len() > 12_000,
+        "it may be a replica that cannot be heard for a moment"
+    );
     assert_eq!(scrub(&fixture).await.callers, 0, "once is enough");
     // Its process was only away: it goes on.
     fixture.keep(vec![unnamed(past(), "y")]).await;
@@ -242,18 +349,31 @@ async fn answers_of_the_dead_are_forgotten_after_minutes_and_their_lanes_after_a
 async fn a_sweep_that_redis_does_not_answer_says_so_of_each_partition() {
     let redis = Redis::start().await;
     let proxy = Proxy::before(redis.port()).await;
-    let fixture = StoreFixture::through(&redis, &format!("redis://127.0.0.1:{}", proxy.port()), 2).await;
+    let fixture =
+        StoreFixture::through(&redis, &format!("redis://127.0.0.1:{}", proxy.port()), 2).await;
     fixture.keep(vec![unnamed(past(), "x")]).await;
     fixture.claim(0).await;
     proxy.set(Mode::Hole);
     let both = [fixture.p, Partition(1)];
-    let answers = fixture.store.sweep(&both, LONG, &std::collections::BTreeSet::new(), true).await;
+    let answers = fixture
+        .store
+        .sweep(&both, LONG, &std::collections::BTreeSet::new(), true)
+        .await;
     assert_eq!(answers.iter().map(|(p, _)| *p).collect::<Vec<_>>(), both);
-    assert!(answers.iter().all(|(_, swept)| swept.is_err()), "{answers:?}");
+    assert!(
+        answers.iter().all(|(_, swept)| swept.is_err()),
+        "{answers:?}"
+    );
     proxy.set(Mode::Pass);
     eventually("it is swept", async || {
-        sweep(&fixture.store, P, LONG, false).await.map_err(|why| why.to_string())?;
-        if fixture.check().await.claims.is_empty() { Ok(()) } else { Err("not yet".to_owned()) }
+        sweep(&fixture.store, P, LONG, false)
+            .await
+            .map_err(|why| why.to_string())?;
+        if fixture.check().await.claims.is_empty() {
+            Ok(())
+        } else {
+            Err("not yet".to_owned())
+        }
     })
     .await;
 }
@@ -284,9 +404,11 @@ async fn interleaving_16_claims_of_the_dead_come_back_while_scrubs_take_long() {
     proxy.set(FAR);
     relay.restart().await;
     // A scrub begins with the types of hundreds of keys; a start asks for one.
-    eventually("the first scrub has begun", async || match calls(&first, "type").await {
-        ..100 => Err("not yet"),
-        _ => Ok(()),
+    eventually("the first scrub has begun", async || {
+        match calls(&first, "type").await {
+            ..100 => Err("not yet"),
+            _ => Ok(()),
+        }
     })
     .await;
     // Each connection tries its rights with one scan, and one look into the audit, which nothing else here reads.
@@ -300,9 +422,15 @@ async fn interleaving_16_claims_of_the_dead_come_back_while_scrubs_take_long() {
     eventually("all come back", async || {
         let mut left = 0;
         for fixture in &fixtures {
-            left += fixture.command::<i64>(&["ZCARD", &fixture.key("claims")]).await;
+            left += fixture
+                .command::<i64>(&["ZCARD", &fixture.key("claims")])
+                .await;
         }
-        if left == 0 { Ok(()) } else { Err(format!("{left} are still claimed")) }
+        if left == 0 {
+            Ok(())
+        } else {
+            Err(format!("{left} are still claimed"))
+        }
     })
     .await;
     println!("claims are back after {:?}", began.elapsed());

@@ -24,8 +24,17 @@ async fn put_back_as(fixture: &StoreFixture, entries: Vec<Entry>) -> SettleAnswe
     let claimed = fixture.claim(LONG).await.remove(0);
     let count = entries.len();
     let from = (0..count as u32).collect();
-    let fresh = postdate::store::NewBundle { route: route(), bundle: bundle(entries) };
-    let back = Remainder { new_bundle: fresh, from, lease_ms: None, expiries: 0, sequence: None };
+    let fresh = postdate::store::NewBundle {
+        route: route(),
+        bundle: bundle(entries),
+    };
+    let back = Remainder {
+        new_bundle: fresh,
+        from,
+        lease_ms: None,
+        expiries: 0,
+        sequence: None,
+    };
     let division = Division {
         claim: claimed.claim,
         confirmed: vec![false; count],
@@ -41,12 +50,21 @@ async fn put_back_as(fixture: &StoreFixture, entries: Vec<Entry>) -> SettleAnswe
 #[tokio::test]
 async fn what_was_put_back_is_late_from_the_moment_that_was_asked_for_until_it_has_left() {
     let fixture = StoreFixture::shared().await;
-    assert_eq!(fixture.store.oldest_overdue().await.expect("asked").waiting, BTreeMap::new());
+    assert_eq!(
+        fixture.store.oldest_overdue().await.expect("asked").waiting,
+        BTreeMap::new()
+    );
     fixture.keep(vec![unnamed(past(), "a")]).await;
     let late = fixture.store.oldest_overdue().await.expect("asked");
-    assert_eq!((late.waiting, late.put_back), (of_route(past()), BTreeMap::new()));
+    assert_eq!(
+        (late.waiting, late.put_back),
+        (of_route(past()), BTreeMap::new())
+    );
 
-    assert!(matches!(put_back(&fixture, past()).await, SettleAnswer::Applied(_)));
+    assert!(matches!(
+        put_back(&fixture, past()).await,
+        SettleAnswer::Applied(_)
+    ));
     let late = fixture.store.oldest_overdue().await.expect("asked");
     assert_eq!(
         (late.waiting, late.put_back),
@@ -61,7 +79,11 @@ async fn what_was_put_back_is_late_from_the_moment_that_was_asked_for_until_it_h
     fixture.command::<i64>(&["DEL", &blobs[0]]).await;
     let late = fixture.store.oldest_overdue().await.expect("asked");
     assert_eq!(late.put_back, BTreeMap::new());
-    assert_eq!(fixture.command::<i64>(&["EXISTS", &key]).await, 0, "nothing is left of it");
+    assert_eq!(
+        fixture.command::<i64>(&["EXISTS", &key]).await,
+        0,
+        "nothing is left of it"
+    );
 }
 
 #[tokio::test]
@@ -69,7 +91,9 @@ async fn put_back_of_another_type_refuses_the_call_and_hides_nothing_else() {
     let fixture = StoreFixture::shared().await;
     fixture.keep(vec![unnamed(past(), "a")]).await;
     let claimed = fixture.claim(LONG).await.remove(0);
-    fixture.command::<()>(&["SET", &fixture.key("put_back"), "not ours"]).await;
+    fixture
+        .command::<()>(&["SET", &fixture.key("put_back"), "not ours"])
+        .await;
     let division = Division {
         claim: claimed.claim,
         confirmed: vec![true],
@@ -80,13 +104,22 @@ async fn put_back_of_another_type_refuses_the_call_and_hides_nothing_else() {
         held_keys: Vec::new(),
     };
     let refused = fixture.store.divide(&division).await;
-    assert!(matches!(refused, Err(StoreError::Damaged(_))), "{refused:?}");
+    assert!(
+        matches!(refused, Err(StoreError::Damaged(_))),
+        "{refused:?}"
+    );
     fixture.keep(vec![unnamed(past(), "b")]).await;
     let late = fixture.store.oldest_overdue().await.expect("asked");
-    assert_eq!((late.waiting, late.put_back), (of_route(past()), BTreeMap::new()));
+    assert_eq!(
+        (late.waiting, late.put_back),
+        (of_route(past()), BTreeMap::new())
+    );
     let report = fixture.store.scrub(P).await.expect("scrubbed");
     assert_eq!(report.quarantined, ["put_back"]);
-    assert!(matches!(fixture.store.divide(&division).await, Ok(SettleAnswer::Applied(_))));
+    assert!(matches!(
+        fixture.store.divide(&division).await,
+        Ok(SettleAnswer::Applied(_))
+    ));
 }
 
 #[tokio::test]
@@ -101,10 +134,17 @@ async fn the_memory_of_the_fullest_master_is_told() {
 async fn retries(fixture: &StoreFixture, of: Option<&RouteName>, limit: usize) -> Vec<String> {
     let (mut found, mut after): (_, Option<RetryMark>) = (Vec::new(), None);
     loop {
-        let page = fixture.store.retries(of, after.as_ref(), limit).await.expect("listed");
+        let page = fixture
+            .store
+            .retries(of, after.as_ref(), limit)
+            .await
+            .expect("listed");
         assert!(page.found.len() <= limit, "{limit}: {}", page.found.len());
         found.extend(page.found.into_iter().map(|message| message.id.to_string()));
-        assert!(page.next.is_none() || page.next != after, "no progress at {after:?}");
+        assert!(
+            page.next.is_none() || page.next != after,
+            "no progress at {after:?}"
+        );
         after = page.next;
         if after.is_none() {
             found.sort();
@@ -132,17 +172,36 @@ async fn what_failed_and_waits_is_listed_once_whatever_the_page_and_nothing_else
             if failures > 0 {
                 expected.push(id.clone());
             }
-            Entry { id: Some(id.as_str().into()), asked: Some(asked), failures, ..unnamed(later, "again") }
+            Entry {
+                id: Some(id.as_str().into()),
+                asked: Some(asked),
+                failures,
+                ..unnamed(later, "again")
+            }
         });
-        assert!(matches!(put_back_as(&fixture, again.collect()).await, SettleAnswer::Applied(_)));
+        assert!(matches!(
+            put_back_as(&fixture, again.collect()).await,
+            SettleAnswer::Applied(_)
+        ));
         // What waits for the first time is no retry.
         fixture.keep(vec![unnamed(far(), "waits")]).await;
     }
     expected.sort();
     for limit in [1, 2, 7, 1000] {
-        assert_eq!(retries(&fixture, None, limit).await, expected, "limit {limit}");
-        assert_eq!(retries(&fixture, Some(&route()), limit).await, expected, "limit {limit}");
+        assert_eq!(
+            retries(&fixture, None, limit).await,
+            expected,
+            "limit {limit}"
+        );
+        assert_eq!(
+            retries(&fixture, Some(&route()), limit).await,
+            expected,
+            "limit {limit}"
+        );
     }
     let other = RouteName::new("another").expect("a name");
-    assert_eq!(retries(&fixture, Some(&other), 3).await, Vec::<String>::new());
+    assert_eq!(
+        retries(&fixture, Some(&other), 3).await,
+        Vec::<String>::new()
+    );
 }

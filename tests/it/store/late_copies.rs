@@ -25,14 +25,28 @@ const OVERTAKEN: &str = "OVERTAKEN";
 async fn plays(at: &Behind, what: &str, call: &[u8], answer: &str) {
     at.fixture.wipe().await;
     let other = at.fixture.another();
-    other.keep(vec![named("n", past(), "other"), named("m", far(), "other"), unnamed(past(), "other")]).await;
+    other
+        .keep(vec![
+            named("n", past(), "other"),
+            named("m", far(), "other"),
+            unnamed(past(), "other"),
+        ])
+        .await;
     let before = all(&at.fixture).await;
     at.fixture.watch("calls").await;
     let again = at.proxy.send_again(call).await;
     let wrote = at.fixture.has_been_written().await;
     assert!(again.contains(answer), "{what}: {again}");
-    assert_eq!(wrote, answer != OVERTAKEN, "{what}: whether the copy wrote something that can be waited for");
-    assert_eq!(all(&at.fixture).await, before, "{what}: the copy was applied");
+    assert_eq!(
+        wrote,
+        answer != OVERTAKEN,
+        "{what}: whether the copy wrote something that can be waited for"
+    );
+    assert_eq!(
+        all(&at.fixture).await,
+        before,
+        "{what}: the copy was applied"
+    );
     at.fixture.wipe().await;
 }
 
@@ -78,10 +92,18 @@ async fn interleaving_10_a_late_copy_of_a_write_changes_nothing_whatever_its_ans
     assert_eq!(fixture.keep(vec![named("n", past(), "n")]).await, [Stored]);
     last(&at, "stored", &single("s")).await;
     fixture.keep(vec![named("n", past(), "n")]).await;
-    assert_eq!(fixture.keep(vec![named("n", past(), "again")]).await, [Duplicate]);
+    assert_eq!(
+        fixture.keep(vec![named("n", past(), "again")]).await,
+        [Duplicate]
+    );
     last(&at, "a duplicate", &single("d")).await;
     fixture.keep(vec![named("n", past(), "n")]).await;
-    assert_eq!(fixture.write(vec![replace(vec![named("n", past(), "again")])]).await[0], [Replaced]);
+    assert_eq!(
+        fixture
+            .write(vec![replace(vec![named("n", past(), "again")])])
+            .await[0],
+        [Replaced]
+    );
     last(&at, "replaced", &single("r")).await;
     fixture.keep(vec![named("n", past(), "n")]).await;
     assert_eq!(fixture.cancel("n").await, Cancelled);
@@ -106,26 +128,62 @@ async fn interleaving_10_a_late_copy_of_a_refused_write_is_not_applied_beside_it
     assert_eq!(at.fixture.cancel("n").await, Cancelled);
     let two = || keep(vec![unnamed(past(), "u"), named("n", past(), "n")]);
     let taken = async |other: &StoreFixture| {
-        assert_eq!(other.keep(vec![named("n", past(), "theirs")]).await, [Stored]);
+        assert_eq!(
+            other.keep(vec![named("n", past(), "theirs")]).await,
+            [Stored]
+        );
     };
-    assert_eq!(between_tries(&at, "a name was taken", two(), taken, "CHANGED").await, Stored);
+    assert_eq!(
+        between_tries(&at, "a name was taken", two(), taken, "CHANGED").await,
+        Stored
+    );
     let appears = async |other: &StoreFixture| {
-        assert_eq!(other.keep(vec![named("n", past(), "theirs")]).await, [Stored]);
+        assert_eq!(
+            other.keep(vec![named("n", past(), "theirs")]).await,
+            [Stored]
+        );
     };
-    assert_eq!(between_tries(&at, "a name to cancel", cancel("n"), appears, "CHANGED").await, Unknown);
+    assert_eq!(
+        between_tries(&at, "a name to cancel", cancel("n"), appears, "CHANGED").await,
+        Unknown
+    );
     let appears = async |other: &StoreFixture| {
-        assert_eq!(other.keep(vec![named("n", past(), "theirs")]).await, [Stored]);
+        assert_eq!(
+            other.keep(vec![named("n", past(), "theirs")]).await,
+            [Stored]
+        );
     };
-    let moved = between_tries(&at, "a name to move", reschedule("n", far(), "n"), appears, "CHANGED").await;
+    let moved = between_tries(
+        &at,
+        "a name to move",
+        reschedule("n", far(), "n"),
+        appears,
+        "CHANGED",
+    )
+    .await;
     assert_eq!(moved, Stored);
     let spoil = async |other: &StoreFixture| {
-        other.command::<()>(&["SET", &other.key("claims"), "not ours"]).await;
+        other
+            .command::<()>(&["SET", &other.key("claims"), "not ours"])
+            .await;
     };
-    assert_eq!(between_tries(&at, "damage", two(), spoil, "WRONGTYPE").await, Stored);
+    assert_eq!(
+        between_tries(&at, "damage", two(), spoil, "WRONGTYPE").await,
+        Stored
+    );
     let spoil = async |other: &StoreFixture| {
-        other.command::<()>(&["SET", &other.key("claims"), "not ours"]).await;
+        other
+            .command::<()>(&["SET", &other.key("claims"), "not ours"])
+            .await;
     };
-    let moved = between_tries(&at, "damage", reschedule("n", far(), "n"), spoil, "WRONGTYPE").await;
+    let moved = between_tries(
+        &at,
+        "damage",
+        reschedule("n", far(), "n"),
+        spoil,
+        "WRONGTYPE",
+    )
+    .await;
     assert_eq!(moved, Stored);
     assert_eq!(at.fixture.store.rollbacks(), 0);
 }
@@ -137,13 +195,20 @@ async fn interleaving_10_a_late_copy_of_a_write_with_a_stamp_from_behind_is_not_
     let proxy = Proxy::before(redis).await;
     let fixture = proxy.ordered_fixture(redis).await;
     let at = Behind { proxy, fixture };
-    at.fixture.keep(vec![unnamed(past(), "known to the server")]).await;
+    at.fixture
+        .keep(vec![unnamed(past(), "known to the server")])
+        .await;
     let ahead = async |other: &StoreFixture| {
         // Microseconds, some centuries from now.
-        other.command::<i64>(&["HSET", &other.key("order"), "stamp", "8000000000000000"]).await;
+        other
+            .command::<i64>(&["HSET", &other.key("order"), "stamp", "8000000000000000"])
+            .await;
     };
     let op = keep(vec![unnamed(past(), "u"), unnamed(past(), "v")]);
-    assert_eq!(between_tries(&at, "a sequence number from behind", op, ahead, "BEHIND").await, Stored);
+    assert_eq!(
+        between_tries(&at, "a sequence number from behind", op, ahead, "BEHIND").await,
+        Stored
+    );
 }
 
 #[tokio::test]
@@ -152,7 +217,11 @@ async fn interleaving_10_a_late_copy_of_a_reschedule_a_claim_or_a_settle_changes
     let at = behind().await;
     let fixture = &at.fixture;
     let single = |letter: &str| format!("$1\r\n{letter}\r\n");
-    let spoil = async || fixture.command::<()>(&["SET", &fixture.key("gone"), "not ours"]).await;
+    let spoil = async || {
+        fixture
+            .command::<()>(&["SET", &fixture.key("gone"), "not ours"])
+            .await
+    };
 
     fixture.keep(vec![named("n", past(), "n")]).await;
     assert_eq!(fixture.reschedule("n", far(), "x").await, Rescheduled);
@@ -164,11 +233,21 @@ async fn interleaving_10_a_late_copy_of_a_reschedule_a_claim_or_a_settle_changes
     assert_eq!(fixture.reschedule("n", far(), "x").await, TooLate);
     last(&at, "too late", &single("l")).await;
 
-    fixture.keep(vec![named("n", past(), "n"), unnamed(past(), "u")]).await;
+    fixture
+        .keep(vec![named("n", past(), "n"), unnamed(past(), "u")])
+        .await;
     let request = fixture.request(LONG).await;
-    let claimed = fixture.store.claim(&request).await.expect("claimed").remove(0);
+    let claimed = fixture
+        .store
+        .claim(&request)
+        .await
+        .expect("claimed")
+        .remove(0);
     let claim = at.proxy.last_call();
-    assert_eq!(fixture.store.claim(&request).await.expect("claimed").len(), 0);
+    assert_eq!(
+        fixture.store.claim(&request).await.expect("claimed").len(),
+        0
+    );
     last(&at, "nothing to claim", "*0\r\n").await;
     plays(&at, "claimed", &claim, OVERTAKEN).await;
     spoil().await;
@@ -177,29 +256,47 @@ async fn interleaving_10_a_late_copy_of_a_reschedule_a_claim_or_a_settle_changes
 
     assert_eq!(fixture.settle(&claimed).await, SettleAnswer::Stale);
     last(&at, "a stale settle", &single("s")).await;
-    fixture.keep(vec![named("n", past(), "n"), unnamed(past(), "u")]).await;
+    fixture
+        .keep(vec![named("n", past(), "n"), unnamed(past(), "u")])
+        .await;
     let claimed = fixture.claim(LONG).await.remove(0);
-    assert_eq!(fixture.settle(&claimed).await, SettleAnswer::Applied(vec![]));
+    assert_eq!(
+        fixture.settle(&claimed).await,
+        SettleAnswer::Applied(vec![])
+    );
     last(&at, "settled", &single("o")).await;
     spoil().await;
-    assert!(fixture.store.settle(P, &[settlement(&claimed)]).await.is_err());
+    assert!(
+        fixture
+            .store
+            .settle(P, &[settlement(&claimed)])
+            .await
+            .is_err()
+    );
     last(&at, "a settle and damage", "WRONGTYPE").await;
 }
 
 #[tokio::test]
 async fn interleaving_10_a_late_copy_of_a_divide_a_redrive_or_a_drop_changes_nothing_whatever_its_answer_was()
-{
+ {
     let at = behind().await;
     let fixture = &at.fixture;
     let single = |letter: &str| format!("$1\r\n{letter}\r\n");
-    let spoil = async || fixture.command::<()>(&["SET", &fixture.key("gone"), "not ours"]).await;
+    let spoil = async || {
+        fixture
+            .command::<()>(&["SET", &fixture.key("gone"), "not ours"])
+            .await
+    };
     let division = |claimed: &postdate::store::ClaimAnswer| Division {
         claim: claimed.claim.clone(),
         confirmed: vec![false, false],
         delivered: vec![],
         freed: vec![],
         remainders: vec![Remainder {
-            new_bundle: NewBundle { route: route(), bundle: bundle(vec![named("n", past(), "n")]) },
+            new_bundle: NewBundle {
+                route: route(),
+                bundle: bundle(vec![named("n", past(), "n")]),
+            },
             from: vec![0],
             lease_ms: None,
             expiries: 0,
@@ -209,21 +306,39 @@ async fn interleaving_10_a_late_copy_of_a_divide_a_redrive_or_a_drop_changes_not
         held_keys: Vec::new(),
     };
     let taken = async || {
-        fixture.keep(vec![named("n", past(), "n"), unnamed(past(), "u")]).await;
+        fixture
+            .keep(vec![named("n", past(), "n"), unnamed(past(), "u")])
+            .await;
         fixture.claim(LONG).await.remove(0)
     };
     let claimed = taken().await;
-    assert_eq!(fixture.divide(division(&claimed)).await, SettleAnswer::Applied(vec![]));
+    assert_eq!(
+        fixture.divide(division(&claimed)).await,
+        SettleAnswer::Applied(vec![])
+    );
     last(&at, "divided", &single("o")).await;
-    assert_eq!(fixture.divide(division(&claimed)).await, SettleAnswer::Stale);
+    assert_eq!(
+        fixture.divide(division(&claimed)).await,
+        SettleAnswer::Stale
+    );
     last(&at, "a stale division", &single("s")).await;
     spoil().await;
     assert!(fixture.store.divide(&division(&claimed)).await.is_err());
     last(&at, "a division and damage", "WRONGTYPE").await;
 
     let dead = async || {
-        fixture.write(vec![WriteOp::DeadLetter(dead_letter(named("n", past(), "d")))]).await;
-        let page = fixture.store.dead_page(&DeadFilter::default(), None, 1).await.expect("a page");
+        fixture
+            .write(vec![WriteOp::DeadLetter(dead_letter(named(
+                "n",
+                past(),
+                "d",
+            )))])
+            .await;
+        let page = fixture
+            .store
+            .dead_page(&DeadFilter::default(), None, 1)
+            .await
+            .expect("a page");
         page.marks[0].id.clone()
     };
     let again = bundle(vec![named("n", past(), "d")]);
@@ -238,9 +353,15 @@ async fn interleaving_10_a_late_copy_of_a_divide_a_redrive_or_a_drop_changes_not
     assert!(redrive(&id).await.is_err());
     last(&at, "a redrive and damage", "WRONGTYPE").await;
     let id = dead().await;
-    assert_eq!(fixture.store.drop_dead(std::slice::from_ref(&id)).await, Ok(vec![true]));
+    assert_eq!(
+        fixture.store.drop_dead(std::slice::from_ref(&id)).await,
+        Ok(vec![true])
+    );
     last(&at, "dropped", &single("o")).await;
-    assert_eq!(fixture.store.drop_dead(std::slice::from_ref(&id)).await, Ok(vec![false]));
+    assert_eq!(
+        fixture.store.drop_dead(std::slice::from_ref(&id)).await,
+        Ok(vec![false])
+    );
     last(&at, "nothing to drop", &single("u")).await;
     spoil().await;
     assert!(fixture.store.drop_dead(&[id]).await.is_err());

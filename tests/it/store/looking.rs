@@ -14,18 +14,30 @@ use StoredState::{InFlight, Pending};
 fn all() -> BrowseQuery {
     let from = UnixMs(0);
     let to = UnixMs(i64::MAX / 4);
-    BrowseQuery { route: None, from, to, after: None, limit: 100 }
+    BrowseQuery {
+        route: None,
+        from,
+        to,
+        after: None,
+        limit: 100,
+    }
 }
 
 /// All pages of a query, each no longer than asked for.
 async fn pages(fixture: &StoreFixture, query: &BrowseQuery) -> Vec<StoredMessage> {
     let (mut found, mut after): (_, Option<BrowseKey>) = (Vec::new(), None);
     loop {
-        let query = BrowseQuery { after: after.clone(), ..query.clone() };
+        let query = BrowseQuery {
+            after: after.clone(),
+            ..query.clone()
+        };
         let page = fixture.store.browse(&query).await.expect("browsed");
         assert!(page.found.len() <= query.limit);
         found.extend(page.found);
-        assert!(page.next.is_none() || page.next > after, "no progress at {after:?}");
+        assert!(
+            page.next.is_none() || page.next > after,
+            "no progress at {after:?}"
+        );
         after = page.next;
         if after.is_none() {
             return found;
@@ -35,19 +47,34 @@ async fn pages(fixture: &StoreFixture, query: &BrowseQuery) -> Vec<StoredMessage
 
 /// As the API moves a message: an unknown one is not stored.
 async fn move_to(fixture: &StoreFixture, id: &str, due: UnixMs) -> WriteResult {
-    let op = WriteOp::Reschedule { route: route(), id: Text::from(id), due, fallback: None, of: None };
+    let op = WriteOp::Reschedule {
+        route: route(),
+        id: Text::from(id),
+        due,
+        fallback: None,
+        of: None,
+    };
     let p = fixture.store.home_of(&route(), id);
     fixture.store.write(p, vec![op]).await.expect("written")[0][0]
 }
 
 async fn cancel_at_home(fixture: &StoreFixture, id: &str) -> WriteResult {
-    let op = WriteOp::Cancel { route: route(), id: Text::from(id), of: None };
+    let op = WriteOp::Cancel {
+        route: route(),
+        id: Text::from(id),
+        of: None,
+    };
     let p = fixture.store.home_of(&route(), id);
     fixture.store.write(p, vec![op]).await.expect("written")[0][0]
 }
 
 async fn state(fixture: &StoreFixture, id: &str) -> Option<StoredState> {
-    fixture.store.find(&route(), id).await.expect("looked").map(|found| found.state)
+    fixture
+        .store
+        .find(&route(), id)
+        .await
+        .expect("looked")
+        .map(|found| found.state)
 }
 
 #[tokio::test]
@@ -77,7 +104,10 @@ async fn every_waiting_message_is_shown_once_in_due_order_whatever_the_page() {
         let dues = [base + n, base + n + 2000, base + n + 4095].map(UnixMs);
         expected.extend(dues.map(|d| d.0));
         let p = postdate::domain::Partition((n % 8) as u16);
-        fixture.at(p).keep(dues.iter().map(|d| unnamed(*d, "together")).collect()).await;
+        fixture
+            .at(p)
+            .keep(dues.iter().map(|d| unnamed(*d, "together")).collect())
+            .await;
     }
     expected.sort_unstable();
     for limit in [1000, 100, 7] {
@@ -89,48 +119,123 @@ async fn every_waiting_message_is_shown_once_in_due_order_whatever_the_page() {
     }
     let from = UnixMs(base + 5);
     let to = UnixMs(base + 4000);
-    let window = pages(&fixture, &BrowseQuery { from, to, limit: 50, ..all() }).await;
+    let window = pages(
+        &fixture,
+        &BrowseQuery {
+            from,
+            to,
+            limit: 50,
+            ..all()
+        },
+    )
+    .await;
     let dues: Vec<i64> = window.iter().map(|f| f.entry.due.0).collect();
-    let inside: Vec<i64> = expected.into_iter().filter(|d| (from.0..=to.0).contains(d)).collect();
+    let inside: Vec<i64> = expected
+        .into_iter()
+        .filter(|d| (from.0..=to.0).contains(d))
+        .collect();
     assert_eq!(dues, inside);
     let other = postdate::domain::RouteName::new("mail");
-    assert!(pages(&fixture, &BrowseQuery { route: other, ..all() }).await.is_empty());
+    assert!(
+        pages(
+            &fixture,
+            &BrowseQuery {
+                route: other,
+                ..all()
+            }
+        )
+        .await
+        .is_empty()
+    );
 }
 
 #[tokio::test]
 async fn a_tilde_id_finds_cancels_and_moves_its_message() {
     let fixture = StoreFixture::shared().await;
-    fixture.keep(["a", "b", "c"].map(|b| unnamed(far(), b)).to_vec()).await;
+    fixture
+        .keep(["a", "b", "c"].map(|b| unnamed(far(), b)).to_vec())
+        .await;
     let found = pages(&fixture, &all()).await;
     let ids: Vec<String> = found.iter().map(|f| f.id.to_string()).collect();
     assert!(ids.iter().all(|id| id.starts_with('~')), "{ids:?}");
     for id in &ids {
         assert_eq!(state(&fixture, id).await, Some(Pending));
     }
-    assert_eq!(cancel_at_home(&fixture, &ids[0]).await, WriteResult::Cancelled);
-    assert_eq!(cancel_at_home(&fixture, &ids[0]).await, WriteResult::Unknown);
-    assert_eq!(move_to(&fixture, &ids[0], past()).await, WriteResult::Unknown);
+    assert_eq!(
+        cancel_at_home(&fixture, &ids[0]).await,
+        WriteResult::Cancelled
+    );
+    assert_eq!(
+        cancel_at_home(&fixture, &ids[0]).await,
+        WriteResult::Unknown
+    );
+    assert_eq!(
+        move_to(&fixture, &ids[0], past()).await,
+        WriteResult::Unknown
+    );
     // It keeps its id when it leaves its place, and is found by it as often as it moves.
     for due in [far().plus(7), far().plus(9_999_999), past()] {
-        assert_eq!(move_to(&fixture, &ids[1], due).await, WriteResult::Rescheduled);
-        let moved = fixture.store.find(&route(), &ids[1]).await.expect("looked").expect("found");
+        assert_eq!(
+            move_to(&fixture, &ids[1], due).await,
+            WriteResult::Rescheduled
+        );
+        let moved = fixture
+            .store
+            .find(&route(), &ids[1])
+            .await
+            .expect("looked")
+            .expect("found");
         assert_eq!((moved.entry.due, moved.id.as_str()), (due, ids[1].as_str()));
         fixture.check().await;
     }
     let claimed = fixture.claim(LONG).await;
     assert_eq!(claimed.len(), 1);
-    assert_eq!(entries(&claimed[0])[0].id.as_ref().map(Text::as_str), Some(ids[1].as_str()));
+    assert_eq!(
+        entries(&claimed[0])[0].id.as_ref().map(Text::as_str),
+        Some(ids[1].as_str())
+    );
     assert_eq!(state(&fixture, &ids[1]).await, Some(InFlight));
-    assert_eq!(cancel_at_home(&fixture, &ids[1]).await, WriteResult::InFlight);
-    assert_eq!(move_to(&fixture, &ids[1], far()).await, WriteResult::TooLate);
-    assert_eq!(fixture.store.settle(P, &[settlement(&claimed[0])]).await.expect("settled").len(), 1);
+    assert_eq!(
+        cancel_at_home(&fixture, &ids[1]).await,
+        WriteResult::InFlight
+    );
+    assert_eq!(
+        move_to(&fixture, &ids[1], far()).await,
+        WriteResult::TooLate
+    );
+    assert_eq!(
+        fixture
+            .store
+            .settle(P, &[settlement(&claimed[0])])
+            .await
+            .expect("settled")
+            .len(),
+        1
+    );
     assert_eq!(state(&fixture, &ids[1]).await, None);
     assert_eq!(state(&fixture, &ids[2]).await, Some(Pending));
-    assert_eq!(cancel_at_home(&fixture, &ids[2]).await, WriteResult::Cancelled);
+    assert_eq!(
+        cancel_at_home(&fixture, &ids[2]).await,
+        WriteResult::Cancelled
+    );
     assert_eq!(fixture.counts().await.messages, 0);
-    for nobody in ["~", "~x", "~1.0.n.1.1.0", "nobody", "~zzzzzzzzzzzzz.0.n.1.1.0"] {
-        assert_eq!(cancel_at_home(&fixture, nobody).await, WriteResult::Unknown, "{nobody}");
-        assert_eq!(move_to(&fixture, nobody, far()).await, WriteResult::Unknown, "{nobody}");
+    for nobody in [
+        "~",
+        "~x",
+        "~1.0.n.1.1.0",
+        "nobody",
+        "~zzzzzzzzzzzzz.0.n.1.1.0",
+    ] {
+        assert_eq!(
+            cancel_at_home(&fixture, nobody).await,
+            WriteResult::Unknown,
+            "{nobody}"
+        );
+        assert_eq!(
+            move_to(&fixture, nobody, far()).await,
+            WriteResult::Unknown,
+            "{nobody}"
+        );
         assert_eq!(state(&fixture, nobody).await, None, "{nobody}");
     }
     fixture.check().await;
@@ -140,15 +245,26 @@ async fn a_tilde_id_finds_cancels_and_moves_its_message() {
 async fn looking_and_moving_work_at_maxmemory() {
     let redis = Redis::start_with("redis-server", &["--maxmemory", "12mb"]).await;
     let fixture = StoreFixture::on(&redis, 1).await;
-    fixture.keep(vec![named("a", far(), "x"), unnamed(far(), "y")]).await;
-    let id =
-        pages(&fixture, &all()).await.into_iter().map(|f| f.id.to_string()).find(|id| id.starts_with('~'));
+    fixture
+        .keep(vec![named("a", far(), "x"), unnamed(far(), "y")])
+        .await;
+    let id = pages(&fixture, &all())
+        .await
+        .into_iter()
+        .map(|f| f.id.to_string())
+        .find(|id| id.starts_with('~'));
     let id = id.expect("the nameless one");
     let () = fixture.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
     assert_eq!(pages(&fixture, &all()).await.len(), 2);
     assert_eq!(state(&fixture, "a").await, Some(Pending));
-    assert_eq!(move_to(&fixture, "a", far().plus(1)).await, WriteResult::Rescheduled);
-    assert_eq!(move_to(&fixture, &id, far().plus(1)).await, WriteResult::Rescheduled);
+    assert_eq!(
+        move_to(&fixture, "a", far().plus(1)).await,
+        WriteResult::Rescheduled
+    );
+    assert_eq!(
+        move_to(&fixture, &id, far().plus(1)).await,
+        WriteResult::Rescheduled
+    );
     assert_eq!(cancel_at_home(&fixture, &id).await, WriteResult::Cancelled);
 }
 
@@ -156,9 +272,18 @@ async fn looking_and_moving_work_at_maxmemory() {
 async fn the_histogram_counts_what_waits() {
     let fixture = StoreFixture::on(Redis::shared().await, 4).await;
     let now = fixture.store.clock().now();
-    for (n, ahead) in [30_000_i64, 31_000, 90_000, 7_200_500, -5000].into_iter().enumerate() {
+    for (n, ahead) in [30_000_i64, 31_000, 90_000, 7_200_500, -5000]
+        .into_iter()
+        .enumerate()
+    {
         let p = postdate::domain::Partition((n % 4) as u16);
-        fixture.at(p).keep(vec![unnamed(now.plus(ahead), "a"), unnamed(now.plus(ahead), "b")]).await;
+        fixture
+            .at(p)
+            .keep(vec![
+                unnamed(now.plus(ahead), "a"),
+                unnamed(now.plus(ahead), "b"),
+            ])
+            .await;
     }
     let histogram = fixture.store.histogram(None).await.expect("read");
     assert!(histogram.exact);
@@ -167,18 +292,40 @@ async fn the_histogram_counts_what_waits() {
     assert_eq!(sums, [4, 6, 8], "{histogram:?}");
     let later = |days: i64, more_ms: i64| now.plus(days * 86_400_000 + more_ms);
     let p = postdate::domain::Partition(3);
-    let far = [later(1, 60_000), later(29, 3_600_000), later(29, 7_200_000), later(31, 0)];
+    let far = [
+        later(1, 60_000),
+        later(29, 3_600_000),
+        later(29, 7_200_000),
+        later(31, 0),
+    ];
     for due in far {
         fixture.at(p).keep(vec![unnamed(due, "a")]).await;
     }
     let month = fixture.store.month(None).await.expect("read");
     assert_eq!((month.exact, month.later_days.len()), (true, 29));
-    assert_eq!((month.later_days[0], month.later_days[28]), (1, 2), "{month:?}");
+    assert_eq!(
+        (month.later_days[0], month.later_days[28]),
+        (1, 2),
+        "{month:?}"
+    );
     assert_eq!(month.later_days.iter().sum::<u64>(), 3, "{month:?}");
     let other = postdate::domain::RouteName::new("mail").expect("a name");
-    assert_eq!(fixture.store.histogram(Some(&other)).await.expect("read").day.iter().sum::<u64>(), 0);
+    assert_eq!(
+        fixture
+            .store
+            .histogram(Some(&other))
+            .await
+            .expect("read")
+            .day
+            .iter()
+            .sum::<u64>(),
+        0
+    );
     let views = fixture.store.partition_views().await.expect("read");
-    assert_eq!(views.iter().map(|v| v.messages).collect::<Vec<_>>(), [4, 2, 2, 6]);
+    assert_eq!(
+        views.iter().map(|v| v.messages).collect::<Vec<_>>(),
+        [4, 2, 2, 6]
+    );
     assert!(views.iter().all(|v| v.head.is_some() && v.claims == 0));
 }
 
@@ -194,7 +341,10 @@ async fn a_full_month_is_estimated_day_by_day() {
         for n in 0..DAY_MESSAGES as i64 {
             // Each in a slice of its own.
             let ahead = day * DAY_MS + 3_600_000 + n * 1_800_000;
-            fixture.at(p).keep(vec![unnamed(now.plus(ahead), "a")]).await;
+            fixture
+                .at(p)
+                .keep(vec![unnamed(now.plus(ahead), "a")])
+                .await;
         }
     }
     let month = fixture.store.month(None).await.expect("read");
@@ -217,16 +367,31 @@ async fn race(by_name: bool, reschedule: bool) -> [usize; 2] {
         let names: Vec<String> = (0..20).map(|n| format!("r{batch}-{n}")).collect();
         let due = past().plus(batch as i64);
         for name in &names {
-            let mut entry = if by_name { named(name, due, name) } else { unnamed(due, name) };
+            let mut entry = if by_name {
+                named(name, due, name)
+            } else {
+                unnamed(due, name)
+            };
             // A list shows no bodies.
             entry.message.key = Some(name.clone().into());
             fixture.keep(vec![entry]).await;
         }
-        let shown = pages(fixture, &BrowseQuery { from: due, to: due, ..all() }).await;
+        let shown = pages(
+            fixture,
+            &BrowseQuery {
+                from: due,
+                to: due,
+                ..all()
+            },
+        )
+        .await;
         let key = |entry: &Entry| {
             String::from_utf8_lossy(entry.message.key.as_deref().unwrap_or_default()).into_owned()
         };
-        let ids: Vec<(String, String)> = shown.iter().map(|f| (f.id.to_string(), key(&f.entry))).collect();
+        let ids: Vec<(String, String)> = shown
+            .iter()
+            .map(|f| (f.id.to_string(), key(&f.entry)))
+            .collect();
         assert_eq!(ids.len(), names.len());
         let commands = async {
             let commands = ids.iter().enumerate().map(|(n, (id, _))| async move {
@@ -234,7 +399,11 @@ async fn race(by_name: bool, reschedule: bool) -> [usize; 2] {
                 for _ in 0..if reschedule { 0 } else { n } {
                     fixture.heads().await;
                 }
-                if reschedule { move_to(fixture, id, far()).await } else { cancel_at_home(fixture, id).await }
+                if reschedule {
+                    move_to(fixture, id, far()).await
+                } else {
+                    cancel_at_home(fixture, id).await
+                }
             });
             futures_util::future::join_all(commands).await
         };
@@ -246,7 +415,10 @@ async fn race(by_name: bool, reschedule: bool) -> [usize; 2] {
                 for _ in 0..if reschedule { batch % 4 } else { 0 } {
                     fixture.heads().await;
                 }
-                let one = postdate::store::ClaimRequest { max_bundles: 1, ..request.clone() };
+                let one = postdate::store::ClaimRequest {
+                    max_bundles: 1,
+                    ..request.clone()
+                };
                 claimed.extend(fixture.store.claim(&one).await.expect("claimed"));
             }
             claimed
@@ -274,7 +446,10 @@ async fn race(by_name: bool, reschedule: bool) -> [usize; 2] {
 async fn interleaving_of_a_cancel_and_the_claim_every_answer_is_true() {
     for by_name in [true, false] {
         let [late, in_time] = race(by_name, false).await;
-        assert!(late > 0 && in_time > 0, "no race: {late} late, {in_time} in time");
+        assert!(
+            late > 0 && in_time > 0,
+            "no race: {late} late, {in_time} in time"
+        );
     }
 }
 
@@ -282,6 +457,9 @@ async fn interleaving_of_a_cancel_and_the_claim_every_answer_is_true() {
 async fn interleaving_of_a_reschedule_and_the_claim_every_answer_is_true() {
     for by_name in [true, false] {
         let [late, in_time] = race(by_name, true).await;
-        assert!(late > 0 && in_time > 0, "no race: {late} late, {in_time} in time");
+        assert!(
+            late > 0 && in_time > 0,
+            "no race: {late} late, {in_time} in time"
+        );
     }
 }

@@ -36,12 +36,20 @@ async fn interleaving_24_a_store_whose_reply_is_lost_is_applied_once() {
     let Behind { proxy, fixture, .. } = behind().await;
     proxy.lose_next_reply();
     let letters = vec![unnamed(past(), "u"), named("n", past(), "n")];
-    assert_eq!(fixture.keep(letters).await, [Stored, Stored], "not a duplicate of itself");
+    assert_eq!(
+        fixture.keep(letters).await,
+        [Stored, Stored],
+        "not a duplicate of itself"
+    );
     assert_eq!(proxy.played(), 1);
     let s = fixture.check().await;
     assert_eq!((s.bundles.len(), s.passing.len()), (1, 0));
     proxy.lose_next_reply();
-    assert_eq!(fixture.cancel("n").await, Cancelled, "the answer of the first time");
+    assert_eq!(
+        fixture.cancel("n").await,
+        Cancelled,
+        "the answer of the first time"
+    );
     fixture.check().await;
     assert_eq!(fixture.store.rollbacks(), 0);
 }
@@ -57,7 +65,11 @@ async fn interleaving_06_a_store_that_is_sent_again_after_its_bundle_left_brings
     assert_eq!((s.bundles.len(), s.passing.len()), (1, 0), "{answer}");
     // In flight too.
     let claimed = fixture.claim(LONG).await.remove(0);
-    assert_eq!(proxy.send_again(&call).await.matches("$1\r\ns\r\n").count(), 1, "it answers the same");
+    assert_eq!(
+        proxy.send_again(&call).await.matches("$1\r\ns\r\n").count(),
+        1,
+        "it answers the same"
+    );
     assert_eq!(fixture.check().await.bundles.len(), 1);
     fixture.settle(&claimed).await;
     let answer = proxy.send_again(&call).await;
@@ -85,14 +97,33 @@ async fn interleaving_06_an_overtaken_store_changes_nothing_and_leaves_no_blob()
 async fn interleaving_24_a_repeat_that_the_store_has_forgotten_does_not_suppress_itself() {
     let Behind { proxy, fixture, .. } = behind().await;
     for policy in [keep, replace] {
-        fixture.write(vec![policy(vec![named("n", past(), "n"), unnamed(past(), "u")])]).await;
+        fixture
+            .write(vec![policy(vec![
+                named("n", past(), "n"),
+                unnamed(past(), "u"),
+            ])])
+            .await;
         let call = proxy.last_call();
         for claimed in [false, true] {
-            fixture.command::<i64>(&["DEL", &fixture.key("calls")]).await;
-            let held = if claimed { fixture.claim(LONG).await } else { vec![] };
+            fixture
+                .command::<i64>(&["DEL", &fixture.key("calls")])
+                .await;
+            let held = if claimed {
+                fixture.claim(LONG).await
+            } else {
+                vec![]
+            };
             assert!(proxy.send_again(&call).await.contains("$2\r\nss\r\n"));
             let s = fixture.check().await;
-            assert_eq!((s.bundles.len(), s.names.len(), s.counts["n:orders"], s.passing.len()), (1, 1, 2, 0));
+            assert_eq!(
+                (
+                    s.bundles.len(),
+                    s.names.len(),
+                    s.counts["n:orders"],
+                    s.passing.len()
+                ),
+                (1, 1, 2, 0)
+            );
             for held in held {
                 assert_eq!(live(&held), ["n", "u"]);
                 fixture.settle(&held).await;
@@ -137,7 +168,9 @@ async fn interleaving_25_blobs_that_did_not_come_are_asked_for_again() {
 #[tokio::test]
 async fn a_settle_and_a_divide_whose_reply_is_lost_answer_that_they_were_theirs() {
     let Behind { proxy, fixture, .. } = behind().await;
-    fixture.keep(vec![named("n", past(), "n"), unnamed(past(), "u")]).await;
+    fixture
+        .keep(vec![named("n", past(), "n"), unnamed(past(), "u")])
+        .await;
     let claimed = fixture.claim(LONG).await.remove(0);
     let held = postdate::store::Remainder {
         new_bundle: postdate::store::NewBundle {
@@ -159,7 +192,9 @@ async fn a_settle_and_a_divide_whose_reply_is_lost_answer_that_they_were_theirs(
         held_keys: Vec::new(),
     };
     proxy.lose_next_reply();
-    let SettleAnswer::Applied(born) = fixture.divide(division).await else { panic!("it was ours") };
+    let SettleAnswer::Applied(born) = fixture.divide(division).await else {
+        panic!("it was ours")
+    };
     let s = fixture.check().await;
     assert_eq!(s.claims.keys().collect::<Vec<_>>(), [born[0].id.as_str()]);
     let settled = postdate::store::Settlement {
@@ -168,7 +203,10 @@ async fn a_settle_and_a_divide_whose_reply_is_lost_answer_that_they_were_theirs(
         delivered: vec![],
     };
     proxy.lose_next_reply();
-    assert_eq!(fixture.store.settle(P, &[settled]).await, Ok(vec![SettleAnswer::Applied(vec![])]));
+    assert_eq!(
+        fixture.store.settle(P, &[settled]).await,
+        Ok(vec![SettleAnswer::Applied(vec![])])
+    );
     assert_eq!(proxy.played(), 2);
     assert!(fixture.check().await.bundles.is_empty());
 }
@@ -179,9 +217,16 @@ async fn interleaving_22_an_extend_whose_reply_is_lost_leaves_the_token() {
     fixture.keep(vec![unnamed(past(), "a")]).await;
     let claimed = fixture.claim(0).await.remove(0);
     proxy.lose_next_reply();
-    let extended = fixture.store.extend(P, LONG, &[progress(&claimed.claim, None)]).await;
+    let extended = fixture
+        .store
+        .extend(P, LONG, &[progress(&claimed.claim, None)])
+        .await;
     assert!(extended.is_err(), "nobody told its holder");
-    assert_eq!(fixture.settle(&claimed).await, SettleAnswer::Applied(vec![]), "and yet it is the holder's");
+    assert_eq!(
+        fixture.settle(&claimed).await,
+        SettleAnswer::Applied(vec![]),
+        "and yet it is the holder's"
+    );
     assert!(fixture.check().await.bundles.is_empty());
 }
 
@@ -213,7 +258,10 @@ async fn in_between(
     at.proxy.let_go();
     let results = calling.await.expect("runs");
     let s = at.fixture.check().await;
-    assert!(s.passing.is_empty(), "{before}: the refused call left no blob");
+    assert!(
+        s.passing.is_empty(),
+        "{before}: the refused call left no blob"
+    );
     results
 }
 
@@ -226,13 +274,19 @@ fn writing(
 }
 
 #[tokio::test]
-async fn interleaving_35_a_name_that_changed_since_the_look_refuses_the_call_and_it_is_looked_at_again() {
+async fn interleaving_35_a_name_that_changed_since_the_look_refuses_the_call_and_it_is_looked_at_again()
+ {
     let at = behind().await;
     // Taken meanwhile.
     let call = writing(&at.fixture, vec![keep(vec![named("n", past(), "mine")])]);
     let taken = in_between(
         "taken",
-        async |other| assert_eq!(other.keep(vec![named("n", past(), "theirs")]).await, [Stored]),
+        async |other| {
+            assert_eq!(
+                other.keep(vec![named("n", past(), "theirs")]).await,
+                [Stored]
+            )
+        },
         call,
         &at,
     );
@@ -249,14 +303,23 @@ async fn interleaving_35_a_name_that_changed_since_the_look_refuses_the_call_and
     // Claimed meanwhile: it is not moved.
     at.fixture.keep(vec![named("n", past(), "n")]).await;
     let call = writing(&at.fixture, vec![reschedule("n", far(), "x")]);
-    let claimed =
-        in_between("claimed", async |other| assert_eq!(other.claim(LONG).await.len(), 1), call, &at);
+    let claimed = in_between(
+        "claimed",
+        async |other| assert_eq!(other.claim(LONG).await.len(), 1),
+        call,
+        &at,
+    );
     assert_eq!(claimed.await, [[TooLate]]);
     assert_eq!(at.fixture.cancel("n").await, InFlight);
     // Gone meanwhile: the command's own message is stored.
     at.fixture.keep(vec![named("m", past(), "m")]).await;
     let call = writing(&at.fixture, vec![reschedule("m", far(), "x")]);
-    let gone = in_between("gone", async |other| assert_eq!(other.cancel("m").await, Cancelled), call, &at);
+    let gone = in_between(
+        "gone",
+        async |other| assert_eq!(other.cancel("m").await, Cancelled),
+        call,
+        &at,
+    );
     assert_eq!(gone.await, [[Stored]]);
     assert_eq!(at.fixture.store.rollbacks(), 0);
 }
@@ -270,12 +333,23 @@ async fn a_wiped_store_is_noticed_and_goes_on() {
         fixture.command::<()>(&["DEL", &key]).await;
     }
     assert_eq!(fixture.keep(vec![unnamed(past(), "a")]).await, [Stored]);
-    assert_eq!(fixture.store.rollbacks(), 1, "the write calls are forgotten");
+    assert_eq!(
+        fixture.store.rollbacks(),
+        1,
+        "the write calls are forgotten"
+    );
     assert_eq!(fixture.claim(LONG).await.len(), 1);
     assert_eq!(fixture.store.rollbacks(), 2, "the claim calls too");
     fixture.keep(vec![unnamed(past(), "b")]).await;
     assert_eq!(fixture.store.rollbacks(), 2, "it is said once");
-    assert!(fixture.check().await.due.values().all(|due| *due == past().0));
+    assert!(
+        fixture
+            .check()
+            .await
+            .due
+            .values()
+            .all(|due| *due == past().0)
+    );
 }
 
 #[tokio::test]
@@ -286,7 +360,11 @@ async fn scripts_that_the_server_has_forgotten_are_sent_again() {
     flush().await;
     assert_eq!(fixture.keep(vec![named("n", past(), "n")]).await, [Stored]);
     flush().await;
-    assert_eq!(fixture.keep(vec![named("n", past(), "n")]).await, [Duplicate], "behind its blob in MULTI");
+    assert_eq!(
+        fixture.keep(vec![named("n", past(), "n")]).await,
+        [Duplicate],
+        "behind its blob in MULTI"
+    );
     assert!(fixture.check().await.passing.is_empty());
     flush().await;
     assert_eq!(fixture.reschedule("n", past(), "x").await, Rescheduled);
@@ -295,7 +373,13 @@ async fn scripts_that_the_server_has_forgotten_are_sent_again() {
     flush().await;
     fixture.extend(&claimed.claim, 0, None).await;
     flush().await;
-    assert_eq!(sweep(&fixture.store, P, LONG, false).await.expect("swept").expired, 1);
+    assert_eq!(
+        sweep(&fixture.store, P, LONG, false)
+            .await
+            .expect("swept")
+            .expired,
+        1
+    );
     let claimed = fixture.claim(LONG).await.remove(0);
     flush().await;
     fixture.give_back(&claimed.claim, None).await;
@@ -314,18 +398,37 @@ async fn a_server_that_dies_is_waited_for_and_nothing_is_done_twice() {
     redis.kill9().await;
     let writing = tokio::spawn({
         let fixture = fixture.at(P);
-        async move { fixture.keep(vec![named("meanwhile", past(), "meanwhile")]).await }
+        async move {
+            fixture
+                .keep(vec![named("meanwhile", past(), "meanwhile")])
+                .await
+        }
     });
     redis.restart().await;
     assert_eq!(writing.await.expect("runs"), [Stored]);
-    assert_eq!(fixture.store.rollbacks(), 0, "the append-only file has all of it");
+    assert_eq!(
+        fixture.store.rollbacks(),
+        0,
+        "the append-only file has all of it"
+    );
     // The raw connection died with the server.
     let mut fixture = fixture.at(P);
     fixture.raw = redis.connection().await.expect("connected");
     assert_eq!(fixture.check().await.bundles.len(), 2);
     assert_eq!(fixture.cancel("before").await, Cancelled);
     // A look answers that the store is away once it has noticed; whoever looks tries again.
-    eventually("a look is answered", async || fixture.store.heads(&[P], past()).await.map(drop)).await;
-    assert_eq!(fixture.claim(LONG).await.iter().flat_map(live).collect::<Vec<_>>(), ["meanwhile"]);
+    eventually("a look is answered", async || {
+        fixture.store.heads(&[P], past()).await.map(drop)
+    })
+    .await;
+    assert_eq!(
+        fixture
+            .claim(LONG)
+            .await
+            .iter()
+            .flat_map(live)
+            .collect::<Vec<_>>(),
+        ["meanwhile"]
+    );
     fixture.check().await;
 }

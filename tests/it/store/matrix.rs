@@ -67,7 +67,10 @@ fn is_silent(key: &str, damage: Damage) -> bool {
             )
         }
         Garbage => {
-            matches!(key, "tokens" | "calls" | "put_back" | "order" | "sources" | "rates" | "trail:")
+            matches!(
+                key,
+                "tokens" | "calls" | "put_back" | "order" | "sources" | "rates" | "trail:"
+            )
         }
         _ => false,
     }
@@ -85,30 +88,64 @@ fn makes_sense(key: &str, damage: Damage) -> bool {
 
 /// A partition with something under each key; the bodies that must not get lost.
 async fn fill(fixture: &StoreFixture) -> BTreeSet<String> {
-    fixture.keep(vec![named("expired", past(), "e1"), unnamed(past(), "e2")]).await;
+    fixture
+        .keep(vec![named("expired", past(), "e1"), unnamed(past(), "e2")])
+        .await;
     fixture.claim(0).await;
-    sweep(&fixture.store, fixture.p, LONG, false).await.expect("swept");
+    sweep(&fixture.store, fixture.p, LONG, false)
+        .await
+        .expect("swept");
     let expired = bundle_of(fixture, "expired").await;
-    fixture.command::<i64>(&["HSET", &fixture.key("opened"), &expired, "1"]).await;
+    fixture
+        .command::<i64>(&["HSET", &fixture.key("opened"), &expired, "1"])
+        .await;
     let held = fixture.claim(LONG).await.remove(0);
-    fixture.extend(&held.claim, LONG, Some(vec![false, true])).await;
-    fixture.keep(vec![named("a", past(), "a1"), unnamed(past(), "a2")]).await;
-    fixture.keep(vec![named("b", past(), "b1"), named("gone", past(), "b2")]).await;
+    fixture
+        .extend(&held.claim, LONG, Some(vec![false, true]))
+        .await;
+    fixture
+        .keep(vec![named("a", past(), "a1"), unnamed(past(), "a2")])
+        .await;
+    fixture
+        .keep(vec![named("b", past(), "b1"), named("gone", past(), "b2")])
+        .await;
     fixture.cancel("gone").await;
-    fixture.write(vec![postdate::store::WriteOp::DeadLetter(dead_letter(unnamed(past(), "d")))]).await;
-    fixture.command::<i64>(&["HSET", &fixture.key("sources"), "kafka/x", "7"]).await;
-    fixture.command::<i64>(&["HSET", &fixture.key("rates"), "orders", "7"]).await;
-    fixture.command::<i64>(&["HSET", &fixture.key("order"), "stamp", "7"]).await;
-    fixture.command::<i64>(&["RPUSH", &fixture.key("trail:orders"), "0 0 0 1 PT"]).await;
+    fixture
+        .write(vec![postdate::store::WriteOp::DeadLetter(dead_letter(
+            unnamed(past(), "d"),
+        ))])
+        .await;
+    fixture
+        .command::<i64>(&["HSET", &fixture.key("sources"), "kafka/x", "7"])
+        .await;
+    fixture
+        .command::<i64>(&["HSET", &fixture.key("rates"), "orders", "7"])
+        .await;
+    fixture
+        .command::<i64>(&["HSET", &fixture.key("order"), "stamp", "7"])
+        .await;
+    fixture
+        .command::<i64>(&["RPUSH", &fixture.key("trail:orders"), "0 0 0 1 PT"])
+        .await;
     let ends = far().0.to_string();
-    fixture.command::<i64>(&["ZADD", &fixture.key("delivered"), &ends, "orders/old"]).await;
-    fixture.command::<i64>(&["HINCRBY", &fixture.key("counts"), "r:orders", "1"]).await;
-    fixture.command::<i64>(&["ZADD", &fixture.key("put_back"), "7", &expired]).await;
-    ["e1", "e2", "a1", "a2", "b1", "d"].map(str::to_owned).into()
+    fixture
+        .command::<i64>(&["ZADD", &fixture.key("delivered"), &ends, "orders/old"])
+        .await;
+    fixture
+        .command::<i64>(&["HINCRBY", &fixture.key("counts"), "r:orders", "1"])
+        .await;
+    fixture
+        .command::<i64>(&["ZADD", &fixture.key("put_back"), "7", &expired])
+        .await;
+    ["e1", "e2", "a1", "a2", "b1", "d"]
+        .map(str::to_owned)
+        .into()
 }
 
 async fn bundle_of(fixture: &StoreFixture, name: &str) -> String {
-    let place: String = fixture.command(&["HGET", &fixture.key("names"), &format!("orders/{name}")]).await;
+    let place: String = fixture
+        .command(&["HGET", &fixture.key("names"), &format!("orders/{name}")])
+        .await;
     place.split(' ').next().expect("a place").to_owned()
 }
 
@@ -127,13 +164,21 @@ async fn chosen(fixture: &StoreFixture, key: &str) -> (String, Vec<&'static str>
     match key {
         "due:" => {
             let id = bundle_of(fixture, "a").await;
-            (fixture.key(&format!("due:{}", &id[..id.rfind('/').expect("a shelf")])), vec![])
+            (
+                fixture.key(&format!("due:{}", &id[..id.rfind('/').expect("a shelf")])),
+                vec![],
+            )
         }
-        "b:" => (fixture.key(&format!("b:{}", bundle_of(fixture, "a").await)), vec!["a1", "a2"]),
+        "b:" => (
+            fixture.key(&format!("b:{}", bundle_of(fixture, "a").await)),
+            vec!["a1", "a2"],
+        ),
         "claimed" => {
             let id = bundle_of(fixture, "expired").await;
             // Its holder has died; a living one would keep it as a dead letter.
-            fixture.command::<i64>(&["ZADD", &fixture.key("claims"), "5", &id]).await;
+            fixture
+                .command::<i64>(&["ZADD", &fixture.key("claims"), "5", &id])
+                .await;
             (fixture.key(&format!("b:{id}")), vec!["e1", "e2"])
         }
         "dead:" => (fixture.key("dead:orders"), vec![]),
@@ -159,7 +204,9 @@ async fn damage(fixture: &StoreFixture, key: &str, how: Damage) {
         Garbage => {
             let kind: String = fixture.command(&["TYPE", key]).await;
             if kind == "zset" {
-                fixture.command::<i64>(&["ZADD", key, "5", "not ours"]).await;
+                fixture
+                    .command::<i64>(&["ZADD", key, "5", "not ours"])
+                    .await;
                 return;
             }
             if kind == "list" {
@@ -175,7 +222,11 @@ async fn damage(fixture: &StoreFixture, key: &str, how: Damage) {
         Cut => {
             let half: Vec<u8> = fixture.command(&["GETRANGE", key, "0", "30"]).await;
             let mut set = redis::cmd("SET");
-            set.arg(key).arg(half).query_async::<()>(&mut fixture.raw.clone()).await.expect("set");
+            set.arg(key)
+                .arg(half)
+                .query_async::<()>(&mut fixture.raw.clone())
+                .await
+                .expect("set");
         }
         Flipped => {
             fixture.command::<i64>(&["SETRANGE", key, "20", "?"]).await;
@@ -188,7 +239,10 @@ async fn scrubbed(fixture: &StoreFixture) -> Vec<ScrubReport> {
     let mut reports = Vec::new();
     loop {
         let report = fixture.store.scrub(fixture.p).await.expect("scrubbed");
-        let only_unreadable = ScrubReport { unreadable: Vec::new(), ..report.clone() };
+        let only_unreadable = ScrubReport {
+            unreadable: Vec::new(),
+            ..report.clone()
+        };
         if only_unreadable.is_clean() && (report.is_clean() || !reports.is_empty()) {
             return reports;
         }
@@ -203,14 +257,22 @@ async fn bodies(fixture: &StoreFixture) -> BTreeSet<String> {
     let blobs: Vec<String> = fixture.command(&["KEYS", &fixture.key("d:*")]).await;
     for key in blobs {
         let blob: Vec<u8> = fixture.command(&["GET", &key]).await;
-        found.insert(body(&postdate::store::decode(&blob.into()).expect("a dead letter").entries[0]));
+        found.insert(body(
+            &postdate::store::decode(&blob.into())
+                .expect("a dead letter")
+                .entries[0],
+        ));
     }
     for claimed in fixture.claim(LONG).await {
         if claimed.bundle.is_ok() {
             let all = entries(&claimed).iter().map(body).zip(&claimed.skip);
             found.extend(all.map(|(body, _)| body));
         }
-        let settlement = Settlement { claim: claimed.claim, names: Vec::new(), delivered: Vec::new() };
+        let settlement = Settlement {
+            claim: claimed.claim,
+            names: Vec::new(),
+            delivered: Vec::new(),
+        };
         assert_eq!(
             fixture.store.settle(fixture.p, &[settlement]).await,
             Ok(vec![SettleAnswer::Applied(Vec::new())])
@@ -247,28 +309,64 @@ async fn one(redis: &Redis, key: &str, how: Damage) {
 
     let what = format!("{key} {how:?}");
     let reports = scrubbed(&fixture).await;
-    assert_eq!(reports.is_empty(), is_silent(key, how), "{what}: {reports:?}");
+    assert_eq!(
+        reports.is_empty(),
+        is_silent(key, how),
+        "{what}: {reports:?}"
+    );
     let quarantined: Vec<&String> = reports.iter().flat_map(|r| &r.quarantined).collect();
-    assert_eq!(quarantined.len(), usize::from(how == Overwritten), "{what}: {quarantined:?}");
-    let lost = reports.iter().map(|r| r.lost.len() + r.dead_lost.len()).sum::<usize>();
+    assert_eq!(
+        quarantined.len(),
+        usize::from(how == Overwritten),
+        "{what}: {quarantined:?}"
+    );
+    let lost = reports
+        .iter()
+        .map(|r| r.lost.len() + r.dead_lost.len())
+        .sum::<usize>();
     let gone = !stand.is_empty() && matches!(how, Deleted | Overwritten);
     assert_eq!(lost, usize::from(gone), "{what}: {reports:?}");
-    let unreadable = reports.iter().flat_map(|r| &r.unreadable).collect::<BTreeSet<_>>().len();
-    assert_eq!(unreadable, usize::from(matches!(how, Cut | Flipped)), "{what}: {reports:?}");
-    assert_eq!(all(&neighbour).await, before, "{what}: the other partition is as it was");
+    let unreadable = reports
+        .iter()
+        .flat_map(|r| &r.unreadable)
+        .collect::<BTreeSet<_>>()
+        .len();
+    assert_eq!(
+        unreadable,
+        usize::from(matches!(how, Cut | Flipped)),
+        "{what}: {reports:?}"
+    );
+    assert_eq!(
+        all(&neighbour).await,
+        before,
+        "{what}: the other partition is as it was"
+    );
 
     // Holders whose token was lost wait for their deadline.
-    let claimed: Vec<String> = fixture.command(&["ZRANGE", &fixture.key("claims"), "0", "-1"]).await;
+    let claimed: Vec<String> = fixture
+        .command(&["ZRANGE", &fixture.key("claims"), "0", "-1"])
+        .await;
     for id in claimed {
-        fixture.command::<i64>(&["ZADD", &fixture.key("claims"), "5", &id]).await;
+        fixture
+            .command::<i64>(&["ZADD", &fixture.key("claims"), "5", &id])
+            .await;
     }
-    sweep(&fixture.store, fixture.p, LONG, false).await.expect("swept");
+    sweep(&fixture.store, fixture.p, LONG, false)
+        .await
+        .expect("swept");
     expected.retain(|body| !stand.contains(&body.as_str()));
     let mut found = bodies(&fixture).await;
     found.retain(|body| body != "b2");
-    assert_eq!(found, expected, "{what}: all is there that was not named as lost");
+    assert_eq!(
+        found, expected,
+        "{what}: all is there that was not named as lost"
+    );
     // And it goes on, as if nothing had been.
-    assert_eq!(fixture.keep(vec![named("new", past(), "n")]).await.len(), 1, "{what}");
+    assert_eq!(
+        fixture.keep(vec![named("new", past(), "n")]).await.len(),
+        1,
+        "{what}"
+    );
     scrubbed(&fixture).await;
     let s = fixture.check().await;
     assert_eq!(s.bundles.len(), 1, "{what}");
@@ -280,16 +378,29 @@ async fn one_partitions_damage_does_not_stand_before_the_others() {
     let fixture = StoreFixture::on(&redis, 2).await;
     let other = fixture.at(Partition(1));
     fixture.keep(vec![unnamed(past(), "a")]).await;
-    other.keep(vec![unnamed(past(), "b"), unnamed(past(), "c")]).await;
+    other
+        .keep(vec![unnamed(past(), "b"), unnamed(past(), "c")])
+        .await;
     for key in ["counts", "heads"] {
         damage(&fixture, &fixture.key(key), Overwritten).await;
     }
-    let heads = fixture.store.heads(&[fixture.p, other.p], far()).await.expect("heads");
-    assert_eq!(heads.iter().map(|head| head.partition).collect::<Vec<_>>(), [other.p]);
+    let heads = fixture
+        .store
+        .heads(&[fixture.p, other.p], far())
+        .await
+        .expect("heads");
+    assert_eq!(
+        heads.iter().map(|head| head.partition).collect::<Vec<_>>(),
+        [other.p]
+    );
     assert_eq!(fixture.counts().await.messages, 2);
     // The damaged one's scrub mends it; the other's goes by.
     assert!(other.store.scrub(other.p).await.is_ok());
-    let quarantined: Vec<String> = scrubbed(&fixture).await.into_iter().flat_map(|r| r.quarantined).collect();
+    let quarantined: Vec<String> = scrubbed(&fixture)
+        .await
+        .into_iter()
+        .flat_map(|r| r.quarantined)
+        .collect();
     assert_eq!(quarantined, ["counts", "heads"]);
     assert_eq!(fixture.counts().await.messages, 3);
     assert_eq!(fixture.heads().await.len(), 1);

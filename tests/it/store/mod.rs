@@ -45,7 +45,10 @@
 //! | | a source that is lost or restarted while it waits | `waiting`; model: `waiting`, planted `SubscribeWhileWaiting` |
 #![allow(unreachable_pub, reason = "one binary, one module of tests")]
 #![allow(clippy::expect_used, reason = "a test that cannot go on panics")]
-#![allow(clippy::disallowed_methods, reason = "tests have no end to come to in order")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests have no end to come to in order"
+)]
 
 mod absurd;
 mod blocking;

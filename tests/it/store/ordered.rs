@@ -25,7 +25,11 @@ struct RouteOwner {
 impl RouteOwner {
     fn new(fixture: &StoreFixture) -> Self {
         let fixture = fixture.another();
-        Self { name: fixture.store.unique(), fixture, claims: Vec::new() }
+        Self {
+            name: fixture.store.unique(),
+            fixture,
+            claims: Vec::new(),
+        }
     }
 
     async fn ask(&self, lease_ms: u64, freed: &[&'static str]) -> OrderedAnswer {
@@ -37,7 +41,11 @@ impl RouteOwner {
             may_take: self.claims.is_empty(),
             freed: freed.iter().map(|key| Bytes::from(*key)).collect(),
         };
-        self.fixture.store.claim_in_order(&request).await.expect("an answer")
+        self.fixture
+            .store
+            .claim_in_order(&request)
+            .await
+            .expect("an answer")
     }
 
     async fn take(&mut self, lease_ms: u64) -> Option<OrderedClaims> {
@@ -55,10 +63,17 @@ impl RouteOwner {
     async fn fail(&mut self, claimed: &ClaimAnswer, due: UnixMs) -> (SettleAnswer, HeldKey) {
         let mut entries = entries(claimed).to_vec();
         let sequence = self.fixture.store.next_sequence(1);
-        let hold = HeldKey { due, from: sequence, to: sequence };
+        let hold = HeldKey {
+            due,
+            from: sequence,
+            to: sequence,
+        };
         entries[0].due = due;
         let key = entries[0].message.key.clone().expect("a key");
-        let fresh = NewBundle { route: route(), bundle: bundle(entries) };
+        let fresh = NewBundle {
+            route: route(),
+            bundle: bundle(entries),
+        };
         let back = Remainder {
             new_bundle: fresh,
             from: vec![0],
@@ -89,12 +104,38 @@ fn of(key: &'static str, due: UnixMs, body: &str) -> postdate::domain::Entry {
 pub(super) async fn one_of_each(fixture: &StoreFixture) {
     let mut owner = RouteOwner::new(fixture);
     fixture.keep(vec![of("k", past(), "1")]).await;
-    let claimed = owner.take(LONG).await.expect("it is the owner").claimed.remove(0);
-    assert_eq!(fixture.extend(&claimed.claim, LONG, None).await, SettleAnswer::Applied(Vec::new()));
-    assert_eq!(owner.fail(&claimed, far()).await.0, SettleAnswer::Applied(Vec::new()));
-    owner.fixture.store.release_route(fixture.p, &route(), &owner.name).await.expect("answered");
-    fixture.command::<i64>(&["HSET", &fixture.key("order"), "k:removed/k", "1 1 1"]).await;
-    assert_eq!(fixture.store.scrub(fixture.p).await.expect("scrubbed").freed, 1);
+    let claimed = owner
+        .take(LONG)
+        .await
+        .expect("it is the owner")
+        .claimed
+        .remove(0);
+    assert_eq!(
+        fixture.extend(&claimed.claim, LONG, None).await,
+        SettleAnswer::Applied(Vec::new())
+    );
+    assert_eq!(
+        owner.fail(&claimed, far()).await.0,
+        SettleAnswer::Applied(Vec::new())
+    );
+    owner
+        .fixture
+        .store
+        .release_route(fixture.p, &route(), &owner.name)
+        .await
+        .expect("answered");
+    fixture
+        .command::<i64>(&["HSET", &fixture.key("order"), "k:removed/k", "1 1 1"])
+        .await;
+    assert_eq!(
+        fixture
+            .store
+            .scrub(fixture.p)
+            .await
+            .expect("scrubbed")
+            .freed,
+        1
+    );
 }
 
 async fn fixture() -> StoreFixture {
@@ -115,15 +156,29 @@ async fn nobody_else_claims_while_a_claim_stands_and_a_successor_sees_all() {
     let claimed: Vec<_> = taken.claimed.iter().map(live).collect();
     assert_eq!(claimed, [["1"], ["2"]]);
     fixture.keep(vec![of("k", past(), "3")]).await;
-    assert!(second.take(LONG).await.is_none(), "what it held has not come back");
-    sweep(&fixture.store, fixture.p, LONG, false).await.expect("swept");
+    assert!(
+        second.take(LONG).await.is_none(),
+        "what it held has not come back"
+    );
+    sweep(&fixture.store, fixture.p, LONG, false)
+        .await
+        .expect("swept");
     let taken = second.take(LONG).await.expect("it is the owner now");
-    assert_eq!(taken.claimed.iter().map(live).collect::<Vec<_>>(), [["1"], ["2"], ["3"]]);
+    assert_eq!(
+        taken.claimed.iter().map(live).collect::<Vec<_>>(),
+        [["1"], ["2"], ["3"]]
+    );
     assert!(first.take(LONG).await.is_none(), "another one is");
     // With claims of its own it may not begin anew.
     first.claims = taken.claimed;
     second.claims = std::mem::take(&mut first.claims);
-    assert!(second.take(LONG).await.is_some_and(|taken| taken.held_keys.is_none()), "it still is");
+    assert!(
+        second
+            .take(LONG)
+            .await
+            .is_some_and(|taken| taken.held_keys.is_none()),
+        "it still is"
+    );
     fixture.check().await;
 }
 
@@ -135,12 +190,28 @@ async fn an_extended_claim_keeps_its_holder_and_one_that_gives_up_lets_the_next_
     fixture.keep(vec![of("k", past(), "1")]).await;
     let taken = first.take(0).await.expect("it is the owner");
     let claimed = &taken.claimed[0];
-    assert_eq!(fixture.extend(&claimed.claim, LONG, None).await, SettleAnswer::Applied(Vec::new()));
-    assert!(second.take(LONG).await.is_none(), "its owner has it for as long");
+    assert_eq!(
+        fixture.extend(&claimed.claim, LONG, None).await,
+        SettleAnswer::Applied(Vec::new())
+    );
+    assert!(
+        second.take(LONG).await.is_none(),
+        "its owner has it for as long"
+    );
     fixture.settle(claimed).await;
-    first.fixture.store.release_route(fixture.p, &route(), &second.name).await.expect("answered");
+    first
+        .fixture
+        .store
+        .release_route(fixture.p, &route(), &second.name)
+        .await
+        .expect("answered");
     assert!(second.take(LONG).await.is_none(), "that was not its owner");
-    first.fixture.store.release_route(fixture.p, &route(), &first.name).await.expect("answered");
+    first
+        .fixture
+        .store
+        .release_route(fixture.p, &route(), &first.name)
+        .await
+        .expect("answered");
     assert!(second.take(LONG).await.is_some());
 }
 
@@ -151,11 +222,17 @@ async fn a_holder_whose_time_ran_out_with_claims_in_hand_has_lost_them() {
     fixture.keep(vec![of("k", past(), "1")]).await;
     first.claims = first.take(0).await.expect("it is the owner").claimed;
     assert!(matches!(first.ask(LONG, &[]).await, OrderedAnswer::Lost));
-    sweep(&fixture.store, fixture.p, LONG, false).await.expect("swept");
+    sweep(&fixture.store, fixture.p, LONG, false)
+        .await
+        .expect("swept");
     let claimed = first.claims.remove(0);
     assert_eq!(first.fail(&claimed, past()).await.0, SettleAnswer::Stale);
     let taken = first.take(LONG).await.expect("it is the owner again");
-    assert_eq!(taken.held_keys, Some(Vec::new()), "what is stale holds no key");
+    assert_eq!(
+        taken.held_keys,
+        Some(Vec::new()),
+        "what is stale holds no key"
+    );
     assert_eq!(taken.claimed.len(), 1);
 }
 
@@ -168,11 +245,22 @@ async fn a_deadline_too_far_ahead_lets_nobody_in_before_it_was_brought_back() {
     // As if the clock had stepped back since.
     first.take(10 * LONG).await.expect("it is the owner");
     assert!(second.take(1).await.is_none());
-    sweep(&fixture.store, fixture.p, 1, false).await.expect("swept");
-    assert!(second.take(1).await.is_none(), "now the owner's time is brought back too");
+    sweep(&fixture.store, fixture.p, 1, false)
+        .await
+        .expect("swept");
+    assert!(
+        second.take(1).await.is_none(),
+        "now the owner's time is brought back too"
+    );
     crate::support::eventually("the claim has ended and come back", async || {
-        sweep(&fixture.store, fixture.p, 1, false).await.map_err(|why| why.to_string())?;
-        second.take(LONG).await.map(drop).ok_or("not yet".to_owned())
+        sweep(&fixture.store, fixture.p, 1, false)
+            .await
+            .map_err(|why| why.to_string())?;
+        second
+            .take(LONG)
+            .await
+            .map(drop)
+            .ok_or("not yet".to_owned())
     })
     .await;
 }
@@ -185,46 +273,107 @@ async fn held_keys_are_forgotten_once_nothing_of_their_route_waits() {
     let order = fixture.key("order");
     let held = async || {
         let fields: Vec<String> = fixture.command(&["HKEYS", &order]).await;
-        fields.into_iter().filter(|field| field.starts_with("k:")).collect::<Vec<_>>()
+        fields
+            .into_iter()
+            .filter(|field| field.starts_with("k:"))
+            .collect::<Vec<_>>()
     };
-    let freed = async || fixture.store.scrub(fixture.p).await.expect("scrubbed").freed;
+    let freed = async || {
+        fixture
+            .store
+            .scrub(fixture.p)
+            .await
+            .expect("scrubbed")
+            .freed
+    };
     fixture.keep(vec![of("k", past(), "1")]).await;
-    let claimed = owner.take(LONG).await.expect("it is the owner").claimed.remove(0);
-    assert_eq!(owner.fail(&claimed, past()).await.0, SettleAnswer::Applied(Vec::new()));
-    assert_eq!((freed().await, held().await.len()), (0, 1), "what failed waits");
-    let claimed = owner.take(LONG).await.expect("it is the owner").claimed.remove(0);
-    assert_eq!((freed().await, held().await.len()), (0, 1), "it is in flight");
+    let claimed = owner
+        .take(LONG)
+        .await
+        .expect("it is the owner")
+        .claimed
+        .remove(0);
+    assert_eq!(
+        owner.fail(&claimed, past()).await.0,
+        SettleAnswer::Applied(Vec::new())
+    );
+    assert_eq!(
+        (freed().await, held().await.len()),
+        (0, 1),
+        "what failed waits"
+    );
+    let claimed = owner
+        .take(LONG)
+        .await
+        .expect("it is the owner")
+        .claimed
+        .remove(0);
+    assert_eq!(
+        (freed().await, held().await.len()),
+        (0, 1),
+        "it is in flight"
+    );
     fixture.settle(&claimed).await;
     // Another route's messages, and a longer name that begins like it, are no reason to keep it.
-    fixture.command::<i64>(&["HSET", &order, &format!("k:{}-2/k", route()), "1 1 1"]).await;
+    fixture
+        .command::<i64>(&["HSET", &order, &format!("k:{}-2/k", route()), "1 1 1"])
+        .await;
     assert_eq!(freed().await, 2);
     assert_eq!(held().await, Vec::<String>::new());
     fixture.keep(vec![of("k", past(), "2")]).await;
-    assert_eq!(owner.take(LONG).await.expect("it is the owner").claimed.len(), 1, "the key goes on");
+    assert_eq!(
+        owner
+            .take(LONG)
+            .await
+            .expect("it is the owner")
+            .claimed
+            .len(),
+        1,
+        "the key goes on"
+    );
 }
 
 #[tokio::test]
 async fn stamps_only_grow_whoever_gives_them() {
     let fixture = fixture().await;
     let ahead = u64::MAX >> 12;
-    fixture.command::<i64>(&["HSET", &fixture.key("order"), "stamp", &ahead.to_string()]).await;
+    fixture
+        .command::<i64>(&["HSET", &fixture.key("order"), "stamp", &ahead.to_string()])
+        .await;
     let another = fixture.another();
     for (n, who) in [&fixture, &another, &fixture].into_iter().enumerate() {
-        who.keep(vec![of("k", past(), &n.to_string()), of("k", past(), "and")]).await;
+        who.keep(vec![
+            of("k", past(), &n.to_string()),
+            of("k", past(), "and"),
+        ])
+        .await;
     }
     let mut owner = RouteOwner::new(&fixture);
     let taken = owner.take(LONG).await.expect("it is the owner");
     let bodies: Vec<_> = taken.claimed.iter().map(|c| live(c)[0].clone()).collect();
-    assert_eq!(bodies, ["0", "1", "2"], "of one moment, in the order they came");
-    let sequences: Vec<_> = taken.claimed.iter().map(|c| c.claim.id.sequence()).collect();
-    assert!(sequences[0] > ahead && sequences.windows(2).all(|pair| pair[0] + 1 < pair[1]), "{sequences:?}");
+    assert_eq!(
+        bodies,
+        ["0", "1", "2"],
+        "of one moment, in the order they came"
+    );
+    let sequences: Vec<_> = taken
+        .claimed
+        .iter()
+        .map(|c| c.claim.id.sequence())
+        .collect();
+    assert!(
+        sequences[0] > ahead && sequences.windows(2).all(|pair| pair[0] + 1 < pair[1]),
+        "{sequences:?}"
+    );
 }
 
 #[tokio::test]
 async fn a_claim_that_has_not_room_for_all_says_what_it_left() {
     let fixture = fixture().await;
     for n in 0..4 {
-        fixture.keep(vec![of("k", past().plus(n / 2), &n.to_string())]).await;
+        fixture
+            .keep(vec![of("k", past().plus(n / 2), &n.to_string())])
+            .await;
     }
     let owner = RouteOwner::new(&fixture);
     let mut claim = fixture.request(LONG).await;
@@ -237,14 +386,24 @@ async fn a_claim_that_has_not_room_for_all_says_what_it_left() {
         may_take: true,
         freed: Vec::new(),
     };
-    let OrderedAnswer::Claimed(taken) = fixture.store.claim_in_order(&request).await.expect("an answer")
+    let OrderedAnswer::Claimed(taken) = fixture
+        .store
+        .claim_in_order(&request)
+        .await
+        .expect("an answer")
     else {
         panic!("it is free")
     };
     let left = taken.left.expect("one is left");
     let last = taken.claimed.last().expect("three");
-    let third = OrderPosition { due: last.due, sequence: last.claim.id.sequence() };
-    assert!(third < left && left.due == past().plus(1), "{third:?} {left:?}");
+    let third = OrderPosition {
+        due: last.due,
+        sequence: last.claim.id.sequence(),
+    };
+    assert!(
+        third < left && left.due == past().plus(1),
+        "{third:?} {left:?}"
+    );
 }
 
 #[tokio::test]
@@ -254,7 +413,12 @@ async fn an_unordered_route_pays_nothing() {
     let claimed = fixture.claim(LONG).await.remove(0);
     fixture.extend(&claimed.claim, LONG, None).await;
     fixture.settle(&claimed).await;
-    assert_eq!(fixture.command::<i64>(&["EXISTS", &fixture.key("order")]).await, 0);
+    assert_eq!(
+        fixture
+            .command::<i64>(&["EXISTS", &fixture.key("order")])
+            .await,
+        0
+    );
 }
 
 #[tokio::test]
@@ -262,12 +426,33 @@ async fn names_of_an_ordered_route_are_found_wherever_their_keys_are() {
     let fixture = StoreFixture::ordered(Redis::shared().await, 8).await;
     let home = fixture.store.home_of(&route(), "a");
     let elsewhere = Partition((home.0 + 3) % 8);
-    assert_eq!(fixture.store.locate(&route(), "a", home).await, Ok(home), "it is nowhere");
-    fixture.at(elsewhere).keep(vec![named("a", far(), "1")]).await;
-    assert_eq!(fixture.store.locate(&route(), "a", home).await, Ok(elsewhere));
-    assert!(fixture.store.find(&route(), "a").await.expect("an answer").is_some());
+    assert_eq!(
+        fixture.store.locate(&route(), "a", home).await,
+        Ok(home),
+        "it is nowhere"
+    );
+    fixture
+        .at(elsewhere)
+        .keep(vec![named("a", far(), "1")])
+        .await;
+    assert_eq!(
+        fixture.store.locate(&route(), "a", home).await,
+        Ok(elsewhere)
+    );
+    assert!(
+        fixture
+            .store
+            .find(&route(), "a")
+            .await
+            .expect("an answer")
+            .is_some()
+    );
     fixture.at(home).keep(vec![named("a", far(), "2")]).await;
-    assert_eq!(fixture.store.locate(&route(), "a", home).await, Ok(home), "of two the nearest");
+    assert_eq!(
+        fixture.store.locate(&route(), "a", home).await,
+        Ok(home),
+        "of two the nearest"
+    );
 }
 
 #[tokio::test]
@@ -275,7 +460,11 @@ async fn a_route_cannot_change_its_order_while_messages_are_kept() {
     let unordered = StoreFixture::shared().await;
     let ordered = StoreFixture::ordered_like(&unordered);
     let agree = async |fixture: &StoreFixture| {
-        let agreed = fixture.store.agree_on_placement(&[route()]).await.expect("an answer");
+        let agreed = fixture
+            .store
+            .agree_on_placement(&[route()])
+            .await
+            .expect("an answer");
         agreed.map_err(|why| why.to_string())
     };
     assert_eq!(agree(&unordered).await, Ok(()));
@@ -290,7 +479,12 @@ async fn a_route_cannot_change_its_order_while_messages_are_kept() {
     assert_eq!(agree(&ordered).await, Ok(()), "nothing is kept any more");
     ordered.keep(vec![named("a", far(), "1")]).await;
     assert_eq!(agree(&ordered).await, Ok(()));
-    assert!(agree(&unordered).await.expect_err("one is kept").contains("order = \"key\" first"));
+    assert!(
+        agree(&unordered)
+            .await
+            .expect_err("one is kept")
+            .contains("order = \"key\" first")
+    );
     assert_eq!(ordered.cancel("a").await, WriteResult::Cancelled);
     assert_eq!(agree(&unordered).await, Ok(()));
     assert_eq!(agree(&unordered).await, Ok(()));
@@ -348,7 +542,10 @@ struct Model {
 impl Model {
     /// Reports whether a request succeeds, and whether it makes a new owner.
     fn may(&self, who: usize, has_claims: bool) -> Option<bool> {
-        let lost = self.messages.values().any(|m| matches!(m.3, Where::Claimed { ended: true, .. }));
+        let lost = self
+            .messages
+            .values()
+            .any(|m| matches!(m.3, Where::Claimed { ended: true, .. }));
         match self.owner {
             Some((owner, false)) => (owner == who).then_some(false),
             Some((owner, true)) if owner == who && has_claims => None,
@@ -358,22 +555,27 @@ impl Model {
 
     /// Reports whether a claim is of the bundle that its message is in.
     fn is_of_now(&self, claimed: &ClaimAnswer) -> bool {
-        self.bundles.get(&number(claimed)).is_some_and(|claim| claim.id == claimed.claim.id)
+        self.bundles
+            .get(&number(claimed))
+            .is_some_and(|claim| claim.id == claimed.claim.id)
     }
 
     /// Reports whether a claim is the last one of its message, and this owner's.
     fn is_held(&self, who: usize, claimed: &ClaimAnswer) -> bool {
         let n = number(claimed);
-        let is_last = self
-            .bundles
-            .get(&n)
-            .is_some_and(|claim| claim.id == claimed.claim.id && claim.token == claimed.claim.token);
+        let is_last = self.bundles.get(&n).is_some_and(|claim| {
+            claim.id == claimed.claim.id && claim.token == claimed.claim.token
+        });
         let holder = self.messages.get(&n).map(|message| message.3);
         is_last && matches!(holder, Some(Where::Claimed { by, .. }) if by == who)
     }
 
     fn cancel(&mut self, n: usize) -> WriteResult {
-        match self.messages.get_mut(&n).filter(|_| !self.published.contains(&n)) {
+        match self
+            .messages
+            .get_mut(&n)
+            .filter(|_| !self.published.contains(&n))
+        {
             Some(message) if message.3 == Where::Due => {
                 message.3 = Where::Gone;
                 WriteResult::Cancelled
@@ -384,7 +586,11 @@ impl Model {
     }
 
     fn due_in_order(&self) -> Vec<usize> {
-        let mut due: Vec<_> = self.messages.iter().filter(|(_, m)| m.3 == Where::Due).collect();
+        let mut due: Vec<_> = self
+            .messages
+            .iter()
+            .filter(|(_, m)| m.3 == Where::Due)
+            .collect();
         due.sort_by_key(|(_, m)| (m.1, m.2));
         due.into_iter().map(|(&n, _)| n).collect()
     }
@@ -394,12 +600,18 @@ const KEYS: [&str; 2] = ["a", "b"];
 
 /// Ends the claims of the route's owner, and its own: the deadlines of all of them are in the past from now on.
 async fn end_claims(fixture: &StoreFixture, model: &mut Model, owner: &str) {
-    let claims: Vec<String> = fixture.command(&["ZRANGE", &fixture.key("claims"), "0", "-1"]).await;
+    let claims: Vec<String> = fixture
+        .command(&["ZRANGE", &fixture.key("claims"), "0", "-1"])
+        .await;
     for id in claims {
-        fixture.command::<i64>(&["ZADD", &fixture.key("claims"), "1", &id]).await;
+        fixture
+            .command::<i64>(&["ZADD", &fixture.key("claims"), "1", &id])
+            .await;
     }
     let entry = format!("{owner} 1");
-    fixture.command::<i64>(&["HSET", &fixture.key("order"), "h:orders", &entry]).await;
+    fixture
+        .command::<i64>(&["HSET", &fixture.key("order"), "h:orders", &entry])
+        .await;
     for message in model.messages.values_mut() {
         if let Where::Claimed { ended, .. } = &mut message.3 {
             *ended = true;
@@ -421,13 +633,20 @@ async fn play(fixture: &StoreFixture, history: &[Step]) {
                 let n = model.messages.len();
                 let key = KEYS[key];
                 let entry = named(&n.to_string(), past().plus(due), &n.to_string());
-                let message = postdate::domain::Message { key: Some(key.into()), ..entry.message };
-                fixture.keep(vec![postdate::domain::Entry { message, ..entry }]).await;
+                let message = postdate::domain::Message {
+                    key: Some(key.into()),
+                    ..entry.message
+                };
+                fixture
+                    .keep(vec![postdate::domain::Entry { message, ..entry }])
+                    .await;
                 model.messages.insert(n, (key, due, place, Where::Due));
             }
             Step::Claim(who) => claim(&mut model, &mut owners[who], who).await,
             Step::End => {
-                let Some((who, _)) = model.owner else { continue };
+                let Some((who, _)) = model.owner else {
+                    continue;
+                };
                 end_claims(fixture, &mut model, &owners[who].name).await;
                 model.owner = Some((who, true));
             }
@@ -444,7 +663,10 @@ async fn play(fixture: &StoreFixture, history: &[Step]) {
             }
             // Nobody publishes again what is known to be published.
             Step::Fail(who)
-                if owners[who].claims.first().is_some_and(|c| !model.published.contains(&number(c))) =>
+                if owners[who]
+                    .claims
+                    .first()
+                    .is_some_and(|c| !model.published.contains(&number(c))) =>
             {
                 let claimed = owners[who].claims.remove(0);
                 let later = 10 + place as i64;
@@ -460,7 +682,9 @@ async fn play(fixture: &StoreFixture, history: &[Step]) {
                 }
             }
             Step::Sweep => {
-                sweep(&fixture.store, fixture.p, LONG, false).await.expect("swept");
+                sweep(&fixture.store, fixture.p, LONG, false)
+                    .await
+                    .expect("swept");
                 for message in model.messages.values_mut() {
                     if matches!(message.3, Where::Claimed { ended: true, .. }) {
                         message.3 = Where::Due;
@@ -469,7 +693,11 @@ async fn play(fixture: &StoreFixture, history: &[Step]) {
             }
             Step::Cancel(n) => assert_eq!(fixture.cancel(&n.to_string()).await, model.cancel(n)),
             Step::Release(who) if owners[who].claims.is_empty() => {
-                fixture.store.release_route(fixture.p, &route(), &owners[who].name).await.expect("answered");
+                fixture
+                    .store
+                    .release_route(fixture.p, &route(), &owners[who].name)
+                    .await
+                    .expect("answered");
                 if model.owner.is_some_and(|(owner, _)| owner == who) {
                     model.owner = None;
                 }
@@ -490,27 +718,59 @@ async fn claim(model: &mut Model, owner: &mut RouteOwner, who: usize) {
     assert_eq!(taken.as_ref().map(|taken| taken.held_keys.is_some()), may);
     let Some(taken) = taken else { return };
     let found: Vec<usize> = taken.claimed.iter().map(number).collect();
-    assert_eq!(found, model.due_in_order(), "all that is due, in the order in which it is to leave");
+    assert_eq!(
+        found,
+        model.due_in_order(),
+        "all that is due, in the order in which it is to leave"
+    );
     assert_eq!(taken.left, None);
     if let Some(held_keys) = taken.held_keys {
-        let found: BTreeMap<_, _> = held_keys.into_iter().map(|(key, hold)| (key, hold.due)).collect();
-        let expected = model.held_keys.iter().map(|(key, due)| (Bytes::from(*key), past().plus(*due)));
-        assert_eq!(found, expected.collect(), "a successor knows which keys are held");
+        let found: BTreeMap<_, _> = held_keys
+            .into_iter()
+            .map(|(key, hold)| (key, hold.due))
+            .collect();
+        let expected = model
+            .held_keys
+            .iter()
+            .map(|(key, due)| (Bytes::from(*key), past().plus(*due)));
+        assert_eq!(
+            found,
+            expected.collect(),
+            "a successor knows which keys are held"
+        );
     }
     for n in found {
-        model.messages.get_mut(&n).expect("known").3 = Where::Claimed { by: who, ended: false };
+        model.messages.get_mut(&n).expect("known").3 = Where::Claimed {
+            by: who,
+            ended: false,
+        };
     }
-    model.bundles.extend(taken.claimed.iter().map(|claimed| (number(claimed), claimed.claim.clone())));
+    model.bundles.extend(
+        taken
+            .claimed
+            .iter()
+            .map(|claimed| (number(claimed), claimed.claim.clone())),
+    );
     model.owner = Some((who, false));
     owner.claims.extend(taken.claimed);
 }
 
 #[tokio::test]
 async fn an_earlier_claim_of_a_message_that_its_owner_holds_again_is_stale() {
-    let claimed_twice = [Step::Store(0, 0), Step::Claim(1), Step::End, Step::Sweep, Step::Claim(0)];
+    let claimed_twice = [
+        Step::Store(0, 0),
+        Step::Claim(1),
+        Step::End,
+        Step::Sweep,
+        Step::Claim(0),
+    ];
     let claimed_again = [Step::End, Step::Sweep, Step::Claim(1)];
     for last in [Step::Fail(1), Step::Settle(1)] {
-        play(&fixture().await, &[&claimed_twice[..], &claimed_again, &[last]].concat()).await;
+        play(
+            &fixture().await,
+            &[&claimed_twice[..], &claimed_again, &[last]].concat(),
+        )
+        .await;
     }
 }
 
@@ -521,16 +781,27 @@ async fn a_claim_of_a_message_that_has_gone_back_in_another_bundle_is_stale() {
     let second = [Step::Claim(0), Step::Fail(0), Step::End, Step::Sweep];
     // Both claim the first message; the one that the first claim was of is gone.
     let last = [Step::Claim(1), Step::Settle(1), Step::Cancel(0)];
-    play(&fixture().await, &[&stores[..], &first, &second, &last].concat()).await;
+    play(
+        &fixture().await,
+        &[&stores[..], &first, &second, &last].concat(),
+    )
+    .await;
 }
 
 fn random_histories(runtime: &tokio::runtime::Runtime, fixture: &StoreFixture, cases: u32) {
-    let config = Config { cases, max_shrink_iters: 300, failure_persistence: None, ..Config::default() };
+    let config = Config {
+        cases,
+        max_shrink_iters: 300,
+        failure_persistence: None,
+        ..Config::default()
+    };
     let result = TestRunner::new(config).run(&prop::collection::vec(step(), 1..30), |history| {
         let run = std::panic::AssertUnwindSafe(|| runtime.block_on(play(fixture, &history)));
         let outcome = std::panic::catch_unwind(run);
         runtime.block_on(fixture.wipe());
-        outcome.map_err(|_| TestCaseError::fail("it differs from the model; the panic above says where"))
+        outcome.map_err(|_| {
+            TestCaseError::fail("it differs from the model; the panic above says where")
+        })
     });
     if let Err(error) = result {
         panic!("{error}");
@@ -559,7 +830,18 @@ fn random_histories_of_two_keys_on_a_cluster_are_as_in_the_model() {
 #[tokio::test]
 async fn an_earlier_claim_of_the_same_bundle_by_the_same_owner_is_stale() {
     let stores = [Step::Store(0, 0), Step::Store(0, 0)];
-    let claims =
-        [Step::Claim(0), Step::End, Step::Sweep, Step::Claim(1), Step::End, Step::Sweep, Step::Claim(0)];
-    play(&fixture().await, &[&stores[..], &claims, &[Step::Settle(0)]].concat()).await;
+    let claims = [
+        Step::Claim(0),
+        Step::End,
+        Step::Sweep,
+        Step::Claim(1),
+        Step::End,
+        Step::Sweep,
+        Step::Claim(0),
+    ];
+    play(
+        &fixture().await,
+        &[&stores[..], &claims, &[Step::Settle(0)]].concat(),
+    )
+    .await;
 }

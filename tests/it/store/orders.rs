@@ -23,15 +23,24 @@ fn settle(who: usize) -> Step {
 }
 
 fn give_back(who: usize) -> Step {
-    Step::GiveBack { who, first_confirmed: true }
+    Step::GiveBack {
+        who,
+        first_confirmed: true,
+    }
 }
 
 fn retry(who: usize) -> Step {
-    Step::Divide { who, shares: [Confirmed, Back, Back] }
+    Step::Divide {
+        who,
+        shares: [Confirmed, Back, Back],
+    }
 }
 
 fn split(who: usize) -> Step {
-    Step::Divide { who, shares: [InFlight, Confirmed, Dead] }
+    Step::Divide {
+        who,
+        shares: [InFlight, Confirmed, Dead],
+    }
 }
 
 fn store() -> Step {
@@ -50,7 +59,9 @@ fn reschedule() -> Step {
 fn makes_sense(word: &[Step], next: &Step) -> bool {
     let claimed = |who| word.contains(&claim(who));
     match next {
-        Step::Settle { who } | Step::GiveBack { who, .. } | Step::Divide { who, .. } => claimed(*who),
+        Step::Settle { who } | Step::GiveBack { who, .. } | Step::Divide { who, .. } => {
+            claimed(*who)
+        }
         Step::Sweep => claimed(0) || claimed(1),
         // The two holders are alike: the first to claim is holder 0.
         Step::Claim { who: 1, .. } => claimed(0),
@@ -62,7 +73,13 @@ fn makes_sense(word: &[Step], next: &Step) -> bool {
 fn all_words(length: usize) -> BTreeSet<Word> {
     let mut calls = vec![store(), cancel(), reschedule(), Step::Sweep];
     for who in [0, 1] {
-        calls.extend([claim(who), settle(who), give_back(who), retry(who), split(who)]);
+        calls.extend([
+            claim(who),
+            settle(who),
+            give_back(who),
+            retry(who),
+            split(who),
+        ]);
     }
     let mut words: BTreeSet<Word> = [Vec::new()].into();
     for _ in 0..length {
@@ -81,7 +98,10 @@ fn merged(a: &[Step], b: &[Step]) -> Vec<Word> {
         ([], rest) | (rest, []) => vec![rest.to_vec()],
         ([first, a_rest @ ..], [second, b_rest @ ..]) => {
             let led = |by: &Step, words: Vec<Word>| {
-                words.into_iter().map(|w| [vec![by.clone()], w].concat()).collect::<Vec<_>>()
+                words
+                    .into_iter()
+                    .map(|w| [vec![by.clone()], w].concat())
+                    .collect::<Vec<_>>()
             };
             let mut words = led(first, merged(a_rest, b));
             words.extend(led(second, merged(a, b_rest)));
@@ -111,7 +131,9 @@ fn four_and_four() -> BTreeSet<Word> {
         [store(), Step::Sweep, reschedule(), store()],
         [Step::Sweep, cancel(), claim(1), split(1)],
     ];
-    let pairs = holders.iter().flat_map(|a| others.iter().map(move |b| (a, b)));
+    let pairs = holders
+        .iter()
+        .flat_map(|a| others.iter().map(move |b| (a, b)));
     pairs.flat_map(|(a, b)| merged(a, b)).collect()
 }
 
@@ -147,7 +169,11 @@ async fn run(words: BTreeSet<Word>, dedupe_ms: i64) -> usize {
             done
         })
     });
-    join_all(lines).await.into_iter().map(|done| done.expect("no history differs")).sum()
+    join_all(lines)
+        .await
+        .into_iter()
+        .map(|done| done.expect("no history differs"))
+        .sum()
 }
 
 #[tokio::test(flavor = "multi_thread")]

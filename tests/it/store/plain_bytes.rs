@@ -41,25 +41,37 @@ impl ZerosFixture {
         let prefix = names::unique("zeros");
         let [orders, other] = ["orders", "other"].map(names::unique);
         for queue in [&orders, &other] {
-            rabbitmq.declare_queue(&format!("{queue}-in"), QueueKind::Classic).await;
+            rabbitmq
+                .declare_queue(&format!("{queue}-in"), QueueKind::Classic)
+                .await;
         }
         let mut forgets = FieldTable::default();
         forgets.insert("x-max-length".into(), 1.into());
-        rabbitmq.declare_queue_with(&format!("{orders}-out"), QueueKind::Classic, forgets).await;
-        rabbitmq.declare_queue(&format!("{other}-out"), QueueKind::Classic).await;
+        rabbitmq
+            .declare_queue_with(&format!("{orders}-out"), QueueKind::Classic, forgets)
+            .await;
+        rabbitmq
+            .declare_queue(&format!("{other}-out"), QueueKind::Classic)
+            .await;
         let mut file = Config::under(&format!("url = \"{}\"", redis.url()), &prefix)
             .redis("partitions = 4")
             .rabbitmq("main", rabbitmq);
         for (name, queue) in [("orders", &orders), ("other", &other)] {
             let from = format!(r#"{{ rabbitmq = "main", queue = "{queue}-in" }}"#);
-            let to = format!(r#"{{ rabbitmq = "main", exchange = "", routing_key = "{queue}-out" }}"#);
+            let to =
+                format!(r#"{{ rabbitmq = "main", exchange = "", routing_key = "{queue}-out" }}"#);
             file = file.route(name, &from, &to, "");
         }
         let relay = Relay::start_with(&file, environment).await;
         relay.unobserved("messages are put into its store that it did not read");
         let first = StoreFixture::of(config(&redis.url(), &prefix, 4), redis, 0).await;
         let stores = (0..4).map(|p| first.at(Partition(p))).collect();
-        Self { relay, rabbitmq, stores, other }
+        Self {
+            relay,
+            rabbitmq,
+            stores,
+            other,
+        }
     }
 
     /// Stores so many messages over all partitions, made by `make`.
@@ -83,18 +95,34 @@ impl ZerosFixture {
         let mut cursor = String::new();
         loop {
             let page = self.get(&format!("{path}{cursor}")).await;
-            items.extend(page["items"].as_array().expect("items").iter().map(|item| item["size"].clone()));
+            items.extend(
+                page["items"]
+                    .as_array()
+                    .expect("items")
+                    .iter()
+                    .map(|item| item["size"].clone()),
+            );
             pages += 1;
-            let Some(next) = page["next"].as_str().filter(|_| pages < most) else { return (items, pages) };
+            let Some(next) = page["next"].as_str().filter(|_| pages < most) else {
+                return (items, pages);
+            };
             cursor = format!("&cursor={next}");
         }
     }
 
     /// A figure of the process in kB; `VmHWM` is the peak since [`Self::forget_peak`].
     fn kb(&self, name: &str) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.relay.id())).expect("it lives");
-        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a figure");
-        line.split_whitespace().nth(1).expect("a number").parse().expect("a number")
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", self.relay.id())).expect("it lives");
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix(name))
+            .expect("a figure");
+        line.split_whitespace()
+            .nth(1)
+            .expect("a number")
+            .parse()
+            .expect("a number")
     }
 
     /// Makes the peak what is resident now, and answers that.
@@ -108,10 +136,18 @@ impl ZerosFixture {
 async fn lists_of_what_compresses_to_nothing_cost_what_they_show() {
     let fixture = ZerosFixture::start().await;
     fixture.fill(1000, || keep(vec![zeros(far(), MIB)])).await;
-    fixture.fill(100, || WriteOp::DeadLetter(dead_letter(zeros(past(), 15 * MIB)))).await;
+    fixture
+        .fill(100, || {
+            WriteOp::DeadLetter(dead_letter(zeros(past(), 15 * MIB)))
+        })
+        .await;
     eventually("the dead letters are listed", async || {
         let (items, _) = fixture.all("/api/v1/dead?limit=1000", ALL).await;
-        if items.len() == 100 { Ok(()) } else { Err(items.len()) }
+        if items.len() == 100 {
+            Ok(())
+        } else {
+            Err(items.len())
+        }
     })
     .await;
     // A page of bodies takes a debug build seconds.
@@ -123,8 +159,15 @@ async fn lists_of_what_compresses_to_nothing_cost_what_they_show() {
         let before = fixture.forget_peak();
         let (items, pages) = fixture.all(path, most).await;
         let grown = fixture.kb("VmHWM").saturating_sub(before);
-        println!("{path}: {} items on {pages} pages, {grown} kB more", items.len());
-        assert_eq!(items, vec![Value::from(size); count], "{path}: each is shown, with its size");
+        println!(
+            "{path}: {} items on {pages} pages, {grown} kB more",
+            items.len()
+        );
+        assert_eq!(
+            items,
+            vec![Value::from(size); count],
+            "{path}: each is shown, with its size"
+        );
         assert!(grown < 100_000, "{path}: {grown} kB more");
     }
 }
@@ -132,10 +175,15 @@ async fn lists_of_what_compresses_to_nothing_cost_what_they_show() {
 #[tokio::test]
 async fn pages_of_bodies_show_as_many_as_they_may_and_all_of_them_together() {
     let fixture = ZerosFixture::start().await;
-    fixture.fill(30, || WriteOp::DeadLetter(dead_letter(zeros(past(), MIB)))).await;
+    fixture
+        .fill(30, || WriteOp::DeadLetter(dead_letter(zeros(past(), MIB))))
+        .await;
     let (items, pages) = fixture.all("/api/v1/dead?limit=1000&body=true", ALL).await;
     assert_eq!(items, vec![Value::from(MIB); 30]);
-    assert_eq!(pages, 10, "three of them and their heads are within four mebibytes");
+    assert_eq!(
+        pages, 10,
+        "three of them and their heads are within four mebibytes"
+    );
 }
 
 /// Most that claims of contents that compress to nothing may have a relay occupy, kB.
@@ -147,7 +195,12 @@ fn mebibyte() -> Entry {
 
 /// A message of a thousand headers, which take ten times as much memory as text.
 fn headers() -> Entry {
-    let header = |n| Header::new(format!("h{n}"), HeaderValue::LongString(Bytes::from_static(b"v")));
+    let header = |n| {
+        Header::new(
+            format!("h{n}"),
+            HeaderValue::LongString(Bytes::from_static(b"v")),
+        )
+    };
     let mut entry = unnamed(past(), "");
     entry.message.headers = (0..1000).map(header).collect();
     entry
@@ -159,7 +212,11 @@ fn headers() -> Entry {
 async fn due_at_once(count: usize, make: fn() -> Entry, environment: &[(&str, &str)]) -> u64 {
     let fixture = ZerosFixture::start_with(environment).await;
     let ask = async |path: &str, body: &str| {
-        let answer = fixture.relay.request("POST", path, None, body).await.expect("an answer");
+        let answer = fixture
+            .relay
+            .request("POST", path, None, body)
+            .await
+            .expect("an answer");
         assert!(answer.0 < 300, "{answer:?}");
     };
     ask("/api/v1/routes/orders/pause", r#"{"only":"publishing"}"#).await;
@@ -174,15 +231,25 @@ async fn due_at_once(count: usize, make: fn() -> Entry, environment: &[(&str, &s
         ask("/api/v1/routes/other/messages", r#"{"delay":"100ms"}"#).await;
         eventually("the other route goes on", async || {
             let arrived = fixture.rabbitmq.queue_len(&target).await as usize;
-            if arrived > waits.len() { Ok(()) } else { Err(arrived) }
+            if arrived > waits.len() {
+                Ok(())
+            } else {
+                Err(arrived)
+            }
         })
         .await;
         waits.push(sent.elapsed());
-        let published = fixture.relay.total("postdate_published_total", &[("route", "orders")]).await;
+        let published = fixture
+            .relay
+            .total("postdate_published_total", &[("route", "orders")])
+            .await;
         if published >= count as f64 {
             break;
         }
-        assert!(began.elapsed() < Duration::from_secs(240), "{published} of {count}");
+        assert!(
+            began.elapsed() < Duration::from_secs(240),
+            "{published} of {count}"
+        );
     }
     waits.sort_unstable();
     let peak = fixture.kb("VmHWM");

@@ -53,7 +53,11 @@ impl Proxy {
                 tokio::spawn(carry(client, redis_port, shared.clone()));
             }
         });
-        Self { redis_port, port, state }
+        Self {
+            redis_port,
+            port,
+            state,
+        }
     }
 
     /// A store behind it, all of its scripts known to the server.
@@ -63,7 +67,13 @@ impl Proxy {
 
     /// The same, with a route that remembers what it delivered for so many ms.
     pub async fn fixture_with(&self, redis: &Redis, dedupe_ms: i64) -> StoreFixture {
-        StoreFixture::with(redis, &format!("redis://127.0.0.1:{}", self.port), 1, dedupe_ms).await
+        StoreFixture::with(
+            redis,
+            &format!("redis://127.0.0.1:{}", self.port),
+            1,
+            dedupe_ms,
+        )
+        .await
     }
 
     /// A store behind it, with a route whose keys leave in order.
@@ -116,12 +126,17 @@ impl Proxy {
 
     /// Sends a call again, past the store; its raw answer.
     pub async fn send_again(&self, call: &[u8]) -> String {
-        let mut wire = TcpStream::connect(("127.0.0.1", self.redis_port)).await.expect("connected");
+        let mut wire = TcpStream::connect(("127.0.0.1", self.redis_port))
+            .await
+            .expect("connected");
         wire.write_all(call).await.expect("sent");
         wire.write_all(b"PING\r\n").await.expect("sent");
         let mut answer = Vec::new();
         while !answer.ends_with(b"+PONG\r\n") {
-            assert!(wire.read_buf(&mut answer).await.expect("read") > 0, "it was answered");
+            assert!(
+                wire.read_buf(&mut answer).await.expect("read") > 0,
+                "it was answered"
+            );
         }
         String::from_utf8_lossy(&answer).into_owned()
     }
@@ -132,7 +147,9 @@ fn holds(chunk: &[u8], word: &[u8]) -> bool {
 }
 
 async fn carry(mut client: TcpStream, redis_port: u16, state: Arc<State>) {
-    let Ok(mut redis) = TcpStream::connect(("127.0.0.1", redis_port)).await else { return };
+    let Ok(mut redis) = TcpStream::connect(("127.0.0.1", redis_port)).await else {
+        return;
+    };
     let mut sent = vec![0; 1 << 20];
     let mut answered = vec![0; 1 << 20];
     let mut losing = false;

@@ -10,7 +10,14 @@ use crate::support::{Cluster, Redis, names};
 
 fn share() -> impl Strategy<Value = SharePlan> {
     use SharePlan::{Alone, Back, Confirmed, Dead, InFlight, Unsure};
-    prop_oneof![Just(Confirmed), Just(Back), Just(Unsure), Just(Alone), Just(InFlight), Just(Dead)]
+    prop_oneof![
+        Just(Confirmed),
+        Just(Back),
+        Just(Unsure),
+        Just(Alone),
+        Just(InFlight),
+        Just(Dead)
+    ]
 }
 
 fn name() -> impl Strategy<Value = &'static str> {
@@ -44,7 +51,9 @@ fn random_histories_are_as_in_the_model() {
 /// Where `scripts/setup` could get it.
 #[test]
 fn random_histories_are_as_in_the_model_on_valkey() {
-    histories(50, async || Some(two_fixtures(Redis::start_valkey().await?).await));
+    histories(50, async || {
+        Some(two_fixtures(Redis::start_valkey().await?).await)
+    });
 }
 
 /// A call whose reply is lost is sent again, and changes and answers what it would have at first: what the search in
@@ -52,7 +61,12 @@ fn random_histories_are_as_in_the_model_on_valkey() {
 #[test]
 fn random_histories_with_lost_replies_are_as_in_the_model() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let config = Config { cases: 12, max_shrink_iters: 0, failure_persistence: None, ..Config::default() };
+    let config = Config {
+        cases: 12,
+        max_shrink_iters: 0,
+        failure_persistence: None,
+        ..Config::default()
+    };
     let history = prop::collection::vec((numbered(), prop::bool::weighted(0.2)), 5..20);
     let (proxy, fixture) = runtime.block_on(async {
         let redis = &*Box::leak(Box::new(Redis::start().await));
@@ -77,7 +91,9 @@ fn random_histories_with_lost_replies_are_as_in_the_model() {
         });
         let outcome = std::panic::catch_unwind(run);
         runtime.block_on(fixture.wipe());
-        outcome.map_err(|_| TestCaseError::fail("it differs from the model; the panic above says where"))
+        outcome.map_err(|_| {
+            TestCaseError::fail("it differs from the model; the panic above says where")
+        })
     });
     if let Err(error) = result {
         panic!("{error}");
@@ -103,7 +119,10 @@ fn with_few_expiries(mut history: Vec<Step>) -> Vec<Step> {
 /// Steps whose calls are numbered.
 fn numbered() -> impl Strategy<Value = Step> {
     step().prop_filter("a call without a number may be run twice", |step| {
-        !matches!(step, Step::Sweep | Step::GiveBack { .. } | Step::Extend { .. })
+        !matches!(
+            step,
+            Step::Sweep | Step::GiveBack { .. } | Step::Extend { .. }
+        )
     })
 }
 
@@ -116,10 +135,16 @@ async fn known(fixture: &StoreFixture) {
         Step::Reschedule("a", true),
         Step::Cancel("b"),
         Step::Reschedule("c", true),
-        Step::Claim { who: 0, expires: false },
+        Step::Claim {
+            who: 0,
+            expires: false,
+        },
         Step::Divide { who: 0, shares },
         Step::Redrive,
-        Step::Claim { who: 0, expires: false },
+        Step::Claim {
+            who: 0,
+            expires: false,
+        },
         Step::Settle { who: 0 },
     ] {
         driver.step(&step).await;
@@ -134,21 +159,37 @@ fn random_histories_are_as_in_the_model_on_a_cluster() {
         let cluster = &*Box::leak(Box::new(Cluster::start_with("redis-server", 0).await));
         let node = cluster.node(cluster.master_of(cluster.slot("{0}").await).await);
         let config = || config_of(cluster.topology(), &names::unique("store"), 1);
-        Some([StoreFixture::of(config(), node, 0).await, StoreFixture::of(config(), node, LONG as i64).await])
+        Some([
+            StoreFixture::of(config(), node, 0).await,
+            StoreFixture::of(config(), node, LONG as i64).await,
+        ])
     });
 }
 
 /// One whose route remembers nothing, and one whose does.
 async fn two_fixtures(server: Redis) -> [StoreFixture; 2] {
     let server = &*Box::leak(Box::new(server));
-    [StoreFixture::on(server, 1).await, StoreFixture::with(server, &server.url(), 1, LONG as i64).await]
+    [
+        StoreFixture::on(server, 1).await,
+        StoreFixture::with(server, &server.url(), 1, LONG as i64).await,
+    ]
 }
 
 fn histories(cases: u32, fixtures: impl AsyncFnOnce() -> Option<[StoreFixture; 2]>) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let Some(fixtures) = runtime.block_on(fixtures()) else { return };
-    let config = Config { cases, max_shrink_iters: 400, failure_persistence: None, ..Config::default() };
-    let history = (any::<bool>(), prop::collection::vec(step(), 1..30).prop_map(with_few_expiries));
+    let Some(fixtures) = runtime.block_on(fixtures()) else {
+        return;
+    };
+    let config = Config {
+        cases,
+        max_shrink_iters: 400,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let history = (
+        any::<bool>(),
+        prop::collection::vec(step(), 1..30).prop_map(with_few_expiries),
+    );
     let result = TestRunner::new(config).run(&history, |(remembers, history)| {
         let fixture = &fixtures[usize::from(remembers)];
         let run = std::panic::AssertUnwindSafe(|| {
@@ -162,7 +203,9 @@ fn histories(cases: u32, fixtures: impl AsyncFnOnce() -> Option<[StoreFixture; 2
         });
         let outcome = std::panic::catch_unwind(run);
         runtime.block_on(fixture.wipe());
-        outcome.map_err(|_| TestCaseError::fail("it differs from the model; the panic above says where"))
+        outcome.map_err(|_| {
+            TestCaseError::fail("it differs from the model; the panic above says where")
+        })
     });
     if let Err(error) = result {
         panic!("{error}");

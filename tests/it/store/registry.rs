@@ -7,7 +7,12 @@ use super::fixture::StoreFixture;
 
 fn presence(name: &str, held: &[u16]) -> ReplicaStatus {
     let held = held.iter().copied().map(Partition).collect();
-    ReplicaStatus { name: name.to_owned(), heartbeat_ms: 1000, partitions: held, ..ReplicaStatus::default() }
+    ReplicaStatus {
+        name: name.to_owned(),
+        heartbeat_ms: 1000,
+        partitions: held,
+        ..ReplicaStatus::default()
+    }
 }
 
 /// A beat that is answered by the store that it knows.
@@ -17,7 +22,12 @@ async fn beat(
     known: &KnownStore,
 ) -> (KnownStore, Option<i64>, Vec<RegisteredReplica>) {
     match fixture.store.heartbeat(presence, known).await {
-        Ok(HeartbeatReply::Same { known, silence_ms, replicas: members, .. }) => (known, silence_ms, members),
+        Ok(HeartbeatReply::Same {
+            known,
+            silence_ms,
+            replicas: members,
+            ..
+        }) => (known, silence_ms, members),
         other => panic!("{other:?}"),
     }
 }
@@ -33,37 +43,84 @@ async fn each_hears_what_all_say_until_they_leave_or_were_silent_for_long() {
     let here = presence("a", &[0, 1, 2, 7]);
     let there = presence("b", &[]);
     let (known, silence, members) = beat(&fixture, &here, &KnownStore::default()).await;
-    assert_eq!((known.heartbeat, silence, known.rolled_back_at), (1, None, UnixMs(0)));
-    assert_eq!((members[0].nonce.as_str(), &members[0].status), (fixture.store.nonce(), &here));
+    assert_eq!(
+        (known.heartbeat, silence, known.rolled_back_at),
+        (1, None, UnixMs(0))
+    );
+    assert_eq!(
+        (members[0].nonce.as_str(), &members[0].status),
+        (fixture.store.nonce(), &here)
+    );
     let (of_other, _, members) = beat(&other, &there, &KnownStore::default()).await;
-    assert_eq!((of_other.heartbeat, &of_other.identity), (2, &known.identity), "one store, one generation");
+    assert_eq!(
+        (of_other.heartbeat, &of_other.identity),
+        (2, &known.identity),
+        "one store, one generation"
+    );
     assert_eq!(members.len(), 2);
     assert_eq!(other.store.replicas().await.expect("asked").len(), 2);
 
     // One that fell silent is heard of for a minute. The clock stepped back: it is not from the future.
     let registry = key(&fixture, "replicas");
     let now: Vec<i64> = fixture.command(&["TIME"]).await;
-    let at = |ms: i64| format!("2 {} {}", now[0] * 1000 + ms, serde_json::to_string(&there).expect("json"));
-    fixture.command::<i64>(&["HSET", &registry, other.store.nonce(), &at(-30_000)]).await;
+    let at = |ms: i64| {
+        format!(
+            "2 {} {}",
+            now[0] * 1000 + ms,
+            serde_json::to_string(&there).expect("json")
+        )
+    };
+    fixture
+        .command::<i64>(&["HSET", &registry, other.store.nonce(), &at(-30_000)])
+        .await;
     let (known, silence, members) = beat(&fixture, &here, &known).await;
     assert!(silence.is_some_and(|ms| ms >= 0), "{silence:?}");
-    let silent = members.iter().find(|m| m.nonce == other.store.nonce()).expect("it is there");
-    assert!(!silent.is_alive() && silent.silent_ms >= 30_000, "{silent:?}");
-    fixture.command::<i64>(&["HSET", &registry, other.store.nonce(), &at(3_600_000)]).await;
+    let silent = members
+        .iter()
+        .find(|m| m.nonce == other.store.nonce())
+        .expect("it is there");
+    assert!(
+        !silent.is_alive() && silent.silent_ms >= 30_000,
+        "{silent:?}"
+    );
+    fixture
+        .command::<i64>(&["HSET", &registry, other.store.nonce(), &at(3_600_000)])
+        .await;
     let (known, _, members) = beat(&fixture, &here, &known).await;
     assert!(members.iter().all(RegisteredReplica::is_alive));
-    let entry: String = fixture.command(&["HGET", &registry, other.store.nonce()]).await;
-    let written: i64 = entry.split(' ').nth(1).and_then(|ms| ms.parse().ok()).expect("a moment");
-    assert!(written < now[0] * 1000 + 3_000_000, "its silence counts from here: {entry}");
-    fixture.command::<i64>(&["HSET", &registry, other.store.nonce(), &at(-90_000)]).await;
-    fixture.command::<i64>(&["HSET", &registry, "whose", "nobody's"]).await;
+    let entry: String = fixture
+        .command(&["HGET", &registry, other.store.nonce()])
+        .await;
+    let written: i64 = entry
+        .split(' ')
+        .nth(1)
+        .and_then(|ms| ms.parse().ok())
+        .expect("a moment");
+    assert!(
+        written < now[0] * 1000 + 3_000_000,
+        "its silence counts from here: {entry}"
+    );
+    fixture
+        .command::<i64>(&["HSET", &registry, other.store.nonce(), &at(-90_000)])
+        .await;
+    fixture
+        .command::<i64>(&["HSET", &registry, "whose", "nobody's"])
+        .await;
     let (known, _, members) = beat(&fixture, &here, &known).await;
     assert_eq!(members.len(), 1, "{members:?}");
-    assert_eq!(fixture.command::<i64>(&["HLEN", &registry]).await, 1, "they are gone");
+    assert_eq!(
+        fixture.command::<i64>(&["HLEN", &registry]).await,
+        1,
+        "they are gone"
+    );
 
     fixture.store.unregister().await.expect("left");
     assert_eq!(fixture.command::<i64>(&["EXISTS", &registry]).await, 0);
-    assert_eq!(beat(&fixture, &here, &known).await.1, None, "nobody knows it any more");
+    assert_eq!(
+        beat(&fixture, &here, &known).await.1,
+        None,
+        "nobody knows it any more"
+    );
 }
 
 #[tokio::test]
@@ -76,7 +133,10 @@ async fn interleaving_25_an_older_copy_is_known_by_its_beats_and_everybody_hears
     let copies: Vec<(String, Vec<u8>)> = {
         let mut copies = Vec::new();
         for name in ["replicas", "store"] {
-            copies.push((key(&fixture, name), fixture.command(&["DUMP", &key(&fixture, name)]).await));
+            copies.push((
+                key(&fixture, name),
+                fixture.command(&["DUMP", &key(&fixture, name)]).await,
+            ));
         }
         copies
     };
@@ -84,20 +144,36 @@ async fn interleaving_25_an_older_copy_is_known_by_its_beats_and_everybody_hears
         known = beat(&fixture, &here, &known).await.0;
     }
     let (of_other, _, _) = beat(&other, &there, &KnownStore::default()).await;
-    assert_eq!((known.rolled_back_at, of_other.rolled_back_at), (UnixMs(0), UnixMs(0)));
+    assert_eq!(
+        (known.rolled_back_at, of_other.rolled_back_at),
+        (UnixMs(0), UnixMs(0))
+    );
     for (key, copy) in &copies {
         let mut restore = redis::cmd("RESTORE");
         restore.arg(key).arg(0).arg(copy).arg("REPLACE");
-        restore.exec_async(&mut fixture.raw.clone()).await.expect("restored");
+        restore
+            .exec_async(&mut fixture.raw.clone())
+            .await
+            .expect("restored");
     }
     let (of_other, silence, _) = beat(&other, &there, &of_other).await;
     assert_eq!(silence, None, "the copy is from before it came");
-    assert!(of_other.rolled_back_at > UnixMs(0), "fewer beats than it was answered");
+    assert!(
+        of_other.rolled_back_at > UnixMs(0),
+        "fewer beats than it was answered"
+    );
     let (again, silence, _) = beat(&fixture, &here, &known).await;
     assert!(again.rolled_back_at >= of_other.rolled_back_at && silence.is_some());
     let (late, _, _) = beat(&fixture.another(), &there, &KnownStore::default()).await;
-    assert_eq!(late.rolled_back_at, again.rolled_back_at, "one that comes later hears of it too");
-    assert_eq!(beat(&fixture, &here, &again).await.0.rolled_back_at, again.rolled_back_at, "once is enough");
+    assert_eq!(
+        late.rolled_back_at, again.rolled_back_at,
+        "one that comes later hears of it too"
+    );
+    assert_eq!(
+        beat(&fixture, &here, &again).await.0.rolled_back_at,
+        again.rolled_back_at,
+        "once is enough"
+    );
 }
 
 #[tokio::test]
@@ -108,23 +184,52 @@ async fn a_wiped_or_replaced_store_is_strange_and_nothing_is_written_to_it() {
     for name in ["replicas", "store"] {
         fixture.command::<i64>(&["DEL", &key(&fixture, name)]).await;
     }
-    assert_eq!(fixture.store.heartbeat(&here, &known).await, Ok(HeartbeatReply::Replaced(None)));
     assert_eq!(
-        fixture.command::<i64>(&["EXISTS", &key(&fixture, "replicas"), &key(&fixture, "store")]).await,
+        fixture.store.heartbeat(&here, &known).await,
+        Ok(HeartbeatReply::Replaced(None))
+    );
+    assert_eq!(
+        fixture
+            .command::<i64>(&[
+                "EXISTS",
+                &key(&fixture, "replicas"),
+                &key(&fixture, "store")
+            ])
+            .await,
         0
     );
-    let (fresh, _, _) =
-        beat(&fixture, &here, &KnownStore { rolled_back_at: UnixMs(5), ..KnownStore::default() }).await;
+    let (fresh, _, _) = beat(
+        &fixture,
+        &here,
+        &KnownStore {
+            rolled_back_at: UnixMs(5),
+            ..KnownStore::default()
+        },
+    )
+    .await;
     assert_ne!(fresh.identity, known.identity);
     assert_eq!(fresh.rolled_back_at, UnixMs(5), "what it noticed is kept");
-    assert_eq!(fixture.store.heartbeat(&here, &known).await, Ok(HeartbeatReply::Replaced(fresh.identity)));
+    assert_eq!(
+        fixture.store.heartbeat(&here, &known).await,
+        Ok(HeartbeatReply::Replaced(fresh.identity))
+    );
 }
 
 #[tokio::test]
 async fn a_key_of_another_kind_is_refused_before_anything_is_written() {
     let fixture = StoreFixture::shared().await;
-    fixture.command::<String>(&["SET", &key(&fixture, "store"), "another's"]).await;
-    let answer = fixture.store.heartbeat(&presence("a", &[]), &KnownStore::default()).await;
+    fixture
+        .command::<String>(&["SET", &key(&fixture, "store"), "another's"])
+        .await;
+    let answer = fixture
+        .store
+        .heartbeat(&presence("a", &[]), &KnownStore::default())
+        .await;
     assert!(matches!(answer, Err(StoreError::Damaged(_))), "{answer:?}");
-    assert_eq!(fixture.command::<i64>(&["EXISTS", &key(&fixture, "replicas")]).await, 0);
+    assert_eq!(
+        fixture
+            .command::<i64>(&["EXISTS", &key(&fixture, "replicas")])
+            .await,
+        0
+    );
 }

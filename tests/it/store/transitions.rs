@@ -7,7 +7,9 @@ use postdate::store::{
 
 use super::fixture::*;
 
-use WriteResult::{Cancelled, Duplicate, InFlight, Replaced, Rescheduled, Stored, TooLate, Unknown};
+use WriteResult::{
+    Cancelled, Duplicate, InFlight, Replaced, Rescheduled, Stored, TooLate, Unknown,
+};
 
 fn dead_of(body: &str) -> DeadLetter {
     dead_letter(unnamed(past(), body))
@@ -16,28 +18,55 @@ fn dead_of(body: &str) -> DeadLetter {
 #[tokio::test]
 async fn what_is_stored_is_claimed_as_it_was_and_settled_leaves_nothing() {
     let fixture = StoreFixture::shared().await;
-    let stored = vec![unnamed(past().plus(7), "a"), unnamed(past(), "b"), unnamed(past().plus(3), "c")];
+    let stored = vec![
+        unnamed(past().plus(7), "a"),
+        unnamed(past(), "b"),
+        unnamed(past().plus(3), "c"),
+    ];
     assert_eq!(fixture.keep(stored.clone()).await, [Stored; 3]);
     let s = fixture.check().await;
     assert_eq!((s.due.len(), s.claims.len()), (1, 0));
-    assert_eq!(s.due.values().copied().collect::<Vec<_>>(), [past().0], "due when its first is");
+    assert_eq!(
+        s.due.values().copied().collect::<Vec<_>>(),
+        [past().0],
+        "due when its first is"
+    );
     assert_eq!(fixture.heads().await[0].due, past());
 
     let claimed = fixture.claim(LONG).await;
     let s = fixture.check().await;
     assert_eq!((s.due.len(), s.claims.len()), (0, 1));
     assert_eq!(entries(&claimed[0]), stored);
-    assert_eq!((claimed[0].due, claimed[0].expiries, claimed[0].opened), (past(), 0, 0));
+    assert_eq!(
+        (claimed[0].due, claimed[0].expiries, claimed[0].opened),
+        (past(), 0, 0)
+    );
     assert_eq!(claimed[0].skip, [false; 3]);
-    assert_eq!(i64::try_from(claimed[0].blob.len()), Ok(fixture.counts().await.bytes));
-    assert!(fixture.claim(LONG).await.is_empty(), "what is claimed is nobody else's");
+    assert_eq!(
+        i64::try_from(claimed[0].blob.len()),
+        Ok(fixture.counts().await.bytes)
+    );
+    assert!(
+        fixture.claim(LONG).await.is_empty(),
+        "what is claimed is nobody else's"
+    );
 
-    assert_eq!(fixture.settle(&claimed[0]).await, SettleAnswer::Applied(vec![]));
+    assert_eq!(
+        fixture.settle(&claimed[0]).await,
+        SettleAnswer::Applied(vec![])
+    );
     let s = fixture.check().await;
     assert!(s.bundles.is_empty() && s.claims.is_empty() && s.passing.is_empty());
     assert_eq!(fixture.settle(&claimed[0]).await, SettleAnswer::Stale);
     let counts = fixture.check().await.counts;
-    assert_eq!(counts.iter().filter(|(field, _)| field.contains(':')).map(|(_, n)| *n).max(), Some(0));
+    assert_eq!(
+        counts
+            .iter()
+            .filter(|(field, _)| field.contains(':'))
+            .map(|(_, n)| *n)
+            .max(),
+        Some(0)
+    );
 }
 
 #[tokio::test]
@@ -53,7 +82,10 @@ async fn nothing_is_claimed_before_its_look_ahead_nor_from_other_shelves() {
     fixture.check().await;
     // Far enough ahead, it is claimed.
     request.lookahead_ms = far().0 - past().0;
-    assert_eq!(fixture.store.claim(&request).await.expect("claimed").len(), 1);
+    assert_eq!(
+        fixture.store.claim(&request).await.expect("claimed").len(),
+        1
+    );
     fixture.check().await;
 }
 
@@ -61,17 +93,38 @@ async fn nothing_is_claimed_before_its_look_ahead_nor_from_other_shelves() {
 async fn a_claim_takes_at_most_what_it_asks_for_and_always_the_first_of_a_shelf() {
     let fixture = StoreFixture::shared().await;
     for n in 0..5 {
-        fixture.keep(vec![unnamed(past().plus(n), "x"), unnamed(past().plus(n), "y")]).await;
+        fixture
+            .keep(vec![
+                unnamed(past().plus(n), "x"),
+                unnamed(past().plus(n), "y"),
+            ])
+            .await;
     }
     let mut request = fixture.request(LONG).await;
     request.due_sets[0].1 = 5;
-    assert_eq!(fixture.store.claim(&request).await.expect("claimed").len(), 2, "five messages at most");
+    assert_eq!(
+        fixture.store.claim(&request).await.expect("claimed").len(),
+        2,
+        "five messages at most"
+    );
     request.due_sets[0].1 = 0;
-    assert_eq!(fixture.store.claim(&request).await.expect("claimed").len(), 1, "the first is always taken");
+    assert_eq!(
+        fixture.store.claim(&request).await.expect("claimed").len(),
+        1,
+        "the first is always taken"
+    );
     (request.due_sets[0].1, request.max_bundles) = (1000, 1);
-    assert_eq!(fixture.store.claim(&request).await.expect("claimed").len(), 1, "one bundle at most");
+    assert_eq!(
+        fixture.store.claim(&request).await.expect("claimed").len(),
+        1,
+        "one bundle at most"
+    );
     request.max_bundles = 100_000;
-    assert_eq!(fixture.store.claim(&request).await.expect("claimed").len(), 1, "the rest");
+    assert_eq!(
+        fixture.store.claim(&request).await.expect("claimed").len(),
+        1,
+        "the rest"
+    );
     assert!(fixture.heads().await.is_empty());
     fixture.check().await;
 }
@@ -98,35 +151,55 @@ async fn a_claim_of_many_bundles_takes_the_earliest_and_no_more_than_it_may() {
 async fn names_suppress_replace_cancel_and_move() {
     let fixture = StoreFixture::shared().await;
     assert_eq!(
-        fixture.keep(vec![named("a", past(), "a1"), named("b", past(), "b1")]).await,
+        fixture
+            .keep(vec![named("a", past(), "a1"), named("b", past(), "b1")])
+            .await,
         [Stored, Stored]
     );
     assert_eq!(
-        fixture.keep(vec![named("a", past(), "a2"), named("c", past(), "c1")]).await,
+        fixture
+            .keep(vec![named("a", past(), "a2"), named("c", past(), "c1")])
+            .await,
         [Duplicate, Stored]
     );
     let s = fixture.check().await;
     assert_eq!((s.counts["n:orders"], s.gone.len()), (3, 1));
     // All of it suppressed: nothing is added.
     assert_eq!(
-        fixture.keep(vec![named("a", past(), "a3"), named("b", past(), "b3")]).await,
+        fixture
+            .keep(vec![named("a", past(), "a3"), named("b", past(), "b3")])
+            .await,
         [Duplicate, Duplicate]
     );
     assert_eq!(fixture.check().await.bundles.len(), 2);
 
-    let results = fixture.write(vec![replace(vec![named("a", past(), "a4")])]).await;
+    let results = fixture
+        .write(vec![replace(vec![named("a", past(), "a4")])])
+        .await;
     assert_eq!(results, [[Replaced]]);
     fixture.check().await;
     assert_eq!(
-        (fixture.cancel("b").await, fixture.cancel("b").await, fixture.cancel("z").await),
+        (
+            fixture.cancel("b").await,
+            fixture.cancel("b").await,
+            fixture.cancel("z").await
+        ),
         (Cancelled, Unknown, Unknown)
     );
     let s = fixture.check().await;
-    assert_eq!(s.bundles.len(), 2, "a bundle whose last message left is gone");
+    assert_eq!(
+        s.bundles.len(),
+        2,
+        "a bundle whose last message left is gone"
+    );
     assert_eq!(fixture.reschedule("a", far(), "command").await, Rescheduled);
     assert_eq!(fixture.reschedule("new", far(), "command").await, Stored);
     let s = fixture.check().await;
-    let due: Vec<_> = s.bundles.values().map(|b| (body(&b.entries[0]), b.first_due() == far())).collect();
+    let due: Vec<_> = s
+        .bundles
+        .values()
+        .map(|b| (body(&b.entries[0]), b.first_due() == far()))
+        .collect();
     assert_eq!(due.iter().filter(|(_, far)| *far).count(), 2, "{due:?}");
 
     let claimed = fixture.claim(LONG).await;
@@ -145,7 +218,11 @@ async fn within_one_call_names_are_judged_in_order_of_delivery() {
     let results = fixture
         .write(vec![
             cancel("n"),
-            keep(vec![named("n", past(), "1"), named("m", past(), "m"), named("n", past(), "2")]),
+            keep(vec![
+                named("n", past(), "1"),
+                named("m", past(), "m"),
+                named("n", past(), "2"),
+            ]),
             cancel("n"),
             keep(vec![named("n", past(), "3")]),
             replace(vec![named("n", past(), "4"), named("n", past(), "5")]),
@@ -163,13 +240,27 @@ async fn within_one_call_names_are_judged_in_order_of_delivery() {
     assert_eq!(results, expected);
     let s = fixture.check().await;
     assert_eq!((s.bundles.len(), s.counts["n:orders"]), (1, 1));
-    assert_eq!(fixture.claim(LONG).await.iter().flat_map(live).collect::<Vec<_>>(), ["5"]);
+    assert_eq!(
+        fixture
+            .claim(LONG)
+            .await
+            .iter()
+            .flat_map(live)
+            .collect::<Vec<_>>(),
+        ["5"]
+    );
 }
 
 #[tokio::test]
 async fn unnamed_messages_beside_named_ones_are_no_duplicates_of_each_other() {
     let fixture = StoreFixture::shared().await;
-    let mixed = || vec![unnamed(past(), "u1"), named("n", past(), "n"), unnamed(past(), "u2")];
+    let mixed = || {
+        vec![
+            unnamed(past(), "u1"),
+            named("n", past(), "n"),
+            unnamed(past(), "u2"),
+        ]
+    };
     assert_eq!(fixture.keep(mixed()).await, [Stored, Stored, Stored]);
     assert_eq!(fixture.keep(mixed()).await, [Stored, Duplicate, Stored]);
     assert_eq!(fixture.check().await.counts["n:orders"], 5);
@@ -197,7 +288,12 @@ async fn a_batch_longer_than_a_call_is_cut_and_answered_in_order() {
 async fn a_buried_message_is_kept_with_its_reason_in_its_id() {
     let fixture = StoreFixture::shared().await;
     assert_eq!(
-        fixture.write(vec![WriteOp::DeadLetter(dead_of("x")), WriteOp::DeadLetter(dead_of("x"))]).await,
+        fixture
+            .write(vec![
+                WriteOp::DeadLetter(dead_of("x")),
+                WriteOp::DeadLetter(dead_of("x"))
+            ])
+            .await,
         [[Stored], [Stored]]
     );
     let s = fixture.check().await;
@@ -209,18 +305,27 @@ async fn a_buried_message_is_kept_with_its_reason_in_its_id() {
 #[tokio::test]
 async fn a_divided_bundle_leaves_its_parts_where_they_belong() {
     let fixture = StoreFixture::shared().await;
-    let stored: Vec<_> = ["confirmed", "back", "held", "dead"].iter().map(|n| named(n, past(), n)).collect();
+    let stored: Vec<_> = ["confirmed", "back", "held", "dead"]
+        .iter()
+        .map(|n| named(n, past(), n))
+        .collect();
     fixture.keep(stored.clone()).await;
     let claimed = fixture.claim(LONG).await.remove(0);
     let back = Remainder {
-        new_bundle: NewBundle { route: route(), bundle: bundle(vec![named("back", past().plus(9), "back")]) },
+        new_bundle: NewBundle {
+            route: route(),
+            bundle: bundle(vec![named("back", past().plus(9), "back")]),
+        },
         from: vec![1],
         lease_ms: None,
         expiries: 2,
         sequence: None,
     };
     let held = Remainder {
-        new_bundle: NewBundle { route: route(), bundle: bundle(vec![stored[2].clone()]) },
+        new_bundle: NewBundle {
+            route: route(),
+            bundle: bundle(vec![stored[2].clone()]),
+        },
         from: vec![2],
         lease_ms: Some(LONG),
         expiries: 0,
@@ -235,14 +340,32 @@ async fn a_divided_bundle_leaves_its_parts_where_they_belong() {
         dead: vec![dead_of("dead")],
         held_keys: Vec::new(),
     };
-    let SettleAnswer::Applied(born) = fixture.divide(division.clone()).await else { panic!("it was ours") };
+    let SettleAnswer::Applied(born) = fixture.divide(division.clone()).await else {
+        panic!("it was ours")
+    };
     let s = fixture.check().await;
-    assert_eq!((s.due.len(), s.claims.len(), s.dead.len(), s.names.len()), (1, 1, 1, 2));
-    assert_eq!(s.due.values().copied().collect::<Vec<_>>(), [past().plus(9).0]);
+    assert_eq!(
+        (s.due.len(), s.claims.len(), s.dead.len(), s.names.len()),
+        (1, 1, 1, 2)
+    );
+    assert_eq!(
+        s.due.values().copied().collect::<Vec<_>>(),
+        [past().plus(9).0]
+    );
     assert_eq!(s.claims.keys().collect::<Vec<_>>(), [born[0].id.as_str()]);
     assert_eq!(s.expiries.values().copied().collect::<Vec<_>>(), [2]);
-    assert_eq!((fixture.cancel("held").await, fixture.cancel("confirmed").await), (InFlight, Unknown));
-    assert_eq!(fixture.divide(division).await, SettleAnswer::Stale, "it is nobody's any more");
+    assert_eq!(
+        (
+            fixture.cancel("held").await,
+            fixture.cancel("confirmed").await
+        ),
+        (InFlight, Unknown)
+    );
+    assert_eq!(
+        fixture.divide(division).await,
+        SettleAnswer::Stale,
+        "it is nobody's any more"
+    );
     fixture.check().await;
 
     // A bundle that is born claimed is settled like any other.
@@ -251,9 +374,15 @@ async fn a_divided_bundle_leaves_its_parts_where_they_belong() {
         names: vec![("held".into(), 0)],
         delivered: vec![],
     };
-    assert_eq!(fixture.store.settle(P, &[settled]).await, Ok(vec![SettleAnswer::Applied(vec![])]));
+    assert_eq!(
+        fixture.store.settle(P, &[settled]).await,
+        Ok(vec![SettleAnswer::Applied(vec![])])
+    );
     let again = fixture.claim(LONG).await.remove(0);
-    assert_eq!((live(&again), again.expiries, again.opened), (vec!["back".to_owned()], 2, 0));
+    assert_eq!(
+        (live(&again), again.expiries, again.opened),
+        (vec!["back".to_owned()], 2, 0)
+    );
     fixture.settle(&again).await;
     let s = fixture.check().await;
     assert!(s.bundles.is_empty() && s.names.is_empty());
@@ -262,9 +391,21 @@ async fn a_divided_bundle_leaves_its_parts_where_they_belong() {
 #[tokio::test]
 async fn a_stale_token_only_notes_what_is_confirmed() {
     let fixture = StoreFixture::shared().await;
-    fixture.keep(vec![unnamed(past(), "a"), unnamed(past(), "b"), unnamed(past(), "c")]).await;
+    fixture
+        .keep(vec![
+            unnamed(past(), "a"),
+            unnamed(past(), "b"),
+            unnamed(past(), "c"),
+        ])
+        .await;
     let first = fixture.claim(0).await.remove(0);
-    assert_eq!(sweep(&fixture.store, P, LONG, false).await, Ok(SweepOutcome { expired: 1, clamped: 0 }));
+    assert_eq!(
+        sweep(&fixture.store, P, LONG, false).await,
+        Ok(SweepOutcome {
+            expired: 1,
+            clamped: 0
+        })
+    );
     fixture.check().await;
     let stale = Division {
         claim: first.claim.clone(),
@@ -276,16 +417,30 @@ async fn a_stale_token_only_notes_what_is_confirmed() {
         held_keys: Vec::new(),
     };
     assert_eq!(fixture.divide(stale).await, SettleAnswer::Stale);
-    assert_eq!(fixture.extend(&first.claim, LONG, Some(vec![true, false, false])).await, SettleAnswer::Stale);
-    assert_eq!(fixture.give_back(&first.claim, None).await, SettleAnswer::Stale);
+    assert_eq!(
+        fixture
+            .extend(&first.claim, LONG, Some(vec![true, false, false]))
+            .await,
+        SettleAnswer::Stale
+    );
+    assert_eq!(
+        fixture.give_back(&first.claim, None).await,
+        SettleAnswer::Stale
+    );
     let s = fixture.check().await;
     assert!(s.dead.is_empty() && s.claims.is_empty());
     let second = fixture.claim(LONG).await.remove(0);
     assert_eq!((live(&second), second.expiries), (vec!["c".to_owned()], 1));
     // A stale settle says that all of it is confirmed; the holder goes on undisturbed.
     assert_eq!(fixture.settle(&first).await, SettleAnswer::Stale);
-    assert_eq!(fixture.extend(&second.claim, LONG, None).await, SettleAnswer::Applied(vec![]));
-    assert_eq!(fixture.give_back(&second.claim, None).await, SettleAnswer::Applied(vec![]));
+    assert_eq!(
+        fixture.extend(&second.claim, LONG, None).await,
+        SettleAnswer::Applied(vec![])
+    );
+    assert_eq!(
+        fixture.give_back(&second.claim, None).await,
+        SettleAnswer::Applied(vec![])
+    );
     fixture.check().await;
     let third = fixture.claim(LONG).await.remove(0);
     assert_eq!(third.skip, [true; 3]);
@@ -296,18 +451,28 @@ async fn a_stale_token_only_notes_what_is_confirmed() {
 #[tokio::test]
 async fn extend_moves_the_deadline_and_give_back_keeps_the_place_in_time() {
     let fixture = StoreFixture::shared().await;
-    fixture.keep(vec![unnamed(past(), "a"), unnamed(past(), "b")]).await;
+    fixture
+        .keep(vec![unnamed(past(), "a"), unnamed(past(), "b")])
+        .await;
     let claimed = fixture.claim(0).await.remove(0);
     let before = fixture.check().await.claims[claimed.claim.id.as_str()];
     assert_eq!(
-        fixture.extend(&claimed.claim, LONG, Some(vec![true, false])).await,
+        fixture
+            .extend(&claimed.claim, LONG, Some(vec![true, false]))
+            .await,
         SettleAnswer::Applied(vec![])
     );
     let s = fixture.check().await;
     assert!(s.claims[claimed.claim.id.as_str()] >= before + LONG as i64);
-    assert_eq!(sweep(&fixture.store, P, LONG, false).await, Ok(SweepOutcome::default()), "it was extended");
     assert_eq!(
-        fixture.give_back(&claimed.claim, Some(vec![true, false])).await,
+        sweep(&fixture.store, P, LONG, false).await,
+        Ok(SweepOutcome::default()),
+        "it was extended"
+    );
+    assert_eq!(
+        fixture
+            .give_back(&claimed.claim, Some(vec![true, false]))
+            .await,
         SettleAnswer::Applied(vec![])
     );
     let s = fixture.check().await;
@@ -318,16 +483,28 @@ async fn extend_moves_the_deadline_and_give_back_keeps_the_place_in_time() {
 #[tokio::test]
 async fn a_bundle_that_expired_twice_is_marked_before_it_is_opened() {
     let fixture = StoreFixture::shared().await;
-    fixture.keep(vec![unnamed(past(), "poison"), unnamed(past(), "innocent")]).await;
+    fixture
+        .keep(vec![unnamed(past(), "poison"), unnamed(past(), "innocent")])
+        .await;
     fixture.keep(vec![unnamed(past(), "alone")]).await;
     // A single message judges only itself: its expiries are enough.
     for (expiries, opened) in [(0, 0), (1, 0), (2, 1), (3, 2)] {
         let claimed = fixture.claim(0).await;
-        let [alone, several] =
-            [1, 2].map(|n| claimed.iter().find(|c| c.claim.id.count() == n).expect("claimed"));
+        let [alone, several] = [1, 2].map(|n| {
+            claimed
+                .iter()
+                .find(|c| c.claim.id.count() == n)
+                .expect("claimed")
+        });
         assert_eq!((several.expiries, several.opened), (expiries, opened));
         assert_eq!((alone.expiries, alone.opened), (expiries, 0));
-        assert_eq!(sweep(&fixture.store, P, LONG, false).await, Ok(SweepOutcome { expired: 2, clamped: 0 }));
+        assert_eq!(
+            sweep(&fixture.store, P, LONG, false).await,
+            Ok(SweepOutcome {
+                expired: 2,
+                clamped: 0
+            })
+        );
         fixture.check().await;
     }
 }
@@ -340,10 +517,18 @@ async fn a_sweep_is_bounded_and_comes_to_an_end() {
     }
     let mut request = fixture.request(0).await;
     request.max_bundles = 1000;
-    assert_eq!(fixture.store.claim(&request).await.expect("claimed").len(), 130);
+    assert_eq!(
+        fixture.store.claim(&request).await.expect("claimed").len(),
+        130
+    );
     let mut swept = Vec::new();
     for _ in 0..3 {
-        swept.push(sweep(&fixture.store, P, LONG, false).await.expect("swept").expired);
+        swept.push(
+            sweep(&fixture.store, P, LONG, false)
+                .await
+                .expect("swept")
+                .expired,
+        );
         fixture.check().await;
     }
     assert_eq!(swept, [100, 30, 0]);
@@ -355,7 +540,11 @@ async fn interleaving_23_marks_never_go_down_and_counts_are_of_all_partitions() 
     let fixture = StoreFixture::on(redis, 3).await;
     for p in fixture.store.partitions().all() {
         let two = bundle(vec![unnamed(past(), "a"), unnamed(past(), "b")]);
-        let op = WriteOp::Store { route: route(), on_duplicate: OnDuplicate::Keep, bundle: two };
+        let op = WriteOp::Store {
+            route: route(),
+            on_duplicate: OnDuplicate::Keep,
+            bundle: two,
+        };
         fixture.store.write(p, vec![op]).await.expect("written");
     }
     let counts = fixture.counts().await;
@@ -363,10 +552,21 @@ async fn interleaving_23_marks_never_go_down_and_counts_are_of_all_partitions() 
     assert!(counts.bytes > 0);
     assert_eq!(fixture.store.highest_offset("kafka:t:0").await, Ok(None));
     let mut was = None;
-    for (raised, is) in [(5, 5), (4, 5), (10_000_000_000, 10_000_000_000), (6, 10_000_000_000)] {
-        assert_eq!(fixture.store.raise_offset("kafka:t:0", raised).await, Ok(was));
+    for (raised, is) in [
+        (5, 5),
+        (4, 5),
+        (10_000_000_000, 10_000_000_000),
+        (6, 10_000_000_000),
+    ] {
+        assert_eq!(
+            fixture.store.raise_offset("kafka:t:0", raised).await,
+            Ok(was)
+        );
         was = Some(is);
-        assert_eq!(fixture.store.highest_offset("kafka:t:0").await, Ok(Some(is)));
+        assert_eq!(
+            fixture.store.highest_offset("kafka:t:0").await,
+            Ok(Some(is))
+        );
     }
     assert_eq!(fixture.store.highest_offset("kafka:t:1").await, Ok(None));
 }
@@ -392,15 +592,30 @@ async fn a_name_is_its_own_routes_and_another_route_may_have_it_too() {
         on_duplicate: OnDuplicate::Keep,
         bundle: bundle(vec![named("a", due, "mail")]),
     };
-    assert_eq!(fixture.keep(vec![named("a", past(), "orders")]).await, [Stored]);
-    assert_eq!(fixture.write(vec![of_mail(past())]).await, [[Stored]], "not a duplicate of another route's");
+    assert_eq!(
+        fixture.keep(vec![named("a", past(), "orders")]).await,
+        [Stored]
+    );
+    assert_eq!(
+        fixture.write(vec![of_mail(past())]).await,
+        [[Stored]],
+        "not a duplicate of another route's"
+    );
     assert_eq!(fixture.check().await.names.len(), 2);
     assert_eq!(fixture.cancel("a").await, Cancelled);
-    assert_eq!(fixture.cancel("a").await, Unknown, "the other one is not its route's");
+    assert_eq!(
+        fixture.cancel("a").await,
+        Unknown,
+        "the other one is not its route's"
+    );
     fixture.check().await;
     let claimed = fixture.claim(LONG).await;
     assert_eq!(claimed.iter().flat_map(live).collect::<Vec<_>>(), ["mail"]);
     fixture.settle(&claimed[0]).await;
-    assert_eq!(fixture.write(vec![of_mail(far())]).await, [[Stored]], "its name is free again");
+    assert_eq!(
+        fixture.write(vec![of_mail(far())]).await,
+        [[Stored]],
+        "its name is free again"
+    );
     fixture.check().await;
 }

@@ -62,8 +62,13 @@ impl TlsFixture {
             Rabbitmq::start_tls(&expired),
             Kafka::start_tls(&certificates),
         );
-        redis.command::<()>(&["CONFIG", "SET", "tls-auth-clients", "yes"]).await.expect("set");
-        let [kafka_port, expired_kafka_port] = kafka_ports[..] else { panic!("two ports") };
+        redis
+            .command::<()>(&["CONFIG", "SET", "tls-auth-clients", "yes"])
+            .await
+            .expect("set");
+        let [kafka_port, expired_kafka_port] = kafka_ports[..] else {
+            panic!("two ports")
+        };
         Self {
             tls,
             expired,
@@ -80,8 +85,13 @@ impl TlsFixture {
 
     pub(super) async fn objects(&self) -> Objects {
         let queue = names::unique("mail");
-        self.rabbitmq.declare_queue(&queue, QueueKind::Classic).await;
-        Objects { queue, topic: self.kafka.unique_topic("mail", 1).await }
+        self.rabbitmq
+            .declare_queue(&queue, QueueKind::Classic)
+            .await;
+        Objects {
+            queue,
+            topic: self.kafka.unique_topic("mail", 1).await,
+        }
     }
 
     /// Everything as it should be.
@@ -115,7 +125,10 @@ impl TlsFixture {
     pub(super) fn without_tls(&self) -> Ends {
         Ends {
             redis: format!("redis://127.0.0.1:{}", self.redis.port()),
-            rabbitmq: self.rabbitmq.tls_url("127.0.0.1").replace("amqps://", "amqp://"),
+            rabbitmq: self
+                .rabbitmq
+                .tls_url("127.0.0.1")
+                .replace("amqps://", "amqp://"),
             ca: None,
             identity: None,
             ..self.good()
@@ -141,13 +154,30 @@ async fn start_redis(options: &[String]) -> Redis {
 impl Ends {
     /// A configuration with a route from the queue to the topic.
     pub(super) fn config(&self, objects: &Objects) -> Config {
-        let Self { redis, rabbitmq, kafka, .. } = self;
+        let Self {
+            redis,
+            rabbitmq,
+            kafka,
+            ..
+        } = self;
         let over_tls = |url: &str| url.starts_with("rediss://") || url.starts_with("amqps://");
-        let table = |url: &str| if over_tls(url) { self.table() } else { String::new() };
+        let table = |url: &str| {
+            if over_tls(url) {
+                self.table()
+            } else {
+                String::new()
+            }
+        };
         let Objects { queue, topic } = objects;
         Config::stored(&format!("url = \"{redis}\"\n{}", table(redis)))
-            .section(&format!("[rabbitmq.main]\nurl = \"{rabbitmq}\"\n{}", table(rabbitmq)))
-            .section(&format!("[kafka.main]\nbrokers = \"{kafka}\"\n{}", self.properties()))
+            .section(&format!(
+                "[rabbitmq.main]\nurl = \"{rabbitmq}\"\n{}",
+                table(rabbitmq)
+            ))
+            .section(&format!(
+                "[kafka.main]\nbrokers = \"{kafka}\"\n{}",
+                self.properties()
+            ))
             .route(
                 "mail",
                 &format!(r#"{{ rabbitmq = "main", queue = "{queue}" }}"#),
@@ -167,9 +197,13 @@ impl Ends {
 
     /// The key `properties` of Kafka.
     fn properties(&self) -> String {
-        let Some(ca) = &self.ca else { return String::new() };
-        let mut properties =
-            vec!["\"security.protocol\" = \"SSL\"".to_owned(), format!("\"ssl.ca.location\" = \"{ca}\"")];
+        let Some(ca) = &self.ca else {
+            return String::new();
+        };
+        let mut properties = vec![
+            "\"security.protocol\" = \"SSL\"".to_owned(),
+            format!("\"ssl.ca.location\" = \"{ca}\""),
+        ];
         if let Some((certificate, key)) = &self.identity {
             properties.push(format!("\"ssl.certificate.location\" = \"{certificate}\""));
             properties.push(format!("\"ssl.key.location\" = \"{key}\""));

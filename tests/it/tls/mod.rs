@@ -16,8 +16,11 @@ async fn messages_go_through_servers_that_want_certificates() {
     run.collect_kafka(&fixture.kafka, &objects.topic, 1);
     let mut relay = Relay::start(&fixture.good().config(&objects)).await;
     let label = format!("kafka:{}", objects.topic);
-    let messages = (0..20).map(|n| run.message(&label, When::Delay(100 * n))).collect();
-    run.send_rabbitmq(&fixture.rabbitmq, "", Some(&objects.queue), messages).await;
+    let messages = (0..20)
+        .map(|n| run.message(&label, When::Delay(100 * n)))
+        .collect();
+    run.send_rabbitmq(&fixture.rabbitmq, "", Some(&objects.queue), messages)
+        .await;
     run.drain(&relay).await;
     run.report().assert_accounted(0);
     assert_eq!(relay.terminate().await.code(), Some(0));
@@ -31,17 +34,26 @@ async fn a_relay_says_why_it_waits_for_its_brokers() {
     let other = Tls::new();
     // The store is reached without TLS, so that the relay gets as far as its brokers.
     let redis = Redis::shared().await.url();
-    let ends = Ends { redis, ca: Some(other.authority()), ..fixture.good() };
+    let ends = Ends {
+        redis,
+        ca: Some(other.authority()),
+        ..fixture.good()
+    };
     let relay = Relay::spawn(&ends.config(&objects), &[]);
     relay.unobserved("it never becomes ready");
     let authority = "its certificate is not from an authority that is trusted here";
     for (line, key) in [
         ("rabbitmq is away", "rabbitmq.main.tls.ca"),
-        ("kafka cannot be reached, waiting", "kafka.main.properties.ssl.ca.location"),
+        (
+            "kafka cannot be reached, waiting",
+            "kafka.main.properties.ssl.ca.location",
+        ),
     ] {
         eventually(&format!("it says: {line}"), async || {
             let log = relay.log();
-            let found = log.lines().any(|l| l.contains(line) && l.contains(authority) && l.contains(key));
+            let found = log
+                .lines()
+                .any(|l| l.contains(line) && l.contains(authority) && l.contains(key));
             if found { Ok(()) } else { Err(log) }
         })
         .await;

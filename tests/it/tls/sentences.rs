@@ -14,10 +14,17 @@ const BEGIN: &str =
     "<!-- Made by UPDATE_DOCS=1 cargo test --features mutants --test it -- tls::sentences -->\n\n";
 const END: &str = "\n<!-- end -->\n";
 /// Beginnings of the lines about Redis, RabbitMQ and Kafka.
-const SERVERS: [(&str, &str); 3] =
-    [("Redis", "error: redis: "), ("RabbitMQ", "error: rabbitmq main: "), ("Kafka", "error: kafka main: ")];
+const SERVERS: [(&str, &str); 3] = [
+    ("Redis", "error: redis: "),
+    ("RabbitMQ", "error: rabbitmq main: "),
+    ("Kafka", "error: kafka main: "),
+];
 /// Words that mislead where TLS is the reason.
-const MISLEADING: [&str; 3] = ["is it running", "is that the address meant", "user and password"];
+const MISLEADING: [&str; 3] = [
+    "is it running",
+    "is that the address meant",
+    "user and password",
+];
 
 /// A way to fail, in the words of the table, and the parts of the three sentences.
 struct Case {
@@ -32,14 +39,21 @@ fn cases(fixture: &TlsFixture, other: &Tls) -> Vec<Case> {
     vec![
         case(
             "an unknown authority",
-            Ends { ca: Some(other.authority()), ..good.clone() },
+            Ends {
+                ca: Some(other.authority()),
+                ..good.clone()
+            },
             [
                 "that is trusted here: name the authority's certificate in `redis.tls.ca`",
                 "that is trusted here: name the authority's certificate in `rabbitmq.main.tls.ca`",
                 "that is trusted here: name the authority's certificate in `kafka.main.properties.ssl.ca.location`",
             ],
         ),
-        case("an expired certificate", fixture.expired(), ["its certificate has expired"; 3]),
+        case(
+            "an expired certificate",
+            fixture.expired(),
+            ["its certificate has expired"; 3],
+        ),
         case(
             "another name",
             fixture.reached_by("localhost"),
@@ -47,7 +61,10 @@ fn cases(fixture: &TlsFixture, other: &Tls) -> Vec<Case> {
         ),
         case(
             "no certificate where one is wanted",
-            Ends { identity: None, ..good.clone() },
+            Ends {
+                identity: None,
+                ..good.clone()
+            },
             [
                 "it wants a certificate of its clients: name one, and its key, in `redis.tls.certificate`",
                 "it wants a certificate of its clients: name one, and its key, in `rabbitmq.main.tls.certificate`",
@@ -80,7 +97,10 @@ async fn check(ends: &Ends, objects: &Objects) -> Output {
     std::fs::write(&file, ends.config(objects).text("127.0.0.1:0")).expect("a configuration file");
     let run = move || {
         let mut command = Command::new(relay::binary());
-        command.args(["check", "--connect", "--config"]).arg(file).env_clear();
+        command
+            .args(["check", "--connect", "--config"])
+            .arg(file)
+            .env_clear();
         command.output().expect("the binary runs")
     };
     tokio::task::spawn_blocking(run).await.expect("no panic")
@@ -92,9 +112,19 @@ fn text(bytes: &[u8]) -> String {
 
 /// The sentence in a line: without the server before it, and without the library's words behind it.
 fn sentence(line: &str) -> String {
-    let (_, sentence) = line.split_once(": it").unwrap_or_else(|| panic!("no sentence: {line}"));
-    let sentence = sentence.split_once(" (").map_or(sentence, |(sentence, _)| sentence);
-    let words = sentence.split(' ').map(|word| if word.parse::<u32>().is_ok() { "N" } else { word });
+    let (_, sentence) = line
+        .split_once(": it")
+        .unwrap_or_else(|| panic!("no sentence: {line}"));
+    let sentence = sentence
+        .split_once(" (")
+        .map_or(sentence, |(sentence, _)| sentence);
+    let words = sentence.split(' ').map(|word| {
+        if word.parse::<u32>().is_ok() {
+            "N"
+        } else {
+            word
+        }
+    });
     format!("it{}", words.collect::<Vec<_>>().join(" "))
 }
 
@@ -103,7 +133,13 @@ async fn each_failure_has_a_sentence_of_its_own() {
     let fixture = TlsFixture::shared().await;
     let objects = fixture.objects().await;
     let well = check(&fixture.good(), &objects).await;
-    assert_eq!(well.status.code(), Some(0), "{}{}", text(&well.stdout), text(&well.stderr));
+    assert_eq!(
+        well.status.code(),
+        Some(0),
+        "{}{}",
+        text(&well.stdout),
+        text(&well.stderr)
+    );
     let other = Tls::new();
     let cases = cases(fixture, &other);
     let found = join_all(cases.iter().map(|case| check(&case.ends, &objects))).await;
@@ -123,8 +159,14 @@ async fn each_failure_has_a_sentence_of_its_own() {
             table += &row;
         }
     }
-    let rows: BTreeSet<&str> = table.lines().map(|row| row.rsplit(" | ").next().unwrap_or(row)).collect();
-    assert!(rows.len() > cases.len() * 2, "sentences of different causes are the same:\n{table}");
+    let rows: BTreeSet<&str> = table
+        .lines()
+        .map(|row| row.rsplit(" | ").next().unwrap_or(row))
+        .collect();
+    assert!(
+        rows.len() > cases.len() * 2,
+        "sentences of different causes are the same:\n{table}"
+    );
     document(&table);
 }
 
@@ -134,7 +176,10 @@ async fn a_refused_certificate_is_said_to_be_refused() {
     let fixture = TlsFixture::shared().await;
     let objects = fixture.objects().await;
     let other = Tls::new();
-    let ends = Ends { identity: Some(other.client()), ..fixture.good() };
+    let ends = Ends {
+        identity: Some(other.client()),
+        ..fixture.good()
+    };
     let said = text(&check(&ends, &objects).await.stderr);
     for part in [
         "it refuses the certificate that `redis.tls.certificate` names (UnknownCA)",
@@ -155,6 +200,9 @@ fn document(table: &str) {
     if std::env::var_os("UPDATE_DOCS").is_some() {
         std::fs::write(&path, &made).expect("written");
     } else {
-        assert!(page == made, "docs/security.md is not fresh; its table is:\n{table}");
+        assert!(
+            page == made,
+            "docs/security.md is not fresh; its table is:\n{table}"
+        );
     }
 }

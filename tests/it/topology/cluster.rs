@@ -59,7 +59,10 @@ async fn slots_migrate_under_load() {
         let slot = cluster.slot(&format!("{{{p}}}")).await;
         let from = cluster.master_of(slot).await;
         let to = (from + 1) % 3;
-        cluster.begin_migration(slot, from, to).await.expect("begun");
+        cluster
+            .begin_migration(slot, from, to)
+            .await
+            .expect("begun");
         flow.send(kafka, 50, 3000).await;
         cluster.move_keys(slot, from, to).await.expect("moved");
         cluster.end_migration(slot, from, to).await.expect("ended");
@@ -79,17 +82,34 @@ async fn an_uncovered_slot_costs_its_own_partitions_only() {
     for p in &all {
         fixture
             .store
-            .write(*p, vec![crate::store::fixture::keep(vec![unnamed(past(), "a")])])
+            .write(
+                *p,
+                vec![crate::store::fixture::keep(vec![unnamed(past(), "a")])],
+            )
             .await
             .expect("stored");
     }
-    let heads = async || fixture.store.heads(&all, UnixMs(i64::MAX / 4)).await.expect("heads");
+    let heads = async || {
+        fixture
+            .store
+            .heads(&all, UnixMs(i64::MAX / 4))
+            .await
+            .expect("heads")
+    };
     assert_eq!(heads().await.len(), 8);
     assert_eq!(fixture.counts().await.messages, 8);
     cluster.uncover(slot).await;
     eventually("the store sees the hole", async || {
-        let seen: Vec<u16> = heads().await.into_iter().map(|head| head.partition.0).collect();
-        if seen == [0, 1, 2, 4, 5, 6, 7] { Ok(()) } else { Err(format!("{seen:?}")) }
+        let seen: Vec<u16> = heads()
+            .await
+            .into_iter()
+            .map(|head| head.partition.0)
+            .collect();
+        if seen == [0, 1, 2, 4, 5, 6, 7] {
+            Ok(())
+        } else {
+            Err(format!("{seen:?}"))
+        }
     })
     .await;
     // What was known of the others' counts stays.
@@ -101,19 +121,48 @@ async fn an_uncovered_slot_costs_its_own_partitions_only() {
         let claimed = other.claim(600_000).await;
         assert_eq!(claimed.len(), 1);
         other.keep(vec![unnamed(far(), "b")]).await;
-        other.store.settle(*p, &[settlement(&claimed[0])]).await.expect("settled");
-        sweep(&other.store, *p, 600_000, false).await.expect("swept");
+        other
+            .store
+            .settle(*p, &[settlement(&claimed[0])])
+            .await
+            .expect("settled");
+        sweep(&other.store, *p, 600_000, false)
+            .await
+            .expect("swept");
         other.store.scrub(*p).await.expect("scrubbed");
     }
     assert!(!waiting.is_finished(), "its own partition waits");
-    assert!(sweep(&fixture.store, Partition(3), 600_000, false).await.is_err(), "and holds nobody up");
-    eventually("and that shows", async || if fixture.store.is_reachable() { Err("not yet") } else { Ok(()) })
-        .await;
+    assert!(
+        sweep(&fixture.store, Partition(3), 600_000, false)
+            .await
+            .is_err(),
+        "and holds nobody up"
+    );
+    eventually("and that shows", async || {
+        if fixture.store.is_reachable() {
+            Err("not yet")
+        } else {
+            Ok(())
+        }
+    })
+    .await;
     cluster.cover(slot, node).await;
     waiting.await.expect("stored in the end");
     let mine = fixture.at(Partition(3));
-    assert_eq!(mine.command::<i64>(&["ZCARD", &mine.key("idx")]).await, 2, "what was there and what waited");
-    assert_eq!(heads().await.iter().filter(|head| head.partition.0 == 3).count(), 1, "the earlier one");
+    assert_eq!(
+        mine.command::<i64>(&["ZCARD", &mine.key("idx")]).await,
+        2,
+        "what was there and what waited"
+    );
+    assert_eq!(
+        heads()
+            .await
+            .iter()
+            .filter(|head| head.partition.0 == 3)
+            .count(),
+        1,
+        "the earlier one"
+    );
 }
 
 /// A master that is away stalls its own partitions, not a look at all of them.
@@ -128,13 +177,20 @@ async fn a_node_that_is_away_holds_up_nobody_elses_partitions() {
     for p in &all {
         fixture
             .store
-            .write(*p, vec![crate::store::fixture::keep(vec![unnamed(past(), "a")])])
+            .write(
+                *p,
+                vec![crate::store::fixture::keep(vec![unnamed(past(), "a")])],
+            )
             .await
             .expect("stored");
     }
     let mut others = Vec::new();
     for p in &all {
-        if cluster.master_of(cluster.slot(&format!("{{{p}}}")).await).await != node {
+        if cluster
+            .master_of(cluster.slot(&format!("{{{p}}}")).await)
+            .await
+            != node
+        {
             others.push(p.0);
         }
     }
@@ -142,8 +198,16 @@ async fn a_node_that_is_away_holds_up_nobody_elses_partitions() {
     cluster.stop(node);
     eventually("the others are seen", async || {
         let heads = fixture.store.heads(&all, UnixMs(i64::MAX / 4)).await;
-        let seen: Vec<u16> = heads.map_err(|e| e.to_string())?.iter().map(|head| head.partition.0).collect();
-        if seen == others { Ok(()) } else { Err(format!("{seen:?}")) }
+        let seen: Vec<u16> = heads
+            .map_err(|e| e.to_string())?
+            .iter()
+            .map(|head| head.partition.0)
+            .collect();
+        if seen == others {
+            Ok(())
+        } else {
+            Err(format!("{seen:?}"))
+        }
     })
     .await;
     for p in &others {
@@ -153,9 +217,11 @@ async fn a_node_that_is_away_holds_up_nobody_elses_partitions() {
     }
     cluster.cont(node);
     let mine = fixture.at(Partition(0));
-    eventually("it is back", async || match mine.store.heads(&all, UnixMs(i64::MAX / 4)).await {
-        Ok(heads) if heads.iter().any(|head| head.partition.0 == 0) => Ok(()),
-        other => Err(format!("{other:?}")),
+    eventually("it is back", async || {
+        match mine.store.heads(&all, UnixMs(i64::MAX / 4)).await {
+            Ok(heads) if heads.iter().any(|head| head.partition.0 == 0) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
     })
     .await;
 }

@@ -15,10 +15,16 @@ use postdate::store::config::{Durability, ReplicaWait};
 
 /// `replicated`: so many replicas, waited for this long.
 fn replicated(replicas: u32, millis: u64) -> Durability {
-    Durability::Replicated(ReplicaWait { replicas, timeout: Duration::from_millis(millis) })
+    Durability::Replicated(ReplicaWait {
+        replicas,
+        timeout: Duration::from_millis(millis),
+    })
 }
 
 /// `fsynced`, likewise.
 fn fsynced(replicas: u32, millis: u64) -> Durability {
-    Durability::Fsynced(ReplicaWait { replicas, timeout: Duration::from_millis(millis) })
+    Durability::Fsynced(ReplicaWait {
+        replicas,
+        timeout: Duration::from_millis(millis),
+    })
 }

@@ -19,7 +19,10 @@ fn firsts(flow: &Flow) -> BTreeMap<String, Vec<(i64, u64)>> {
     for delivery in flow.run.ledger().deliveries_from(0) {
         let stamp = Stamp::read(&delivery.body).expect("one of ours");
         if seen.insert(stamp.id.seq) {
-            firsts.entry(stamp.key.expect("a key")).or_default().push((stamp.due_ms, stamp.id.seq));
+            firsts
+                .entry(stamp.key.expect("a key"))
+                .or_default()
+                .push((stamp.due_ms, stamp.id.seq));
         }
     }
     firsts
@@ -34,7 +37,11 @@ async fn keys_arrive_in_order_though_the_masters_of_their_partitions_change() {
         let path = format!("/api/v1/routes/one/{verb}");
         // 503 until every node is reached.
         eventually(verb, async || {
-            match flow.relay.request("POST", &path, None, "{\"only\":\"publishing\"}").await? {
+            match flow
+                .relay
+                .request("POST", &path, None, "{\"only\":\"publishing\"}")
+                .await?
+            {
                 (200, _) => Ok(()),
                 (status, body) => Err(anyhow!("{status}: {body}")),
             }
@@ -46,15 +53,19 @@ async fn keys_arrive_in_order_though_the_masters_of_their_partitions_change() {
     pause("pause").await;
     let message = |n: u64| {
         let when = When::Delay(fastrand::u64(..4) * 400 + n * 20);
-        flow.message(when).key(&format!("key-{}", fastrand::usize(..KEYS)))
+        flow.message(when)
+            .key(&format!("key-{}", fastrand::usize(..KEYS)))
     };
-    flow.send_all(kafka, (0..MESSAGES).map(message).collect()).await;
+    flow.send_all(kafka, (0..MESSAGES).map(message).collect())
+        .await;
     flow.stored(MESSAGES).await;
     pause("resume").await;
     let arrived = async |count: usize| {
-        eventually(&format!("{count} have arrived"), async || match flow.run.ledger().delivered() {
-            found if found >= count => Ok(()),
-            found => Err(format!("{found}")),
+        eventually(&format!("{count} have arrived"), async || {
+            match flow.run.ledger().delivered() {
+                found if found >= count => Ok(()),
+                found => Err(format!("{found}")),
+            }
         })
         .await;
     };

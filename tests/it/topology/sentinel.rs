@@ -12,7 +12,8 @@ use crate::support::{Kafka, Sentinel, names};
 const REPLICATED: &str = "durability = \"replicated\"\nwait_replicas = 1\nwait_timeout = \"500ms\"";
 /// Sentinels that are slow on a busy machine may promote twice in a row, and the second time a replica that has not what
 /// the other one confirmed: where nothing may be lost whoever takes over, all confirm.
-pub(super) const BY_ALL: &str = "durability = \"replicated\"\nwait_replicas = 2\nwait_timeout = \"500ms\"";
+pub(super) const BY_ALL: &str =
+    "durability = \"replicated\"\nwait_replicas = 2\nwait_timeout = \"500ms\"";
 const CHANGED: &str = "the topology of redis has changed";
 
 #[tokio::test]
@@ -55,7 +56,11 @@ async fn a_master_that_is_paused_and_goes_on_is_left_and_nothing_is_lost() {
 /// The replicas are cut off, messages come, and the master dies with all that only it has. Answers what is lost.
 async fn lost_with_the_only_copy(kafka: &Kafka, mutant: &str) -> usize {
     let mut sentinel = Sentinel::start().await;
-    let environment: &[_] = if mutant.is_empty() { &[] } else { &[("POSTDATE_MUTANT", mutant)] };
+    let environment: &[_] = if mutant.is_empty() {
+        &[]
+    } else {
+        &[("POSTDATE_MUTANT", mutant)]
+    };
     let lines = format!("{}\n{REPLICATED}", sentinel.lines());
     let mut flow = Flow::start_with(kafka, &lines, environment).await;
     flow.send(kafka, 50, 3000).await;
@@ -64,11 +69,15 @@ async fn lost_with_the_only_copy(kafka: &Kafka, mutant: &str) -> usize {
         sentinel.stop(node);
     }
     // What is sent from now on must not be found in their sockets either.
-    let cut = sentinel.node(0).command::<i64>(&["CLIENT", "KILL", "TYPE", "replica"]).await;
+    let cut = sentinel
+        .node(0)
+        .command::<i64>(&["CLIENT", "KILL", "TYPE", "replica"])
+        .await;
     assert_eq!(cut.expect("killed"), 2);
     flow.send(kafka, 100, 4000).await;
     if mutant.is_empty() {
-        flow.logged("a write is not durable, so it does not count", 1).await;
+        flow.logged("a write is not durable, so it does not count", 1)
+            .await;
     } else {
         flow.stored(150).await;
         // The false acknowledgement follows within 100 ms, and shows nowhere.
@@ -82,7 +91,9 @@ async fn lost_with_the_only_copy(kafka: &Kafka, mutant: &str) -> usize {
     if mutant.is_empty() {
         flow.accounted().await;
     } else {
-        flow.run.drain_within(&flow.relay, Duration::from_secs(15)).await;
+        flow.run
+            .drain_within(&flow.relay, Duration::from_secs(15))
+            .await;
     }
     flow.run.report().lost.len()
 }
@@ -91,7 +102,10 @@ async fn lost_with_the_only_copy(kafka: &Kafka, mutant: &str) -> usize {
 async fn what_no_replica_has_is_not_acknowledged_and_without_the_wait_would_be_lost() {
     let kafka = Kafka::shared().await;
     assert_eq!(lost_with_the_only_copy(kafka, "").await, 0);
-    assert!(lost_with_the_only_copy(kafka, "no_wait").await > 0, "the fault did not bite");
+    assert!(
+        lost_with_the_only_copy(kafka, "no_wait").await > 0,
+        "the fault did not bite"
+    );
 }
 
 #[tokio::test]
@@ -110,7 +124,11 @@ async fn a_dead_sentinel_and_one_that_names_another_are_outvoted() {
     let fixture = StoreFixture::of(config, sentinel.node(0), 0).await;
     fixture.keep(vec![unnamed(far(), "a")]).await;
     assert_eq!(fixture.counts().await.messages, 1);
-    assert_eq!(fixture.check().await.bundles.len(), 1, "it is where the majority says");
+    assert_eq!(
+        fixture.check().await.bundles.len(),
+        1,
+        "it is where the majority says"
+    );
     let elsewhere: usize = liar.node(0).command(&["DBSIZE"]).await.expect("asked");
     assert_eq!(elsewhere, 0);
 }

@@ -19,21 +19,39 @@ async fn a_cluster_fails_over_moves_slots_and_leaves_one_uncovered() {
     let key = "{orders}";
     let slot = cluster.slot(key).await;
     let old = cluster.master_of(slot).await;
-    cluster.node(old).command::<()>(&["SET", key, "kept"]).await.expect("written");
+    cluster
+        .node(old)
+        .command::<()>(&["SET", key, "kept"])
+        .await
+        .expect("written");
     let new = cluster.failover(old, None).await;
     cluster.agreed(slot, Some(new)).await;
     let other = (0..3).find(|&n| n != old).expect("another");
     cluster.migrate(slot, other).await.expect("moved");
-    assert_eq!(cluster.node(other).command::<String>(&["GET", key]).await.expect("read"), "kept");
+    assert_eq!(
+        cluster
+            .node(other)
+            .command::<String>(&["GET", key])
+            .await
+            .expect("read"),
+        "kept"
+    );
     cluster.uncover(slot).await;
-    let refused = cluster.node(other).command::<String>(&["GET", key]).await.expect_err("uncovered");
+    let refused = cluster
+        .node(other)
+        .command::<String>(&["GET", key])
+        .await
+        .expect_err("uncovered");
     assert_eq!(refused.code(), Some("CLUSTERDOWN"));
     cluster.cover(slot, other).await;
     cluster.kill9(other).await;
     let replica = (3..6).find(|&n| n != new).expect("a replica");
     eventually("a replica takes over", async || {
         let masters = cluster.masters().await?;
-        anyhow::ensure!(!masters.contains_key(&other) && masters.len() == 3, "{masters:?}, {replica}");
+        anyhow::ensure!(
+            !masters.contains_key(&other) && masters.len() == 3,
+            "{masters:?}, {replica}"
+        );
         anyhow::Ok(())
     })
     .await;

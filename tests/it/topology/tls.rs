@@ -3,7 +3,8 @@
 use super::flow::Flow;
 use super::sentinel::BY_ALL;
 use crate::support::{
-    Cluster, Config, Kafka, QueueKind, Rabbitmq, Redis, Relay, Sentinel, Tls, eventually, names, ports,
+    Cluster, Config, Kafka, QueueKind, Rabbitmq, Redis, Relay, Sentinel, Tls, eventually, names,
+    ports,
 };
 
 const CHANGED: &str = "the topology of redis has changed";
@@ -35,7 +36,10 @@ async fn in_a_cluster_a_failover_and_a_moved_slot_cost_no_message() {
     let kafka = Kafka::shared().await;
     let tls = Tls::new();
     let cluster = Cluster::start_as("redis-server", 1, &strs(&tls.options())).await;
-    let lines = format!("{}\ntls = true\ndurability = \"replicated\"", cluster.lines());
+    let lines = format!(
+        "{}\ntls = true\ndurability = \"replicated\"",
+        cluster.lines()
+    );
     let mut flow = Flow::start_with(kafka, &lines, &[("SSL_CERT_FILE", &tls.authority())]).await;
     flow.send(kafka, 200, 6000).await;
     flow.stored(200).await;
@@ -63,11 +67,17 @@ async fn said(lines: &str, authority: Option<&str>) -> String {
         &format!(r#"{{ rabbitmq = "main", exchange = "", routing_key = "{to}" }}"#),
         "",
     );
-    let environment: Vec<_> = authority.map(|authority| ("SSL_CERT_FILE", authority)).into_iter().collect();
+    let environment: Vec<_> = authority
+        .map(|authority| ("SSL_CERT_FILE", authority))
+        .into_iter()
+        .collect();
     let relay = Relay::spawn(&config, &environment);
     eventually("it says why it waits", async || {
         let log = relay.log();
-        let line = log.lines().find(|line| line.contains("waiting for the store")).map(str::to_owned);
+        let line = log
+            .lines()
+            .find(|line| line.contains("waiting for the store"))
+            .map(str::to_owned);
         line.ok_or(log)
     })
     .await
@@ -76,7 +86,11 @@ async fn said(lines: &str, authority: Option<&str>) -> String {
 /// The three ways to the store of these servers.
 fn ways(alone: &Redis, sentinel: &Sentinel, cluster: &Cluster) -> [String; 3] {
     let url = format!("url = \"{}\"", alone.url());
-    [url, format!("{}\ntls = true", sentinel.lines()), format!("{}\ntls = true", cluster.lines())]
+    [
+        url,
+        format!("{}\ntls = true", sentinel.lines()),
+        format!("{}\ntls = true", cluster.lines()),
+    ]
 }
 
 #[tokio::test]
@@ -91,7 +105,10 @@ async fn an_authority_that_is_not_trusted_is_said_in_a_sentence() {
                         certificate in `redis.tls.ca`";
         assert!(log.contains(expected), "{log}");
         let log = said(&lines, Some("/none")).await;
-        assert!(log.contains("the list of trusted authorities, SSL_CERT_FILE, cannot be read"), "{log}");
+        assert!(
+            log.contains("the list of trusted authorities, SSL_CERT_FILE, cannot be read"),
+            "{log}"
+        );
     }
 }
 
@@ -101,13 +118,28 @@ async fn what_else_is_wrong_with_tls_is_said_too() {
     let port = ports::free().to_string();
     let options = [&tls.beside()[..], &["--tls-port".to_owned(), port.clone()]].concat();
     let _redis = Redis::start_with("redis-server", &strs(&options)).await;
-    let log = said(&format!("url = \"rediss://127.0.0.1:{port}\""), Some(&tls.authority())).await;
-    assert!(log.contains("its certificate is for redis.example, not for 127.0.0.1"), "{log}");
+    let log = said(
+        &format!("url = \"rediss://127.0.0.1:{port}\""),
+        Some(&tls.authority()),
+    )
+    .await;
+    assert!(
+        log.contains("its certificate is for redis.example, not for 127.0.0.1"),
+        "{log}"
+    );
 
     let tls = Tls::new();
     let redis = Redis::start_with("redis-server", &strs(&tls.options())).await;
-    redis.command::<()>(&["CONFIG", "SET", "tls-auth-clients", "yes"]).await.expect("set");
-    let log = said(&format!("url = \"{}\"", redis.url()), Some(&tls.authority())).await;
-    let expected = "it wants a certificate of its clients: name one, and its key, in `redis.tls.certificate`";
+    redis
+        .command::<()>(&["CONFIG", "SET", "tls-auth-clients", "yes"])
+        .await
+        .expect("set");
+    let log = said(
+        &format!("url = \"{}\"", redis.url()),
+        Some(&tls.authority()),
+    )
+    .await;
+    let expected =
+        "it wants a certificate of its clients: name one, and its key, in `redis.tls.certificate`";
     assert!(log.contains(expected), "{log}");
 }

@@ -49,7 +49,9 @@ impl Collector {
     }
 
     pub(super) fn serve(&self, listener: TcpListener) {
-        let app = axum::Router::new().route("/v1/traces", post(take)).with_state(self.clone());
+        let app = axum::Router::new()
+            .route("/v1/traces", post(take))
+            .with_state(self.clone());
         tokio::spawn(async move { axum::serve(listener, app).await });
     }
 
@@ -59,7 +61,11 @@ impl Collector {
         let before = self.requests().len();
         eventually("requests to the collector", async || {
             let asked = self.requests().len() - before;
-            if asked >= requests { Ok(()) } else { Err(format!("{asked} of {requests}")) }
+            if asked >= requests {
+                Ok(())
+            } else {
+                Err(format!("{asked} of {requests}"))
+            }
         })
         .await;
     }
@@ -98,11 +104,25 @@ impl Collector {
         let what = format!("the spans of {case}");
         let found = eventually(&what, async || {
             let spans = self.spans.lock().expect("spans");
-            let sent: Vec<Span> =
-                spans.iter().filter(|span| text(span, "messaging.message.id") == id).cloned().collect();
-            let link = sent.first().and_then(|span| span.links.first()).cloned().ok_or("no delivery")?;
-            let admission = spans.iter().find(|span| span.span_id == link.span_id).ok_or("no admission")?;
-            if sent.len() == deliveries { Ok((admission.clone(), sent)) } else { Err("fewer deliveries") }
+            let sent: Vec<Span> = spans
+                .iter()
+                .filter(|span| text(span, "messaging.message.id") == id)
+                .cloned()
+                .collect();
+            let link = sent
+                .first()
+                .and_then(|span| span.links.first())
+                .cloned()
+                .ok_or("no delivery")?;
+            let admission = spans
+                .iter()
+                .find(|span| span.span_id == link.span_id)
+                .ok_or("no admission")?;
+            if sent.len() == deliveries {
+                Ok((admission.clone(), sent))
+            } else {
+                Err("fewer deliveries")
+            }
         });
         found.await
     }
@@ -114,31 +134,63 @@ async fn take(State(collector): State<Collector>, headers: HeaderMap, body: Byte
 }
 
 fn answer(collector: &Collector, headers: &HeaderMap, body: Bytes) -> Answer {
-    let is_protobuf = headers.get("content-type").is_some_and(|value| value == "application/x-protobuf");
-    let is_known = headers.get("authorization").is_some_and(|value| value == AUTHORIZATION);
+    let is_protobuf = headers
+        .get("content-type")
+        .is_some_and(|value| value == "application/x-protobuf");
+    let is_known = headers
+        .get("authorization")
+        .is_some_and(|value| value == AUTHORIZATION);
     if !is_protobuf || !is_known {
         return (StatusCode::BAD_REQUEST, Vec::new());
     }
     let Ok(request) = ExportTraceServiceRequest::decode(body) else {
         return (StatusCode::BAD_REQUEST, Vec::new());
     };
-    collector.requests.lock().expect("requests").push(Instant::now());
+    collector
+        .requests
+        .lock()
+        .expect("requests")
+        .push(Instant::now());
     if let Some(answer) = collector.answer.lock().expect("the answer").clone() {
         return answer;
     }
     for resource_spans in request.resource_spans {
         let resource = resource_spans.resource.expect("a resource");
-        let names = resource.attributes.iter().map(|attribute| attribute.key.as_str());
-        assert_eq!(names.collect::<Vec<_>>(), ["service.name", "service.version", "service.instance.id"]);
-        let instance = resource.attributes[2].value.clone().and_then(|value| value.value);
-        let Some(Value::StringValue(instance)) = instance else { panic!("no instance") };
-        let spans = resource_spans.scope_spans.into_iter().flat_map(|scope| scope.spans);
+        let names = resource
+            .attributes
+            .iter()
+            .map(|attribute| attribute.key.as_str());
+        assert_eq!(
+            names.collect::<Vec<_>>(),
+            ["service.name", "service.version", "service.instance.id"]
+        );
+        let instance = resource.attributes[2]
+            .value
+            .clone()
+            .and_then(|value| value.value);
+        let Some(Value::StringValue(instance)) = instance else {
+            panic!("no instance")
+        };
+        let spans = resource_spans
+            .scope_spans
+            .into_iter()
+            .flat_map(|scope| scope.spans);
         for span in spans {
-            collector.instances.lock().expect("instances").insert(span.span_id.clone(), instance.clone());
+            collector
+                .instances
+                .lock()
+                .expect("instances")
+                .insert(span.span_id.clone(), instance.clone());
             collector.spans.lock().expect("spans").push(span);
         }
     }
-    (StatusCode::OK, ExportTraceServiceResponse { partial_success: None }.encode_to_vec())
+    (
+        StatusCode::OK,
+        ExportTraceServiceResponse {
+            partial_success: None,
+        }
+        .encode_to_vec(),
+    )
 }
 
 fn attributes(span: &Span) -> BTreeMap<String, Value> {

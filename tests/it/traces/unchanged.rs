@@ -22,7 +22,9 @@ async fn without_a_collector_the_context_of_a_recorded_trace_passes_unchanged_de
     let fixture = FlowFixture::new().await;
     let paths = paths();
     fixture.open(&paths).await;
-    let config = paths.iter().fold(config(&fixture), |config, path| path.configure(config, ""));
+    let config = paths
+        .iter()
+        .fold(config(&fixture), |config, path| path.configure(config, ""));
     let relay = Relay::start(&config).await;
     pass(&fixture, &paths, true).await;
     assert!(relay.total("postdate_spans_lost_total", &[]).await < 0.5);
@@ -36,7 +38,9 @@ async fn with_a_collector_the_context_of_a_message_without_a_delay_passes_unchan
     let collector = Collector::default();
     let traces = super::section(&collector.listen().await);
     let config = config(&fixture).section(&traces);
-    let config = paths.iter().fold(config, |config, path| path.configure(config, ""));
+    let config = paths
+        .iter()
+        .fold(config, |config, path| path.configure(config, ""));
     let mut relay = Relay::start(&config).await;
     pass(&fixture, &paths, false).await;
     // A stop exports what there is.
@@ -50,11 +54,21 @@ async fn pass(fixture: &FlowFixture, paths: &[Path], with_delayed: bool) {
     let delayed_case = |path: &Path| format!("{}-delayed", path.route);
     let mut cases = Vec::new();
     for path in paths {
-        fixture.send(path, &[(traced(path.from.plain(&path.route, "key", b"body"), "01"), now_ms())]).await;
+        fixture
+            .send(
+                path,
+                &[(
+                    traced(path.from.plain(&path.route, "key", b"body"), "01"),
+                    now_ms(),
+                )],
+            )
+            .await;
         cases.push(path.route.clone());
         if with_delayed {
             let case = delayed_case(path);
-            fixture.send(path, &[(delayed(path.from, &case, "01"), now_ms())]).await;
+            fixture
+                .send(path, &[(delayed(path.from, &case, "01"), now_ms())])
+                .await;
             cases.push(case);
         }
     }
@@ -62,7 +76,11 @@ async fn pass(fixture: &FlowFixture, paths: &[Path], with_delayed: bool) {
     let arrived = fixture.arrived();
     for case in &cases {
         let received = headers(&arrived[case][0].wire);
-        assert_eq!(received["traceparent"], format!("00-{TRACE}-{PARENT}-01"), "{case}");
+        assert_eq!(
+            received["traceparent"],
+            format!("00-{TRACE}-{PARENT}-01"),
+            "{case}"
+        );
         assert_eq!(received["tracestate"], "vendor=1", "{case}");
     }
 }

@@ -35,8 +35,15 @@ pub(super) enum Fate {
 }
 
 impl Fate {
-    pub(super) const ALL: [Self; 7] =
-        [Self::Lost, Self::Stopped, Self::Anew, Self::Broker, Self::Leader, Self::Terminated, Self::Killed];
+    pub(super) const ALL: [Self; 7] = [
+        Self::Lost,
+        Self::Stopped,
+        Self::Anew,
+        Self::Broker,
+        Self::Leader,
+        Self::Terminated,
+        Self::Killed,
+    ];
 }
 
 /// One fate, with every cause and source.
@@ -48,7 +55,12 @@ pub(super) async fn play(fate: Fate) {
         WaitingFixture::open(causes, wanted, (kafka, rabbitmq))
     });
     let mut fixtures = join_all(open).await;
-    join_all(fixtures.iter_mut().map(|fixture| fixture.wait(kafka, rabbitmq))).await;
+    join_all(
+        fixtures
+            .iter_mut()
+            .map(|fixture| fixture.wait(kafka, rabbitmq)),
+    )
+    .await;
     brokers.inject(fate, &mut fixtures).await;
     let (_, rabbitmq) = brokers.servers();
     join_all(fixtures.iter_mut().map(|fixture| fixture.go_on(rabbitmq))).await;
@@ -67,7 +79,9 @@ enum Brokers {
 impl Brokers {
     async fn open(fate: Fate) -> Self {
         match fate {
-            Fate::Lost | Fate::Broker => Self::Own(Box::new(tokio::join!(Kafka::start(), Rabbitmq::start()))),
+            Fate::Lost | Fate::Broker => {
+                Self::Own(Box::new(tokio::join!(Kafka::start(), Rabbitmq::start())))
+            }
             Fate::Leader => {
                 let (kafka, rabbitmq) = tokio::join!(Kafka::start_three(), Rabbitmq::shared());
                 Self::Three(Box::new(kafka), rabbitmq)
@@ -94,7 +108,10 @@ impl Brokers {
                 let rebalances = paths.filter(|path| path.source == Source::Kafka);
                 join_all(rebalances.map(|path| self.rebalance(path))).await;
                 for _ in 0..OFTEN {
-                    self.servers().1.ctl(&["close_all_connections", "the test"]).await;
+                    self.servers()
+                        .1
+                        .ctl(&["close_all_connections", "the test"])
+                        .await;
                 }
             }
             Fate::Stopped => {
@@ -106,15 +123,24 @@ impl Brokers {
                     fixture.relay.signal(Signal::CONT);
                 }
             }
-            Fate::Anew => join_all(fixtures.iter_mut().map(|fixture| self.make_anew(fixture))).await.clear(),
+            Fate::Anew => join_all(fixtures.iter_mut().map(|fixture| self.make_anew(fixture)))
+                .await
+                .clear(),
             Fate::Broker => {
-                let Self::Own(own) = self else { panic!("brokers of its own") };
+                let Self::Own(own) = self else {
+                    panic!("brokers of its own")
+                };
                 tokio::join!(own.0.restart(), own.1.restart());
             }
             Fate::Leader => {
-                let Self::Three(kafka, _) = self else { panic!("three nodes") };
-                let topics: Vec<_> =
-                    fixtures.iter().flat_map(|fixture| &fixture.paths).map(|path| &*path.from).collect();
+                let Self::Three(kafka, _) = self else {
+                    panic!("three nodes")
+                };
+                let topics: Vec<_> = fixtures
+                    .iter()
+                    .flat_map(|fixture| &fixture.paths)
+                    .map(|path| &*path.from)
+                    .collect();
                 lose_leader(kafka, &topics).await;
             }
             Fate::Terminated => join_all(fixtures.iter_mut().map(terminate)).await.clear(),
@@ -125,7 +151,9 @@ impl Brokers {
     /// Another member of the group comes, is given a partition, and goes.
     async fn rebalance(&self, path: &Path) {
         let mut config = self.servers().0.client();
-        config.set("group.id", &path.from).set("partition.assignment.strategy", "cooperative-sticky");
+        config
+            .set("group.id", &path.from)
+            .set("partition.assignment.strategy", "cooperative-sticky");
         let topic = path.from.clone();
         let name = path.from.clone();
         let polling = tokio::task::spawn_blocking(move || {
@@ -137,7 +165,9 @@ impl Brokers {
                 drop(consumer.poll(Duration::from_millis(100)));
             }
         });
-        polling.await.unwrap_or_else(|_| panic!("{name}: no rebalance"));
+        polling
+            .await
+            .unwrap_or_else(|_| panic!("{name}: no rebalance"));
         self.servers().0.shared_out(&path.from, &path.from, 1).await;
     }
 
@@ -148,27 +178,50 @@ impl Brokers {
         for id in lost {
             fixture.run.ledger().park(id);
         }
-        for path in fixture.paths.iter().filter(|path| path.source != Source::Kafka) {
+        for path in fixture
+            .paths
+            .iter()
+            .filter(|path| path.source != Source::Kafka)
+        {
             rabbitmq.delete_queue(&path.from).await;
             path.make_queue(rabbitmq).await;
         }
-        join_all(fixture.paths.iter().map(|path| path.send(kafka, rabbitmq, &fixture.run, COUNT))).await;
+        join_all(
+            fixture
+                .paths
+                .iter()
+                .map(|path| path.send(kafka, rabbitmq, &fixture.run, COUNT)),
+        )
+        .await;
     }
 }
 
 /// Kills the node that leads all partitions, waits until others have taken all of them over, and starts it again.
 async fn lose_leader(kafka: &mut Kafka, topics: &[&str]) {
-    let partitions: Vec<_> =
-        topics.iter().flat_map(|topic| (0..PARTITIONS).map(move |partition| (*topic, partition))).collect();
+    let partitions: Vec<_> = topics
+        .iter()
+        .flat_map(|topic| (0..PARTITIONS).map(move |partition| (*topic, partition)))
+        .collect();
     for (topic, partition) in &partitions {
-        assert_eq!(kafka.leader(topic, *partition).await, LEADER, "{topic}/{partition}");
+        assert_eq!(
+            kafka.leader(topic, *partition).await,
+            LEADER,
+            "{topic}/{partition}"
+        );
     }
     kafka.kill9_node(LEADER).await;
     for (topic, partition) in &partitions {
-        eventually(&format!("{topic}/{partition} has another leader"), async || {
-            let leader = kafka.leader(topic, *partition).await;
-            if leader == LEADER { Err("the one that was killed still") } else { Ok(()) }
-        })
+        eventually(
+            &format!("{topic}/{partition} has another leader"),
+            async || {
+                let leader = kafka.leader(topic, *partition).await;
+                if leader == LEADER {
+                    Err("the one that was killed still")
+                } else {
+                    Ok(())
+                }
+            },
+        )
         .await;
     }
     kafka.start_again().await;
@@ -176,12 +229,19 @@ async fn lose_leader(kafka: &mut Kafka, topics: &[&str]) {
 
 /// Starts that a fate may take: a refused message must be delivered to be tried, so each start spends one delivery.
 fn starts(fixture: &WaitingFixture) -> usize {
-    if fixture.causes.contains(&Cause::Through) { 1 } else { OFTEN }
+    if fixture.causes.contains(&Cause::Through) {
+        1
+    } else {
+        OFTEN
+    }
 }
 
 /// Waits until a relay that was started again can be told to stop, whether it is ready or not.
 async fn listens(fixture: &WaitingFixture) {
-    eventually("the relay listens", async || fixture.relay.get("/livez").await.map(drop)).await;
+    eventually("the relay listens", async || {
+        fixture.relay.get("/livez").await.map(drop)
+    })
+    .await;
 }
 
 async fn terminate(fixture: &mut WaitingFixture) {

@@ -7,7 +7,9 @@ use futures_util::future::join_all;
 use lapin::ExchangeKind;
 use lapin::types::{AMQPValue, FieldTable};
 
-use crate::support::{Config, Kafka, QueueKind, Rabbitmq, Redis, Relay, Run, When, eventually, names};
+use crate::support::{
+    Config, Kafka, QueueKind, Rabbitmq, Redis, Relay, Run, When, eventually, names,
+};
 
 /// Cause for which ingress waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,8 +26,14 @@ pub(super) enum Cause {
 }
 
 impl Cause {
-    pub(super) const ALL: [Self; 6] =
-        [Self::Paused, Self::MaxPending, Self::DeadLetters, Self::Away, Self::Refusing, Self::Through];
+    pub(super) const ALL: [Self; 6] = [
+        Self::Paused,
+        Self::MaxPending,
+        Self::DeadLetters,
+        Self::Away,
+        Self::Refusing,
+        Self::Through,
+    ];
     /// Groups of causes that can wait in one relay, each cause on a route of its own.
     pub(super) const GROUPS: [&[Self]; 4] = [
         &[Self::Paused, Self::MaxPending, Self::DeadLetters],
@@ -68,7 +76,14 @@ impl Path {
     fn new(cause: Cause, source: Source) -> Self {
         let route = format!("{cause:?}-{source:?}").to_lowercase();
         let [from, to, missing] = ["source", "target", "missing"].map(names::unique);
-        Self { cause, source, route, from, to, missing }
+        Self {
+            cause,
+            source,
+            route,
+            from,
+            to,
+            missing,
+        }
     }
 
     fn label(&self) -> String {
@@ -76,7 +91,11 @@ impl Path {
     }
 
     pub(super) fn kind(&self) -> QueueKind {
-        if self.source == Source::Quorum { QueueKind::Quorum } else { QueueKind::Classic }
+        if self.source == Source::Quorum {
+            QueueKind::Quorum
+        } else {
+            QueueKind::Classic
+        }
     }
 
     /// Makes its queue: one that drops what was delivered more than four times, where there is such a thing.
@@ -85,13 +104,19 @@ impl Path {
         if self.source == Source::Quorum {
             arguments.insert("x-delivery-limit".into(), AMQPValue::LongInt(3));
         }
-        rabbitmq.declare_queue_with(&self.from, self.kind(), arguments).await;
+        rabbitmq
+            .declare_queue_with(&self.from, self.kind(), arguments)
+            .await;
     }
 
     async fn make(&self, kafka: &Kafka, rabbitmq: &Rabbitmq, run: &Run) {
         let source = async {
             match self.source {
-                Source::Kafka => kafka.create_topic_led_by(&self.from, PARTITIONS, LEADER).await,
+                Source::Kafka => {
+                    kafka
+                        .create_topic_led_by(&self.from, PARTITIONS, LEADER)
+                        .await
+                }
                 _ => self.make_queue(rabbitmq).await,
             }
         };
@@ -101,11 +126,21 @@ impl Path {
 
     fn configure(&self, config: Config) -> Config {
         let from = match self.source {
-            Source::Kafka => format!(r#"{{ kafka = "main", topic = "{0}", group = "{0}" }}"#, self.from),
+            Source::Kafka => format!(
+                r#"{{ kafka = "main", topic = "{0}", group = "{0}" }}"#,
+                self.from
+            ),
             _ => format!(r#"{{ rabbitmq = "main", queue = "{}" }}"#, self.from),
         };
-        let exchange = if self.cause == Cause::Through { &self.missing } else { "" };
-        let to = format!(r#"{{ rabbitmq = "main", exchange = "{exchange}", routing_key = "{}" }}"#, self.to);
+        let exchange = if self.cause == Cause::Through {
+            &self.missing
+        } else {
+            ""
+        };
+        let to = format!(
+            r#"{{ rabbitmq = "main", exchange = "{exchange}", routing_key = "{}" }}"#,
+            self.to
+        );
         let more = match self.cause {
             Cause::MaxPending => "max_pending = 1".to_owned(),
             Cause::DeadLetters => format!(
@@ -113,18 +148,29 @@ impl Path {
                  retry = {{ attempts = 2, initial = \"50ms\", max = \"100ms\" }}",
                 self.missing
             ),
-            Cause::Through => "retry = { attempts = 1000, initial = \"100ms\", max = \"200ms\" }".to_owned(),
+            Cause::Through => {
+                "retry = { attempts = 1000, initial = \"100ms\", max = \"200ms\" }".to_owned()
+            }
             _ => String::new(),
         };
         config.route(&self.route, &from, &to, &more)
     }
 
     pub(super) async fn send(&self, kafka: &Kafka, rabbitmq: &Rabbitmq, run: &Run, count: u64) {
-        let when = if self.cause == Cause::Through { When::Now } else { When::Delay(10) };
-        let messages: Vec<_> = (0..count).map(|_| run.message(&self.label(), when)).collect();
+        let when = if self.cause == Cause::Through {
+            When::Now
+        } else {
+            When::Delay(10)
+        };
+        let messages: Vec<_> = (0..count)
+            .map(|_| run.message(&self.label(), when))
+            .collect();
         match self.source {
             Source::Kafka => run.send_kafka(kafka, &self.from, messages).await,
-            _ => run.send_rabbitmq(rabbitmq, "", Some(&self.from), messages).await,
+            _ => {
+                run.send_rabbitmq(rabbitmq, "", Some(&self.from), messages)
+                    .await
+            }
         }
     }
 }
@@ -146,25 +192,42 @@ impl WaitingFixture {
     ) -> Self {
         let redis = Redis::start().await;
         let run = Run::new();
-        let all = causes.iter().flat_map(|cause| Source::ALL.map(|source| Path::new(*cause, source)));
+        let all = causes
+            .iter()
+            .flat_map(|cause| Source::ALL.map(|source| Path::new(*cause, source)));
         let paths: Vec<_> = all.filter(|path| wanted(path.cause, path.source)).collect();
         join_all(paths.iter().map(|path| path.make(kafka, rabbitmq, &run))).await;
         // A heartbeat that finds a session lost in seconds.
         let url = format!("[rabbitmq.main]\nurl = \"{}?heartbeat=2\"", rabbitmq.url());
         let config = Config::new(&redis).kafka("main", kafka).section(&url);
-        let config = paths.iter().fold(config, |config, path| path.configure(config));
+        let config = paths
+            .iter()
+            .fold(config, |config, path| path.configure(config));
         let relay = Relay::start(&config).await;
-        Self { relay, redis, paths, causes, run }
+        Self {
+            relay,
+            redis,
+            paths,
+            causes,
+            run,
+        }
     }
 
     async fn post(&self, path: &str, body: &str) {
-        let (status, answer) = self.relay.request("POST", path, None, body).await.expect("an answer");
+        let (status, answer) = self
+            .relay
+            .request("POST", path, None, body)
+            .await
+            .expect("an answer");
         assert!(status < 300, "{path}: {status} {answer}");
     }
 
     /// Has each route's ingress wait, then sends what waits.
     pub(super) async fn wait(&mut self, kafka: &Kafka, rabbitmq: &Rabbitmq) {
-        let topics = self.paths.iter().filter(|path| path.source == Source::Kafka);
+        let topics = self
+            .paths
+            .iter()
+            .filter(|path| path.source == Source::Kafka);
         join_all(topics.map(|path| kafka.shared_out(&path.from, &path.from, 1))).await;
         // Each source is read, so that what comes next finds a consumer.
         for path in &self.paths {
@@ -182,7 +245,11 @@ impl WaitingFixture {
                     let id = dies.id().clone();
                     match path.source {
                         Source::Kafka => self.run.send_kafka(kafka, &path.from, vec![dies]).await,
-                        _ => self.run.send_rabbitmq(rabbitmq, "", Some(&path.from), vec![dies]).await,
+                        _ => {
+                            self.run
+                                .send_rabbitmq(rabbitmq, "", Some(&path.from), vec![dies])
+                                .await
+                        }
                     }
                     // Nobody need deliver it.
                     self.run.ledger().park(id);
@@ -196,7 +263,12 @@ impl WaitingFixture {
             [Cause::Refusing] => self.maxmemory("1").await,
             _ => {}
         }
-        join_all(self.paths.iter().map(|path| path.send(kafka, rabbitmq, &self.run, COUNT))).await;
+        join_all(
+            self.paths
+                .iter()
+                .map(|path| path.send(kafka, rabbitmq, &self.run, COUNT)),
+        )
+        .await;
     }
 
     /// Waits until the gates are closed that are to close.
@@ -210,7 +282,11 @@ impl WaitingFixture {
             };
             eventually(&format!("{} waits", path.route), async || {
                 let labels = [("route", path.route.as_str()), ("reason", reason)];
-                let waits = self.relay.metrics().await?.sum("postdate_ingress_paused", &labels);
+                let waits = self
+                    .relay
+                    .metrics()
+                    .await?
+                    .sum("postdate_ingress_paused", &labels);
                 ensure!(waits > 0.5, "it does not");
                 Ok(())
             })
@@ -219,7 +295,10 @@ impl WaitingFixture {
     }
 
     async fn maxmemory(&self, bytes: &str) {
-        self.redis.command::<()>(&["CONFIG", "SET", "maxmemory", bytes]).await.expect("set");
+        self.redis
+            .command::<()>(&["CONFIG", "SET", "maxmemory", bytes])
+            .await
+            .expect("set");
     }
 
     /// Ends each cause.
@@ -239,7 +318,9 @@ impl WaitingFixture {
                     self.post("/api/v1/dead/drop", &drop).await;
                 }
                 Cause::Through => {
-                    rabbitmq.declare_exchange(&path.missing, ExchangeKind::Fanout).await;
+                    rabbitmq
+                        .declare_exchange(&path.missing, ExchangeKind::Fanout)
+                        .await;
                     rabbitmq.bind(&path.to, &path.missing, "").await;
                 }
                 Cause::Away | Cause::Refusing => {}
@@ -249,11 +330,19 @@ impl WaitingFixture {
 
     /// Waits until all has been delivered.
     pub(super) async fn delivered(&self) {
-        eventually(&format!("all is delivered: {:?}", self.causes), async || {
-            let missing = self.run.ledger().missing();
-            ensure!(missing.is_empty(), "{} are missing: {}", missing.len(), missing[0]);
-            Ok(())
-        })
+        eventually(
+            &format!("all is delivered: {:?}", self.causes),
+            async || {
+                let missing = self.run.ledger().missing();
+                ensure!(
+                    missing.is_empty(),
+                    "{} are missing: {}",
+                    missing.len(),
+                    missing[0]
+                );
+                Ok(())
+            },
+        )
         .await;
     }
 
@@ -262,7 +351,13 @@ impl WaitingFixture {
         let began = std::time::Instant::now();
         let code = self.relay.terminate().await.code();
         let took = began.elapsed();
-        assert_eq!(code, Some(0), "{:?}: {took:?}\n{}", self.causes, self.relay.log());
+        assert_eq!(
+            code,
+            Some(0),
+            "{:?}: {took:?}\n{}",
+            self.causes,
+            self.relay.log()
+        );
         assert!(took < CLEAN, "{:?}: {took:?}", self.causes);
     }
 }

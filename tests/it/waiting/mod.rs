@@ -65,8 +65,16 @@ async fn what_only_waits_comes_once_and_its_gate_says_that_it_is_open() {
     fixture.run.drain(&fixture.relay).await;
     fixture.run.report().assert_accounted(0);
     eventually("every gate is open", async || {
-        let closed = fixture.relay.metrics().await?.sum("postdate_ingress_paused", &[]);
-        if closed < 0.5 { Ok(()) } else { Err(anyhow::anyhow!("{closed} are closed")) }
+        let closed = fixture
+            .relay
+            .metrics()
+            .await?
+            .sum("postdate_ingress_paused", &[]);
+        if closed < 0.5 {
+            Ok(())
+        } else {
+            Err(anyhow::anyhow!("{closed} are closed"))
+        }
     })
     .await;
     fixture.terminate().await;

@@ -72,13 +72,17 @@ pub(super) fn properties(
     folder: &Path,
 ) -> String {
     let listener = |port| format!(",BEHIND://127.0.0.1:{port}");
-    let (listens, advertised) =
-        behind.map(|(listens, advertised)| (listener(listens), listener(advertised))).unwrap_or_default();
+    let (listens, advertised) = behind
+        .map(|(listens, advertised)| (listener(listens), listener(advertised)))
+        .unwrap_or_default();
     let id = node + 1;
     let controller = controllers[node];
     let copies = controllers.len();
-    let voters: Vec<_> =
-        controllers.iter().enumerate().map(|(n, port)| format!("{}@127.0.0.1:{port}", n + 1)).collect();
+    let voters: Vec<_> = controllers
+        .iter()
+        .enumerate()
+        .map(|(n, port)| format!("{}@127.0.0.1:{port}", n + 1))
+        .collect();
     let voters = voters.join(",");
     // A write on one of three is on a second one as well before it is acknowledged.
     let least = copies.div_ceil(2);
@@ -116,16 +120,36 @@ socket.send.buffer.bytes=-1
 pub(super) async fn format(node: usize, folder: &Path) {
     let data = folder.join("data");
     let kept = folders::cache().join("kafka");
-    let number = if node == 0 { String::new() } else { format!("-{}", node + 1) };
+    let number = if node == 0 {
+        String::new()
+    } else {
+        format!("-{}", node + 1)
+    };
     let copy = kept.join(format!("{VERSION}-formatted{number}"));
     if copy.exists() {
         copy_files(&copy, &data);
     } else {
-        let mut tool = java("kafka-format", folder, &["-XX:TieredStopAtLevel=1", "-Xmx128m"], |command| {
-            command.args(["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", "kafka.properties"]);
-        });
+        let mut tool = java(
+            "kafka-format",
+            folder,
+            &["-XX:TieredStopAtLevel=1", "-Xmx128m"],
+            |command| {
+                command.args([
+                    "kafka.tools.StorageTool",
+                    "format",
+                    "-t",
+                    CLUSTER_ID,
+                    "-c",
+                    "kafka.properties",
+                ]);
+            },
+        );
         let done = tool.wait(Duration::from_secs(60)).await;
-        assert!(done.is_some_and(|status| status.success()), "kafka format: {done:?}\n{}", tool.log_tail());
+        assert!(
+            done.is_some_and(|status| status.success()),
+            "kafka format: {done:?}\n{}",
+            tool.log_tail()
+        );
         let part = kept.join(names::unique("part"));
         copy_files(&data, &part);
         // Another test process may have been faster: then its copy stands, and ours goes.
@@ -157,7 +181,9 @@ fn java(
     main: impl FnOnce(&mut std::process::Command),
 ) -> Process {
     Process::start(name, folder, "java", |command| {
-        command.args(["-XX:+UseSerialGC", "-Xshare:auto"]).args(options);
+        command
+            .args(["-XX:+UseSerialGC", "-Xshare:auto"])
+            .args(options);
         command.arg("-cp").arg(jars().join("*"));
         main(command);
     })

@@ -62,19 +62,32 @@ impl KafkaRight {
     fn ask(&self, port: u16, key: i16, one: &[u8]) {
         let correlation = 7_i32;
         let count = 1_i32;
-        let header =
-            [&key.to_be_bytes()[..], &VERSION.to_be_bytes(), &correlation.to_be_bytes(), &text("tests")];
+        let header = [
+            &key.to_be_bytes()[..],
+            &VERSION.to_be_bytes(),
+            &correlation.to_be_bytes(),
+            &text("tests"),
+        ];
         let request = [&header.concat()[..], &count.to_be_bytes(), one].concat();
         let mut connection = TcpStream::connect(("127.0.0.1", port)).expect("connected");
-        connection.set_read_timeout(Some(Duration::from_secs(10))).expect("a limit");
-        connection.write_all(&(request.len() as i32).to_be_bytes()).expect("written");
+        connection
+            .set_read_timeout(Some(Duration::from_secs(10)))
+            .expect("a limit");
+        connection
+            .write_all(&(request.len() as i32).to_be_bytes())
+            .expect("written");
         connection.write_all(&request).expect("written");
         let mut length = [0; 4];
         connection.read_exact(&mut length).expect("an answer");
         let mut answer = vec![0; i32::from_be_bytes(length) as usize];
         connection.read_exact(&mut answer).expect("an answer");
-        let number = |at: usize| i32::from_be_bytes(answer[at..at + 4].try_into().expect("four bytes"));
-        assert_eq!((number(0), number(8)), (correlation, count), "an answer to {self:?}: {answer:?}");
+        let number =
+            |at: usize| i32::from_be_bytes(answer[at..at + 4].try_into().expect("four bytes"));
+        assert_eq!(
+            (number(0), number(8)),
+            (correlation, count),
+            "an answer to {self:?}: {answer:?}"
+        );
         let error = i16::from_be_bytes(answer[12..14].try_into().expect("two bytes"));
         assert_eq!(error, 0, "the answer to {self:?}");
     }

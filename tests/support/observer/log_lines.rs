@@ -41,7 +41,11 @@ const WORDS: &[Words] = &[
             "waiting for the store",
             "redis is away; waiting for it",
         ],
-        end: &["the store may be used; continuing", "the store is reached", "connected to redis"],
+        end: &[
+            "the store may be used; continuing",
+            "the store is reached",
+            "connected to redis",
+        ],
     },
     Words {
         part: "kafka:",
@@ -51,14 +55,21 @@ const WORDS: &[Words] = &[
             "kafka consumer restarts",
             "starting another",
         ],
-        end: &["kafka is reached", "kafka consumer reads its partitions again"],
+        end: &[
+            "kafka is reached",
+            "kafka consumer reads its partitions again",
+        ],
     },
     Words {
         part: "rabbitmq:",
         begin: &["rabbitmq is away", "rabbitmq has blocked publishing"],
         end: &["rabbitmq is up"],
     },
-    Words { part: "source:", begin: &["the source waits"], end: &["the source is read again"] },
+    Words {
+        part: "source:",
+        begin: &["the source waits"],
+        end: &["the source is read again"],
+    },
     Words {
         part: "target:",
         begin: &[
@@ -76,7 +87,11 @@ const WORDS: &[Words] = &[
             "kafka is reached again",
         ],
     },
-    Words { part: "route:", begin: &["messages are late"], end: &["messages are in time again"] },
+    Words {
+        part: "route:",
+        begin: &["messages are late"],
+        end: &["messages are in time again"],
+    },
 ];
 
 /// The lines of a log, and when each was read.
@@ -93,26 +108,45 @@ impl LogLines {
     /// Reader of the lines that are written from now on.
     pub(super) fn after(file: PathBuf) -> Self {
         let read = std::fs::metadata(&file).map_or(0, |file| file.len());
-        Self { file, read, rest: Vec::new(), lines: Vec::new() }
+        Self {
+            file,
+            read,
+            rest: Vec::new(),
+            lines: Vec::new(),
+        }
     }
 
     /// Reads what is new, and keeps of it what begins or ends a trouble.
     pub(super) fn read(&mut self, now: i64) {
-        let Ok(mut file) = File::open(&self.file) else { return };
+        let Ok(mut file) = File::open(&self.file) else {
+            return;
+        };
         let mut new = Vec::new();
         if file.seek(SeekFrom::Start(self.read)).is_err() || file.read_to_end(&mut new).is_err() {
             return;
         }
         self.read += new.len() as u64;
         self.rest.extend(new);
-        let Some(end) = self.rest.iter().rposition(|&byte| byte == b'\n') else { return };
+        let Some(end) = self.rest.iter().rposition(|&byte| byte == b'\n') else {
+            return;
+        };
         let whole: Vec<u8> = self.rest.drain(..=end).collect();
         let known = |line: &&str| {
             let message = message(line);
-            WORDS.iter().any(|words| words.begin.iter().chain(words.end).any(|text| message.contains(text)))
+            WORDS.iter().any(|words| {
+                words
+                    .begin
+                    .iter()
+                    .chain(words.end)
+                    .any(|text| message.contains(text))
+            })
         };
         let text = String::from_utf8_lossy(&whole).into_owned();
-        self.lines.extend(text.lines().filter(known).map(|line| (now, line.to_owned())));
+        self.lines.extend(
+            text.lines()
+                .filter(known)
+                .map(|line| (now, line.to_owned())),
+        );
     }
 
     /// Reports whether a line read since then says that this part's trouble begins.
@@ -126,12 +160,18 @@ impl LogLines {
     }
 
     fn has(&self, part: &str, since: i64, of: impl Fn(&Words) -> &'static [&'static str]) -> bool {
-        let Some(words) = WORDS.iter().find(|words| part.starts_with(words.part)) else { return false };
-        let route = ["source:", "route:"].iter().find_map(|kind| part.strip_prefix(kind));
+        let Some(words) = WORDS.iter().find(|words| part.starts_with(words.part)) else {
+            return false;
+        };
+        let route = ["source:", "route:"]
+            .iter()
+            .find_map(|kind| part.strip_prefix(kind));
         let named = route.map(|route| [format!("\"{route}\""), format!("={route}")]);
         let later = self.lines.iter().filter(|(read, _)| *read >= since);
         later.map(|(_, line)| line).any(|line| {
-            let names = named.as_ref().is_none_or(|names| names.iter().any(|name| line.contains(name)));
+            let names = named
+                .as_ref()
+                .is_none_or(|names| names.iter().any(|name| line.contains(name)));
             names && of(words).iter().any(|text| message(line).contains(text))
         })
     }

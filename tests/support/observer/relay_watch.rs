@@ -149,13 +149,20 @@ impl RelayWatch {
 
     /// Silences so far; ends the watch.
     pub fn silences(&self) -> Vec<String> {
-        WATCHES.lock().expect("the watches").retain(|watch| !std::ptr::eq(Arc::as_ptr(watch), self));
+        WATCHES
+            .lock()
+            .expect("the watches")
+            .retain(|watch| !std::ptr::eq(Arc::as_ptr(watch), self));
         let looks = self.looks.lock().expect("the looks").take();
         if let Some(mut looks) = looks {
             looks.end();
         }
         let silences = std::mem::take(&mut self.seen().silences);
-        if self.is_judged() { silences } else { Vec::new() }
+        if self.is_judged() {
+            silences
+        } else {
+            Vec::new()
+        }
     }
 
     /// Ends the watch, and fails the test if it kept something silent.
@@ -168,7 +175,9 @@ impl RelayWatch {
     }
 
     pub(super) fn route(&self, source: Option<&str>, target: &str) -> Option<&RouteEnds> {
-        self.routes.iter().find(|route| route.carries(source, target))
+        self.routes
+            .iter()
+            .find(|route| route.carries(source, target))
     }
 
     pub(super) fn is_away(&self) -> bool {
@@ -194,7 +203,11 @@ impl RelayWatch {
             return Some("it was away".to_owned());
         }
         let over = seen.over.iter().map(|over| (&over.part, &over.trouble));
-        let mut troubles = seen.down.iter().chain(over).filter(|(part, _)| route.passes(part));
+        let mut troubles = seen
+            .down
+            .iter()
+            .chain(over)
+            .filter(|(part, _)| route.passes(part));
         troubles.find_map(|(part, trouble)| {
             let (last, reason) = trouble.reason.as_ref()?;
             (explains(*last) && trouble.is_told()).then(|| format!("{part}: {reason}"))
@@ -204,16 +217,34 @@ impl RelayWatch {
     /// All that it says about a route.
     pub(super) fn describe(&self, route: &RouteEnds) -> String {
         let seen = self.seen();
-        let parts = seen.down.iter().map(|(part, trouble)| trouble.describe(part));
-        let over = seen.over.iter().map(|over| format!("(over) {}", over.trouble.describe(&over.part)));
+        let parts = seen
+            .down
+            .iter()
+            .map(|(part, trouble)| trouble.describe(part));
+        let over = seen
+            .over
+            .iter()
+            .map(|over| format!("(over) {}", over.trouble.describe(&over.part)));
         let parts: Vec<_> = parts.chain(over).collect();
         let sum = |name: &str| seen.metrics.sum(name, &[("route", &route.name)]);
-        let numbers: Vec<_> =
-            ["pending", "in_flight", "dead", "oldest_overdue_seconds", "ingress_lag", "ingress_unresolved"]
-                .iter()
-                .map(|name| format!("{name} {}", sum(&format!("postdate_{name}"))))
-                .collect();
-        format!("{} route {}: {}; {}", self.url, route.name, numbers.join(", "), parts.join("; "))
+        let numbers: Vec<_> = [
+            "pending",
+            "in_flight",
+            "dead",
+            "oldest_overdue_seconds",
+            "ingress_lag",
+            "ingress_unresolved",
+        ]
+        .iter()
+        .map(|name| format!("{name} {}", sum(&format!("postdate_{name}"))))
+        .collect();
+        format!(
+            "{} route {}: {}; {}",
+            self.url,
+            route.name,
+            numbers.join(", "),
+            parts.join("; ")
+        )
     }
 
     fn seen(&self) -> std::sync::MutexGuard<'_, Seen> {
@@ -253,9 +284,14 @@ impl RelayWatch {
         if ready["draining"] == true {
             return None;
         }
-        let parts = ready["parts"].as_array()?.iter().filter(|part| part["state"] != "up");
+        let parts = ready["parts"]
+            .as_array()?
+            .iter()
+            .filter(|part| part["state"] != "up");
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let parts = parts.map(|part| (text(&part["name"]), text(&part["why"]))).collect();
+        let parts = parts
+            .map(|part| (text(&part["name"]), text(&part["why"])))
+            .collect();
         Some((parts, Metrics::parse(&self.get("/metrics")?).ok()?))
     }
 
@@ -264,15 +300,19 @@ impl RelayWatch {
             .timeout_global(Some(Duration::from_secs(2)))
             .http_status_as_error(false)
             .build();
-        let mut answer =
-            ureq::Agent::new_with_config(agent).get(format!("{}{path}", self.url)).call().ok()?;
+        let mut answer = ureq::Agent::new_with_config(agent)
+            .get(format!("{}{path}", self.url))
+            .call()
+            .ok()?;
         answer.body_mut().read_to_string().ok()
     }
 
     /// Judges each route that is late or stands still by its own figures: without a reported reason it is a silence.
     fn judge(self: &Arc<Self>, now: i64) {
         for route in &self.routes {
-            let Some((since, what)) = self.seen().stands(&route.name, now) else { continue };
+            let Some((since, what)) = self.seen().stands(&route.name, now) else {
+                continue;
+            };
             // Others may serve the same route: what one of them took with it is late for the rest.
             let ways: Vec<_> = watches()
                 .into_iter()
@@ -301,30 +341,53 @@ impl Seen {
     fn heard(&mut self, parts: BTreeMap<String, String>, metrics: Metrics, now: i64) {
         self.away_since = None;
         let unseen_since = std::mem::replace(&mut self.heard_ms, now).min(now);
-        let gone: Vec<_> = self.down.keys().filter(|part| !parts.contains_key(*part)).cloned().collect();
+        let gone: Vec<_> = self
+            .down
+            .keys()
+            .filter(|part| !parts.contains_key(*part))
+            .cloned()
+            .collect();
         for part in gone {
             if let Some(trouble) = self.down.remove(&part) {
-                self.over.push(OverTrouble { part, trouble, since: now, unseen_since });
+                self.over.push(OverTrouble {
+                    part,
+                    trouble,
+                    since: now,
+                    unseen_since,
+                });
             }
         }
         for (part, why) in parts {
             let is_zero = metrics.sum("postdate_part_up", &[("part", &part)]) == 0.0;
-            let trouble = self.down.entry(part.clone()).or_insert_with(|| Trouble::begins(now, unseen_since));
+            let trouble = self
+                .down
+                .entry(part.clone())
+                .or_insert_with(|| Trouble::begins(now, unseen_since));
             trouble.metric |= is_zero;
             let speaker = speaker(&part, &why);
-            trouble.line = trouble.line || self.log.begins(speaker, trouble.unseen_since - BEFORE_MS);
+            trouble.line =
+                trouble.line || self.log.begins(speaker, trouble.unseen_since - BEFORE_MS);
             trouble.says(why, now);
             if now - trouble.since >= LATE_MS && !trouble.is_told() && !trouble.judged {
                 trouble.judged = true;
                 self.silences.push(trouble.describe(&part));
             }
         }
-        for OverTrouble { part, trouble, since, unseen_since } in &mut self.over {
+        for OverTrouble {
+            part,
+            trouble,
+            since,
+            unseen_since,
+        } in &mut self.over
+        {
             let speaker = speaker(part, &trouble.why);
             trouble.ended = trouble.ended || self.log.ends(speaker, *unseen_since - BEFORE_MS);
             if trouble.line && !trouble.ended && !trouble.judged && now - *since >= LATE_MS {
                 trouble.judged = true;
-                self.silences.push(format!("no line says that this is over: {}", trouble.describe(part)));
+                self.silences.push(format!(
+                    "no line says that this is over: {}",
+                    trouble.describe(part)
+                ));
             }
         }
         self.over.retain(|over| now - over.since < RECOVERY_MS);
@@ -339,7 +402,10 @@ impl Seen {
         let sum = |name: &str| self.metrics.sum(name, &[("route", route)]);
         let late_ms = (sum("postdate_oldest_overdue_seconds") * 1e3) as i64;
         let unresolved = sum("postdate_ingress_unresolved");
-        let lag = (sum("postdate_ingress_lag").max(unresolved) as i64, sum("postdate_admitted_total") as i64);
+        let lag = (
+            sum("postdate_ingress_lag").max(unresolved) as i64,
+            sum("postdate_admitted_total") as i64,
+        );
         // What comes with a due time long ago is late when it comes.
         if late_ms < NOTED_MS {
             self.late.remove(route);
@@ -354,12 +420,19 @@ impl Seen {
                 *standing = (now, lag);
             }
         }
-        let late = self.late.get(route).filter(|since| now - **since >= LATE_MS);
+        let late = self
+            .late
+            .get(route)
+            .filter(|since| now - **since >= LATE_MS);
         if let Some(since) = late {
-            return Some((*since, format!("route {route} is {late_ms} ms late by its own gauge")));
+            return Some((
+                *since,
+                format!("route {route} is {late_ms} ms late by its own gauge"),
+            ));
         }
         let (since, (lag, _)) = *self.lags.get(route)?;
-        (now - since >= LATE_MS).then(|| (since, format!("route {route} stands still, {lag} behind")))
+        (now - since >= LATE_MS)
+            .then(|| (since, format!("route {route} stands still, {lag} behind")))
     }
 }
 
@@ -369,12 +442,21 @@ fn speaker<'a>(part: &'a str, why: &'a str) -> &'a str {
         return "store";
     }
     let of_connection = why.starts_with("kafka:") || why.starts_with("rabbitmq:");
-    if of_connection { why.split(": ").next().unwrap_or(part) } else { part }
+    if of_connection {
+        why.split(": ").next().unwrap_or(part)
+    } else {
+        part
+    }
 }
 
 impl Trouble {
     fn begins(now: i64, unseen_since: i64) -> Self {
-        Self { since: now, last: now, unseen_since, ..Self::default() }
+        Self {
+            since: now,
+            last: now,
+            unseen_since,
+            ..Self::default()
+        }
     }
 
     fn says(&mut self, why: String, now: i64) {

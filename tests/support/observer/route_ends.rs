@@ -17,9 +17,18 @@ pub(super) struct RouteEnds {
 impl RouteEnds {
     /// All routes of a file; none if it is no TOML.
     pub(super) fn read(config: &str) -> Vec<Self> {
-        let Ok(config) = config.parse::<Table>() else { return Vec::new() };
-        let routes = config.get("routes").and_then(Value::as_table).cloned().unwrap_or_default();
-        routes.iter().filter_map(|(name, route)| Self::of(name, route)).collect()
+        let Ok(config) = config.parse::<Table>() else {
+            return Vec::new();
+        };
+        let routes = config
+            .get("routes")
+            .and_then(Value::as_table)
+            .cloned()
+            .unwrap_or_default();
+        routes
+            .iter()
+            .filter_map(|(name, route)| Self::of(name, route))
+            .collect()
     }
 
     fn of(name: &str, route: &Value) -> Option<Self> {
@@ -28,18 +37,30 @@ impl RouteEnds {
         let text = |end: &Value, key: &str| end.get(key).and_then(Value::as_str).map(str::to_owned);
         let connection = |end: &Value| {
             let kinds = ["kafka", "rabbitmq"];
-            kinds.iter().find_map(|kind| Some((*kind, text(end, kind)?)))
+            kinds
+                .iter()
+                .find_map(|kind| Some((*kind, text(end, kind)?)))
         };
         let ((from_kind, from_name), (to_kind, to_name)) = (connection(from)?, connection(to)?);
         let mut parts: Vec<_> = ["redis", "store", "store:"].map(str::to_owned).into();
-        parts.extend([format!("source:{name}"), format!("route:{name}"), format!("target:{to_name}:")]);
-        for connection in [format!("{from_kind}:{from_name}"), format!("{to_kind}:{to_name}")] {
+        parts.extend([
+            format!("source:{name}"),
+            format!("route:{name}"),
+            format!("target:{to_name}:"),
+        ]);
+        for connection in [
+            format!("{from_kind}:{from_name}"),
+            format!("{to_kind}:{to_name}"),
+        ] {
             parts.extend([format!("{connection}:"), connection]);
         }
         Some(Self {
             name: name.to_owned(),
             source: text(from, "topic").or_else(|| text(from, "queue"))?,
-            targets: ["topic", "exchange", "routing_key"].iter().filter_map(|key| text(to, key)).collect(),
+            targets: ["topic", "exchange", "routing_key"]
+                .iter()
+                .filter_map(|key| text(to, key))
+                .collect(),
             parts,
         })
     }
@@ -47,7 +68,10 @@ impl RouteEnds {
     /// Reports whether a message goes this way: from this source, or, where its source is not known, to this target.
     pub(super) fn carries(&self, source: Option<&str>, target: &str) -> bool {
         let target = target.split_once(':').map_or(target, |(_, name)| name);
-        source.map_or_else(|| self.targets.iter().any(|name| name == target), |name| name == self.source)
+        source.map_or_else(
+            || self.targets.iter().any(|name| name == target),
+            |name| name == self.source,
+        )
     }
 
     /// Reports whether another relay's route reads the same source.
@@ -57,6 +81,8 @@ impl RouteEnds {
 
     /// Reports whether a part of `/readyz` is on the way of these messages.
     pub(super) fn passes(&self, part: &str) -> bool {
-        self.parts.iter().any(|own| part == own || (own.ends_with(':') && part.starts_with(own.as_str())))
+        self.parts
+            .iter()
+            .any(|own| part == own || (own.ends_with(':') && part.starts_with(own.as_str())))
     }
 }

@@ -35,7 +35,10 @@ fn field(name: &[u8], value: &[u8]) -> Vec<u8> {
 
 /// Decodes as the client library does.
 fn decode(payload: &[u8]) -> Option<AMQPContentHeader> {
-    parse_content_header(payload).ok().filter(|(rest, _)| rest.is_empty()).map(|(_, header)| header)
+    parse_content_header(payload)
+        .ok()
+        .filter(|(rest, _)| rest.is_empty())
+        .map(|(_, header)| header)
 }
 
 /// The reason that stands in place of the headers.
@@ -58,11 +61,17 @@ fn headers_may_nest_as_deep_as_the_limit_and_no_deeper() {
             for depth in [MAX_HEADER_DEPTH + 1, 1_500, 26_000] {
                 let made = make_decodable(&payload(&field(b"h", &nested(kind, depth))), None);
                 let header = decode(&made.expect("it is replaced")).expect("it can be decoded");
-                assert_eq!(reason(&header).as_deref(), Some("its headers nest deeper than 128"));
+                assert_eq!(
+                    reason(&header).as_deref(),
+                    Some("its headers nest deeper than 128")
+                );
             }
         }
     });
-    decoding.expect("a thread").join().expect("it does not panic");
+    decoding
+        .expect("a thread")
+        .join()
+        .expect("it does not panic");
 }
 
 #[test]
@@ -70,33 +79,74 @@ fn what_cannot_be_decoded_leaves_the_other_properties_and_the_reason() {
     let twice = [field(b"a", b"V"), field(b"\xff\xfe", b"V")].concat();
     let cases: [(&[u8], &str); 6] = [
         (&twice, "a header's name is not UTF-8"),
-        (&field(b"h", b"F\0\0\0\x03\x01\xffV"), "a header's name is not UTF-8"),
+        (
+            &field(b"h", b"F\0\0\0\x03\x01\xffV"),
+            "a header's name is not UTF-8",
+        ),
         (&field(b"h", b"z"), "a header is of the unknown type 0x7a"),
-        (&field(b"h", b"S\0\0\0\x09abc"), "the lengths within its headers are wrong"),
-        (&field(b"h", b"A\0\0\0\x02S\0"), "the lengths within its headers are wrong"),
-        (&field(UNREADABLE_HEADER.as_bytes(), b"V"), "it has a header x-postdate-unreadable already"),
+        (
+            &field(b"h", b"S\0\0\0\x09abc"),
+            "the lengths within its headers are wrong",
+        ),
+        (
+            &field(b"h", b"A\0\0\0\x02S\0"),
+            "the lengths within its headers are wrong",
+        ),
+        (
+            &field(UNREADABLE_HEADER.as_bytes(), b"V"),
+            "it has a header x-postdate-unreadable already",
+        ),
     ];
     for (table, expected) in cases {
         let payload = payload(table);
-        let header = decode(&make_decodable(&payload, None).expect("it is replaced")).expect("decoded");
+        let header =
+            decode(&make_decodable(&payload, None).expect("it is replaced")).expect("decoded");
         assert_eq!(reason(&header).as_deref(), Some(expected), "{table:?}");
         assert_eq!(header.body_size, 9);
-        assert_eq!(header.properties.content_type().as_ref().map(ShortString::as_str), Some("text"));
-        assert_eq!(header.properties.message_id().as_ref().map(ShortString::as_str), Some("id"));
+        assert_eq!(
+            header
+                .properties
+                .content_type()
+                .as_ref()
+                .map(ShortString::as_str),
+            Some("text")
+        );
+        assert_eq!(
+            header
+                .properties
+                .message_id()
+                .as_ref()
+                .map(ShortString::as_str),
+            Some("id")
+        );
     }
 }
 
 #[test]
 fn a_text_that_is_not_utf_8_is_replaced_byte_by_byte_and_named() {
     let mut bytes = payload(&field(b"h", b"V"));
-    let place = bytes.windows(4).position(|w| w == b"text").expect("the content type");
+    let place = bytes
+        .windows(4)
+        .position(|w| w == b"text")
+        .expect("the content type");
     bytes[place] = 0xff;
-    let header =
-        decode(&make_decodable(&bytes, Some("its routing key is not UTF-8".into())).expect("replaced"));
+    let header = decode(
+        &make_decodable(&bytes, Some("its routing key is not UTF-8".into())).expect("replaced"),
+    );
     let header = header.expect("decoded");
-    assert_eq!(header.properties.content_type().as_ref().map(ShortString::as_str), Some("?ext"));
+    assert_eq!(
+        header
+            .properties
+            .content_type()
+            .as_ref()
+            .map(ShortString::as_str),
+        Some("?ext")
+    );
     let reason = reason(&header);
-    assert_eq!(reason.as_deref(), Some("its routing key is not UTF-8, its content_type is not UTF-8"));
+    assert_eq!(
+        reason.as_deref(),
+        Some("its routing key is not UTF-8, its content_type is not UTF-8")
+    );
 }
 
 #[test]
@@ -145,13 +195,20 @@ fn table_bytes() -> impl Strategy<Value = Vec<u8>> {
                 [&b"A"[..], &(content.len() as u32).to_be_bytes(), &content].concat()
             }),
             prop::collection::vec((named, inner), 0..4).prop_map(|fields| {
-                let content: Vec<u8> = fields.iter().flat_map(|(name, value)| field(name, value)).collect();
+                let content: Vec<u8> = fields
+                    .iter()
+                    .flat_map(|(name, value)| field(name, value))
+                    .collect();
                 [&b"F"[..], &(content.len() as u32).to_be_bytes(), &content].concat()
             }),
         ]
     });
-    prop::collection::vec(("[a-z]{0,3}", value), 0..4)
-        .prop_map(|fields| fields.iter().flat_map(|(name, value)| field(name.as_bytes(), value)).collect())
+    prop::collection::vec(("[a-z]{0,3}", value), 0..4).prop_map(|fields| {
+        fields
+            .iter()
+            .flat_map(|(name, value)| field(name.as_bytes(), value))
+            .collect()
+    })
 }
 
 proptest! {

@@ -16,7 +16,13 @@ fn raw(bytes: &'static [u8]) -> HeaderValue {
 }
 
 fn kafka(headers: Vec<Header>) -> Message {
-    Message { origin: Origin::Kafka, key: None, body: None, headers, properties: None }
+    Message {
+        origin: Origin::Kafka,
+        key: None,
+        body: None,
+        headers,
+        properties: None,
+    }
 }
 
 fn amqp(headers: Vec<Header>) -> Message {
@@ -31,13 +37,22 @@ fn amqp(headers: Vec<Header>) -> Message {
 
 fn delay_headers(attempt: u32) -> DelayHeaders<'static> {
     static ID: Text = Text::from_static("order-7");
-    DelayHeaders { id: &ID, due: UnixMs(1_795_255_200_000), attempt, traceparent: None }
+    DelayHeaders {
+        id: &ID,
+        due: UnixMs(1_795_255_200_000),
+        attempt,
+        traceparent: None,
+    }
 }
 
 /// Names and values for reading: values must be UTF-8.
 fn shown<'a>(record: &'a KafkaRecord<'_>) -> Vec<(&'a str, Option<&'a str>)> {
     let text = |b: &'a Cow<'_, [u8]>| std::str::from_utf8(b).expect("UTF-8");
-    record.headers.iter().map(|(n, v)| (&**n, v.as_ref().map(text))).collect()
+    record
+        .headers
+        .iter()
+        .map(|(n, v)| (&**n, v.as_ref().map(text)))
+        .collect()
 }
 
 #[test]
@@ -58,11 +73,20 @@ fn from_kafka_nothing_changes() {
         for body in keys {
             let key = key.map(Bytes::from_static);
             let body = body.map(Bytes::from_static);
-            let message = Message { key: key.clone(), body: body.clone(), ..kafka(headers.clone()) };
+            let message = Message {
+                key: key.clone(),
+                body: body.clone(),
+                ..kafka(headers.clone())
+            };
             let record = to_kafka(&message, None);
-            assert_eq!((record.key.as_deref(), record.value), (key.as_deref(), body.as_deref()));
+            assert_eq!(
+                (record.key.as_deref(), record.value),
+                (key.as_deref(), body.as_deref())
+            );
             let expected = headers.iter().map(|h| match &h.value {
-                HeaderValue::Bytes(bytes) => (Cow::from(h.name.as_str()), Some(Cow::from(&bytes[..]))),
+                HeaderValue::Bytes(bytes) => {
+                    (Cow::from(h.name.as_str()), Some(Cow::from(&bytes[..])))
+                }
                 _ => (Cow::from(h.name.as_str()), None),
             });
             assert_eq!(record.headers, expected.collect::<Vec<_>>());
@@ -73,13 +97,23 @@ fn from_kafka_nothing_changes() {
 #[test]
 fn a_delayed_message_is_stamped_behind_its_headers_with_its_attempt_from_the_second_on() {
     let message = kafka(vec![header("a", raw(b"1"))]);
-    let common = [("a", Some("1")), ("x-delay-id", Some("order-7")), ("x-delay-due", Some("1795255200000"))];
+    let common = [
+        ("a", Some("1")),
+        ("x-delay-id", Some("order-7")),
+        ("x-delay-due", Some("1795255200000")),
+    ];
     for attempt in [0, 1] {
-        assert_eq!(shown(&to_kafka(&message, Some(delay_headers(attempt)))), common);
+        assert_eq!(
+            shown(&to_kafka(&message, Some(delay_headers(attempt)))),
+            common
+        );
     }
     let twice = delay_headers(2);
     let second = to_kafka(&message, Some(twice));
-    assert_eq!(shown(&second), [&common[..], &[("x-delay-attempt", Some("2"))]].concat());
+    assert_eq!(
+        shown(&second),
+        [&common[..], &[("x-delay-attempt", Some("2"))]].concat()
+    );
     let from_amqp = amqp(vec![header("a", long("1"))]);
     assert_eq!(shown(&to_kafka(&from_amqp, Some(twice))), shown(&second));
 }
@@ -96,12 +130,21 @@ fn every_amqp_type_becomes_bytes() {
         header("f", F32(0.1)),
         header("d", F64(1.5)),
         header("nan", F64(f64::NAN)),
-        header("dec", Decimal { scale: 2, value: 150 }),
+        header(
+            "dec",
+            Decimal {
+                scale: 2,
+                value: 150,
+            },
+        ),
         header("t", Timestamp(u64::MAX)),
         header("s", long("\"q\"\n")),
         header("x", raw(b"text")),
         header("y", raw(b"\xff\x00")),
-        header("a", Array(vec![I8(1), Table(Vec::new()), Array(Vec::new())])),
+        header(
+            "a",
+            Array(vec![I8(1), Table(Vec::new()), Array(Vec::new())]),
+        ),
     ]);
     let json = concat!(
         r#"{"n":null,"b":true,"i":-9223372036854775808,"f":0.1,"d":1.5,"nan":null,"dec":"1.50","#,
@@ -120,9 +163,27 @@ fn every_amqp_type_becomes_bytes() {
         (I64(i64::MAX), Some("9223372036854775807")),
         (F32(0.1), Some("0.1")),
         (F64(1500.0), Some("1500")),
-        (Decimal { scale: 0, value: 15 }, Some("15")),
-        (Decimal { scale: 1, value: 15 }, Some("1.5")),
-        (Decimal { scale: 3, value: 15 }, Some("0.015")),
+        (
+            Decimal {
+                scale: 0,
+                value: 15,
+            },
+            Some("15"),
+        ),
+        (
+            Decimal {
+                scale: 1,
+                value: 15,
+            },
+            Some("1.5"),
+        ),
+        (
+            Decimal {
+                scale: 3,
+                value: 15,
+            },
+            Some("0.015"),
+        ),
         (Timestamp(1_795_255_200), Some("1795255200")),
         (long("text"), Some("text")),
         (long(""), Some("")),
@@ -135,9 +196,15 @@ fn every_amqp_type_becomes_bytes() {
         let record = to_kafka(&message, None);
         assert_eq!(shown(&record), [("h", text)], "{value:?}");
     }
-    for value in [raw(b"\xff\x00"), HeaderValue::LongString(Bytes::from_static(b"\xff\x00"))] {
+    for value in [
+        raw(b"\xff\x00"),
+        HeaderValue::LongString(Bytes::from_static(b"\xff\x00")),
+    ] {
         let message = amqp(vec![header("h", value)]);
-        assert_eq!(to_kafka(&message, None).headers, [("h".into(), Some(Cow::from(&b"\xff\x00"[..])))]);
+        assert_eq!(
+            to_kafka(&message, None).headers,
+            [("h".into(), Some(Cow::from(&b"\xff\x00"[..])))]
+        );
     }
     // Depth is bounded by max_headers only.
     let deep = (0..1000).fold(I64(1), |inner, _| Table(vec![header("a", inner)]));
@@ -158,7 +225,10 @@ fn the_routing_key_becomes_the_key_unless_kafka_key_says_otherwise() {
         (Some(HeaderValue::Null), None),
     ];
     for (value, key) in cases {
-        let headers = value.map(|v| header("kafka.key", v)).into_iter().chain([header("a", long("1"))]);
+        let headers = value
+            .map(|v| header("kafka.key", v))
+            .into_iter()
+            .chain([header("a", long("1"))]);
         let message = amqp(headers.collect());
         let record = to_kafka(&message, None);
         assert_eq!(record.key.as_deref(), key.map(str::as_bytes));
@@ -166,7 +236,11 @@ fn the_routing_key_becomes_the_key_unless_kafka_key_says_otherwise() {
     }
     let mut message = amqp(Vec::new());
     message.key = Some(Bytes::new());
-    assert_eq!(to_kafka(&message, None).key, Some(Cow::from(&b""[..])), "an empty routing key is no null");
+    assert_eq!(
+        to_kafka(&message, None).key,
+        Some(Cow::from(&b""[..])),
+        "an empty routing key is no null"
+    );
 }
 
 #[test]
@@ -208,8 +282,14 @@ fn properties_become_headers_behind_the_others() {
         app_id: Some("".into()),
         cluster_id: Some("cl".into()),
     };
-    let headers = vec![header("amqp.priority", long("9")), header("CC", HeaderValue::Array(vec![long("q")]))];
-    let message = Message { properties: Some(Box::new(properties)), ..amqp(headers) };
+    let headers = vec![
+        header("amqp.priority", long("9")),
+        header("CC", HeaderValue::Array(vec![long("q")])),
+    ];
+    let message = Message {
+        properties: Some(Box::new(properties)),
+        ..amqp(headers)
+    };
     let expected = [
         ("amqp.priority", "9"),
         ("CC", r#"["q"]"#),

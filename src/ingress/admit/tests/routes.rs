@@ -3,7 +3,11 @@
 use super::*;
 
 fn exchange(exchange: &str, routing_key: RoutingKey) -> Arc<Target> {
-    Arc::new(Target::Rabbitmq { connection: "main".into(), exchange: exchange.into(), routing_key })
+    Arc::new(Target::Rabbitmq {
+        connection: "main".into(),
+        exchange: exchange.into(),
+        routing_key,
+    })
 }
 
 #[test]
@@ -34,7 +38,10 @@ fn a_route_can_rename_the_headers() {
         assert_eq!(admit_now(&message, &route), expected);
     }
     for message in both(&[("x-delay", "abc"), ("x-delay-op", "cancel")]) {
-        assert!(matches!(admit_now(&message, &route), Admitted::PassThrough { .. }));
+        assert!(matches!(
+            admit_now(&message, &route),
+            Admitted::PassThrough { .. }
+        ));
     }
 }
 
@@ -48,8 +55,12 @@ fn targets_on_rabbitmq_are_exchange_and_routing_key() {
         exchange("late", RoutingKey::Fixed(String::new())),
     ];
     route.allow_targets = allowed.to_vec();
-    let cases =
-        [("mail/", &route.to), ("mail/a/b", &allowed[0]), ("/queue", &allowed[1]), ("late/", &allowed[2])];
+    let cases = [
+        ("mail/", &route.to),
+        ("mail/a/b", &allowed[0]),
+        ("/queue", &allowed[1]),
+        ("late/", &allowed[2]),
+    ];
     for (name, target) in cases {
         for message in both(&[("x-delay-target", name)]) {
             match admit_now(&message, &route) {
@@ -60,7 +71,17 @@ fn targets_on_rabbitmq_are_exchange_and_routing_key() {
             }
         }
     }
-    for name in ["mail", "queue", "/", "/other", "mail/a", "mail/a/b/c", "Mail/a/b", "late", "amq.direct/x"] {
+    for name in [
+        "mail",
+        "queue",
+        "/",
+        "/other",
+        "mail/a",
+        "mail/a/b/c",
+        "Mail/a/b",
+        "late",
+        "amq.direct/x",
+    ] {
         for message in both(&[("x-delay-target", name)]) {
             assert_invalid(&message, &route, InvalidReason::ForbiddenTarget);
         }

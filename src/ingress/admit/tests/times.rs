@@ -4,7 +4,13 @@ use super::*;
 
 #[track_caller]
 fn due_of(message: &Message, produced: Option<i64>, route: &Route) -> i64 {
-    match admit(message.clone(), None, produced.map(UnixMs), route, ARRIVAL.into()) {
+    match admit(
+        message.clone(),
+        None,
+        produced.map(UnixMs),
+        route,
+        ARRIVAL.into(),
+    ) {
         Admitted::Delayed { due, .. } => due.since(ARRIVAL),
         other => panic!("{other:?} is not delayed"),
     }
@@ -26,7 +32,11 @@ fn a_delay_counts_from_when_it_was_produced_unless_that_is_unknown_or_in_the_fut
     ];
     for (produced, expected) in cases {
         for message in both(&[("x-delay", "5s")]) {
-            assert_eq!(due_of(&message, produced, &route()), expected, "{produced:?}");
+            assert_eq!(
+                due_of(&message, produced, &route()),
+                expected,
+                "{produced:?}"
+            );
         }
     }
     let mut from_arrival = route();
@@ -42,7 +52,10 @@ fn a_delay_counts_from_when_it_was_produced_unless_that_is_unknown_or_in_the_fut
 
 #[test]
 fn what_has_nothing_to_wait_for_is_due_by_any_clock_and_nothing_else_is_due_before_its_time() {
-    let arrival = Arrival { earliest: ARRIVAL.plus(-500), latest: ARRIVAL };
+    let arrival = Arrival {
+        earliest: ARRIVAL.plus(-500),
+        latest: ARRIVAL,
+    };
     let due_of = |message: &Message, produced: Option<i64>| match admit(
         message.clone(),
         None,
@@ -76,7 +89,10 @@ fn the_longest_delay_is_measured_from_arrival_and_inclusive() {
     }
     // The message was produced a second ago, so a second less is left.
     for message in both(&[("x-delay", "2592001000")]) {
-        assert_eq!(due_of(&message, Some(ARRIVAL.0 - 1000), &route()), MAX_DELAY);
+        assert_eq!(
+            due_of(&message, Some(ARRIVAL.0 - 1000), &route()),
+            MAX_DELAY
+        );
         assert_invalid(&message, &route(), InvalidReason::TooFar);
     }
 }

@@ -3,7 +3,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::*;
-use crate::domain::{Entry, Flags, Header, HeaderValue, KafkaPosition, Message, Origin, Route, testing};
+use crate::domain::{
+    Entry, Flags, Header, HeaderValue, KafkaPosition, Message, Origin, Route, testing,
+};
 use crate::ingress::replay::{RecordJudge, ReplayRecord, StoredRecordsBuilder};
 
 /// Two hours after the first record.
@@ -21,8 +23,16 @@ struct ReplayFixture {
 
 impl ReplayFixture {
     fn new() -> Self {
-        let bounds = ReplayBounds { now: NOW, until: None, due_after: UnixMs(BEGAN) };
-        Self { route: testing::route(), stored: Vec::new(), bounds }
+        let bounds = ReplayBounds {
+            now: NOW,
+            until: None,
+            due_after: UnixMs(BEGAN),
+        };
+        Self {
+            route: testing::route(),
+            stored: Vec::new(),
+            bounds,
+        }
     }
 
     fn replace(mut self) -> Self {
@@ -49,9 +59,23 @@ impl ReplayFixture {
             _ => {}
         }
         let body = Some(Bytes::from(format!("{offset}")));
-        let message = Message { origin: Origin::Kafka, key: None, body, headers, properties: None };
+        let message = Message {
+            origin: Origin::Kafka,
+            key: None,
+            body,
+            headers,
+            properties: None,
+        };
         let produced = Some(UnixMs(BEGAN + offset * MINUTE));
-        ReplayRecord { position: KafkaPosition { partition: 3, offset }, message, malformed: None, produced }
+        ReplayRecord {
+            position: KafkaPosition {
+                partition: 3,
+                offset,
+            },
+            message,
+            malformed: None,
+            produced,
+        }
     }
 
     fn judged(&self, offset: i64, text: &str) -> JudgedRecord {
@@ -62,7 +86,10 @@ impl ReplayFixture {
     fn has(mut self, offset: i64, text: &str, minutes: i64, standing: ScannedState) -> Self {
         let judge = self.judged(offset, text);
         let mut entry = Entry::new(UnixMs(BEGAN + minutes * MINUTE), judge.message.clone());
-        entry.position = Some(KafkaPosition { partition: 3, offset });
+        entry.position = Some(KafkaPosition {
+            partition: 3,
+            offset,
+        });
         if let RecordRequest::Delayed { id: Some(id), .. } | RecordRequest::Reschedule { id, .. } =
             &judge.request
         {
@@ -76,9 +103,18 @@ impl ReplayFixture {
     /// Changes the context of the trace of all stored messages, as their admission does.
     fn traced(mut self) -> Self {
         for (entry, _) in &mut self.stored {
-            for (name, value) in [("traceparent", "of-the-admission"), ("tracestate", "postdate=1")] {
-                entry.message.headers.retain(|header| header.name.as_str() != name);
-                entry.message.headers.push(Header::new(name, HeaderValue::Bytes(value.into())));
+            for (name, value) in [
+                ("traceparent", "of-the-admission"),
+                ("tracestate", "postdate=1"),
+            ] {
+                entry
+                    .message
+                    .headers
+                    .retain(|header| header.name.as_str() != name);
+                entry
+                    .message
+                    .headers
+                    .push(Header::new(name, HeaderValue::Bytes(value.into())));
             }
         }
         self
@@ -96,7 +132,10 @@ impl ReplayFixture {
     fn plan(&self, records: &[&str]) -> (Vec<(i64, String)>, ReplayTally) {
         let stored = self.stored();
         let mut planner = ReplayPlanner::new(self.bounds, &self.route.policy, &stored, 3, 1);
-        let records: Vec<JudgedRecord> = (1..).zip(records).map(|(at, text)| self.judged(at, text)).collect();
+        let records: Vec<JudgedRecord> = (1..)
+            .zip(records)
+            .map(|(at, text)| self.judged(at, text))
+            .collect();
         for record in &records {
             planner.take(record);
         }
@@ -104,9 +143,14 @@ impl ReplayFixture {
         let minutes = |due: UnixMs| due.since(UnixMs(BEGAN)) / MINUTE;
         let steps = records.iter().filter_map(|record| {
             let said = match plan.step(record, &stored)? {
-                ReplayStep::Store { due, named, instead_of } => {
+                ReplayStep::Store {
+                    due,
+                    named,
+                    instead_of,
+                } => {
                     let name = if named { " named" } else { "" };
-                    let instead = instead_of.map_or(String::new(), |at| format!(" instead of {at}"));
+                    let instead =
+                        instead_of.map_or(String::new(), |at| format!(" instead of {at}"));
                     format!("store at {}{name}{instead}", minutes(due))
                 }
                 ReplayStep::Cancel { of } => format!("cancel {of}"),
@@ -120,14 +164,21 @@ impl ReplayFixture {
         let left_out = t.there + t.settled + t.before + t.later + t.passing;
         let counts = (t.steps(), t.steps() + left_out, t.read);
         let records = records.len() as u64;
-        assert_eq!(counts, (steps.len() as u64, records, records), "each counts once: {t:?}");
+        assert_eq!(
+            counts,
+            (steps.len() as u64, records, records),
+            "each counts once: {t:?}"
+        );
         (steps, t)
     }
 
     #[track_caller]
     fn comes_to(&self, records: &[&str], expected: &[(i64, &str)]) -> ReplayTally {
         let (steps, tally) = self.plan(records);
-        let steps: Vec<_> = steps.iter().map(|(at, step)| (*at, step.as_str())).collect();
+        let steps: Vec<_> = steps
+            .iter()
+            .map(|(at, step)| (*at, step.as_str()))
+            .collect();
         assert_eq!(steps, expected);
         tally
     }
@@ -136,17 +187,37 @@ impl ReplayFixture {
 #[test]
 fn of_an_empty_store_all_that_waited_comes_back_and_nothing_that_passed() {
     let tally = ReplayFixture::new().comes_to(
-        &["store - 300", "pass", "store a 300", "bad", "store - 30", "pass"],
-        &[(1, "store at 300"), (3, "store at 300 named"), (4, "bury"), (5, "store at 30")],
+        &[
+            "store - 300",
+            "pass",
+            "store a 300",
+            "bad",
+            "store - 30",
+            "pass",
+        ],
+        &[
+            (1, "store at 300"),
+            (3, "store at 300 named"),
+            (4, "bury"),
+            (5, "store at 30"),
+        ],
     );
-    assert_eq!((tally.stored, tally.overdue, tally.dead, tally.passing), (3, 1, 1, 2));
+    assert_eq!(
+        (tally.stored, tally.overdue, tally.dead, tally.passing),
+        (3, 1, 1, 2)
+    );
 }
 
 #[test]
 fn what_the_store_has_is_left_out_whatever_its_state() {
-    for standing in [ScannedState::Pending, ScannedState::InFlight, ScannedState::Ended] {
-        let site =
-            ReplayFixture::new().has(1, "store - 300", 300, standing).has(2, "store a 300", 300, standing);
+    for standing in [
+        ScannedState::Pending,
+        ScannedState::InFlight,
+        ScannedState::Ended,
+    ] {
+        let site = ReplayFixture::new()
+            .has(1, "store - 300", 300, standing)
+            .has(2, "store a 300", 300, standing);
         let tally = site.comes_to(&["store - 300", "store a 300"], &[]);
         assert_eq!(tally.there, 2);
         let tally = site.traced().comes_to(&["store - 300", "store a 300"], &[]);
@@ -174,7 +245,10 @@ fn a_cancelled_one_is_not_stored_and_one_that_the_store_has_is_cancelled() {
 
 #[test]
 fn a_moved_one_is_stored_at_its_last_moment() {
-    ReplayFixture::new().comes_to(&["store a 300", "move a 400", "move a 500"], &[(1, "store at 500 named")]);
+    ReplayFixture::new().comes_to(
+        &["store a 300", "move a 400", "move a 500"],
+        &[(1, "store at 500 named")],
+    );
     let unmoved = ReplayFixture::new().has(1, "store a 300", 300, ScannedState::Pending);
     unmoved.comes_to(&["store a 300", "move a 400"], &[(2, "move 1 to 400")]);
     for moved in [400, 450] {
@@ -190,16 +264,30 @@ fn a_moved_one_is_stored_at_its_last_moment() {
     );
     // The store was wiped between the two records, so the command became a message.
     let wiped = ReplayFixture::new().has(2, "move a 400", 400, ScannedState::Pending);
-    wiped.comes_to(&["store a 300", "move a 400"], &[(1, "store at 400 named instead of 2")]);
+    wiped.comes_to(
+        &["store a 300", "move a 400"],
+        &[(1, "store at 400 named instead of 2")],
+    );
 }
 
 #[test]
 fn a_name_is_one_message_while_it_waits() {
-    ReplayFixture::new().comes_to(&["store a 300", "store a 400"], &[(1, "store at 300 named")]);
+    ReplayFixture::new().comes_to(
+        &["store a 300", "store a 400"],
+        &[(1, "store at 300 named")],
+    );
     let replaces = ReplayFixture::new().replace();
-    replaces.comes_to(&["store a 300", "store a 400"], &[(2, "store at 400 named")]);
-    let kept = ReplayFixture::new().replace().has(1, "store a 300", 300, ScannedState::Pending);
-    kept.comes_to(&["store a 300", "store a 400"], &[(2, "store at 400 named instead of 1")]);
+    replaces.comes_to(
+        &["store a 300", "store a 400"],
+        &[(2, "store at 400 named")],
+    );
+    let kept = ReplayFixture::new()
+        .replace()
+        .has(1, "store a 300", 300, ScannedState::Pending);
+    kept.comes_to(
+        &["store a 300", "store a 400"],
+        &[(2, "store at 400 named instead of 1")],
+    );
     let later = ReplayFixture::new().has(2, "store a 400", 400, ScannedState::Pending);
     later.comes_to(&["store a 300", "store a 400"], &[]);
 }
@@ -212,10 +300,16 @@ fn one_that_fell_due_long_ago_leaves_its_name_to_the_next() {
     );
     let mut remembers = ReplayFixture::new();
     Arc::make_mut(&mut remembers.route).policy.dedupe_ms = 10 * MINUTE;
-    remembers.comes_to(&["store a 2", "pass", "pass", "store a 400"], &[(1, "store at 2")]);
+    remembers.comes_to(
+        &["store a 2", "pass", "pass", "store a 400"],
+        &[(1, "store at 2")],
+    );
     // The store was wiped after the first record. The second one was stored in the new store.
     let wiped = ReplayFixture::new().has(4, "store a 400", 400, ScannedState::Pending);
-    wiped.comes_to(&["store a 2", "pass", "pass", "store a 400"], &[(1, "store at 2")]);
+    wiped.comes_to(
+        &["store a 2", "pass", "pass", "store a 400"],
+        &[(1, "store at 2")],
+    );
 }
 
 #[test]
@@ -223,14 +317,26 @@ fn bounds_leave_out_but_do_not_blind() {
     let mut site = ReplayFixture::new();
     site.bounds.until = Some(UnixMs(BEGAN + 2 * MINUTE));
     let tally = site.comes_to(
-        &["store a 300", "store b 300", "store - 300", "cancel a", "move b 400"],
+        &[
+            "store a 300",
+            "store b 300",
+            "store - 300",
+            "cancel a",
+            "move b 400",
+        ],
         &[(2, "store at 400 named")],
     );
     assert_eq!((tally.later, tally.settled), (1, 3));
     let mut site = ReplayFixture::new();
     site.bounds.due_after = UnixMs(BEGAN + 60 * MINUTE);
     let tally = site.comes_to(
-        &["store - 59", "store - 60", "store a 59", "store b 50", "move b 61"],
+        &[
+            "store - 59",
+            "store - 60",
+            "store a 59",
+            "store b 50",
+            "move b 61",
+        ],
         &[(2, "store at 60"), (4, "store at 61")],
     );
     assert_eq!((tally.before, tally.overdue), (2, 2));

@@ -42,7 +42,12 @@ struct NodeView {
 impl ClusterNodes {
     pub(super) fn new(seeds: &[Address], wanted: &[Slot], config: &Config) -> Self {
         let known = seeds.iter().map(|seed| (seed.clone(), None)).collect();
-        Self { config: Box::new(config.clone()), seeds: seeds.to_vec(), wanted: wanted.to_vec(), known }
+        Self {
+            config: Box::new(config.clone()),
+            seeds: seeds.to_vec(),
+            wanted: wanted.to_vec(),
+            known,
+        }
     }
 
     /// The current map, or the map before while no node answers.
@@ -52,27 +57,46 @@ impl ClusterNodes {
         drawn.truncate(ASKED_NODES);
         let config = &self.config;
         let is_start = before.nodes.is_empty();
-        let asked = self.known.iter_mut().filter(|(address, _)| drawn.contains(address));
+        let asked = self
+            .known
+            .iter_mut()
+            .filter(|(address, _)| drawn.contains(address));
         let views =
-            join_all(asked.map(|(address, connection)| ask(address, connection, config, is_start))).await;
+            join_all(asked.map(|(address, connection)| ask(address, connection, config, is_start)))
+                .await;
         let mut why = None;
-        let views = views.into_iter().filter_map(|view| view.map_err(|silent| why = Some(silent)).ok());
+        let views = views
+            .into_iter()
+            .filter_map(|view| view.map_err(|silent| why = Some(silent)).ok());
         let views: Vec<NodeView> = views.collect();
         if views.is_empty() {
             if is_start {
-                return SlotMap::unreached("no node of the cluster reports its slots", why.as_ref());
+                return SlotMap::unreached(
+                    "no node of the cluster reports its slots",
+                    why.as_ref(),
+                );
             }
             return before.clone();
         }
-        let named: BTreeSet<Address> = views.iter().flat_map(|view| view.nodes.iter().cloned()).collect();
-        self.known.retain(|address, _| named.contains(address) || self.seeds.contains(address));
+        let named: BTreeSet<Address> = views
+            .iter()
+            .flat_map(|view| view.nodes.iter().cloned())
+            .collect();
+        self.known
+            .retain(|address, _| named.contains(address) || self.seeds.contains(address));
         for address in named {
             self.known.entry(address).or_default();
         }
         let mut map = merge(&views, before);
-        let missing = self.wanted.iter().filter(|slot| map.node_of(**slot).is_none()).count();
+        let missing = self
+            .wanted
+            .iter()
+            .filter(|slot| map.node_of(**slot).is_none())
+            .count();
         if missing > 0 {
-            map.trouble = Some(format!("{missing} slots that the store uses are not served"));
+            map.trouble = Some(format!(
+                "{missing} slots that the store uses are not served"
+            ));
         }
         map
     }
@@ -111,7 +135,10 @@ async fn try_ask(
     };
     let mut slots = redis::cmd("CLUSTER");
     slots.arg("SLOTS");
-    let answer: Value = slots.query_async(connection).await.map_err(|error| error.to_string())?;
+    let answer: Value = slots
+        .query_async(connection)
+        .await
+        .map_err(|error| error.to_string())?;
     let unreadable = || ConnectFault::from("an answer of an unexpected shape".to_owned());
     read_slots(&answer, address).ok_or_else(unreadable)
 }
@@ -128,17 +155,22 @@ fn client_of(address: &Address, config: &Config) -> Result<RedisClient, ConnectF
 
 /// Reads `CLUSTER SLOTS`: per range its first and last slot, its master, its replicas.
 fn read_slots(answer: &Value, asked: &Address) -> Option<NodeView> {
-    let Value::Array(rows) = answer else { return None };
+    let Value::Array(rows) = answer else {
+        return None;
+    };
     let mut view = NodeView::default();
     view.nodes.insert(asked.clone());
     for row in rows {
         let Value::Array(row) = row else { return None };
-        let [Value::Int(first), Value::Int(last), nodes @ ..] = row.as_slice() else { return None };
+        let [Value::Int(first), Value::Int(last), nodes @ ..] = row.as_slice() else {
+            return None;
+        };
         let nodes: Option<Vec<Address>> = nodes.iter().map(|node| node_at(node, asked)).collect();
         let nodes = nodes?;
         let fits = 0 <= *first && first <= last && *last < i64::from(SLOT_COUNT);
         let master = nodes.first().filter(|_| fits)?;
-        view.ranges.push((*first as u16, *last as u16, master.clone()));
+        view.ranges
+            .push((*first as u16, *last as u16, master.clone()));
         view.nodes.extend(nodes);
     }
     Some(view)
@@ -146,54 +178,89 @@ fn read_slots(answer: &Value, asked: &Address) -> Option<NodeView> {
 
 /// Reads `[host, port, id, ...]`. Without a host it is the node that was asked.
 fn node_at(node: &Value, asked: &Address) -> Option<Address> {
-    let Value::Array(node) = node else { return None };
-    let [host, Value::Int(port), ..] = node.as_slice() else { return None };
+    let Value::Array(node) = node else {
+        return None;
+    };
+    let [host, Value::Int(port), ..] = node.as_slice() else {
+        return None;
+    };
     let host = match host {
         Value::BulkString(host) => String::from_utf8(host.clone()).ok()?,
         Value::SimpleString(host) => host.clone(),
         Value::Nil => String::new(),
         _ => return None,
     };
-    let host = if host.is_empty() || host == "?" { asked.host.clone() } else { host };
-    Some(Address { host, port: u16::try_from(*port).ok()? })
+    let host = if host.is_empty() || host == "?" {
+        asked.host.clone()
+    } else {
+        host
+    };
+    Some(Address {
+        host,
+        port: u16::try_from(*port).ok()?,
+    })
 }
 
 /// For each slot the owner that most views name. Among equals it is the owner of before.
 fn merge(views: &[NodeView], before: &SlotMap) -> SlotMap {
     let ranges = || views.iter().flat_map(|view| &view.ranges);
-    let mut bounds: BTreeSet<u16> = ranges().flat_map(|(first, last, _)| [*first, last + 1]).collect();
+    let mut bounds: BTreeSet<u16> = ranges()
+        .flat_map(|(first, last, _)| [*first, last + 1])
+        .collect();
     bounds.insert(0);
     bounds.insert(SLOT_COUNT);
     let bounds: Vec<u16> = bounds.into_iter().collect();
     let owners: BTreeSet<&Address> = ranges().map(|(.., owner)| owner).collect();
-    let mut nodes: Vec<RedisNode> = owners.into_iter().map(|owner| RedisNode::At(owner.clone())).collect();
+    let mut nodes: Vec<RedisNode> = owners
+        .into_iter()
+        .map(|owner| RedisNode::At(owner.clone()))
+        .collect();
     let mut slots: HashMap<Slot, usize> = HashMap::new();
     for piece in bounds.windows(2) {
         let from = piece[0];
         let to = piece[1];
-        let had = Slot::new(from).and_then(|slot| before.node_of(slot)).and_then(|at| before.nodes.get(at));
+        let had = Slot::new(from)
+            .and_then(|slot| before.node_of(slot))
+            .and_then(|at| before.nodes.get(at));
         let mut votes: BTreeMap<Option<&Address>, usize> = BTreeMap::new();
         for view in views {
-            let owner = view.ranges.iter().find(|(first, last, _)| *first <= from && from <= *last);
+            let owner = view
+                .ranges
+                .iter()
+                .find(|(first, last, _)| *first <= from && from <= *last);
             *votes.entry(owner.map(|(.., owner)| owner)).or_default() += 1;
         }
-        let known =
-            |owner: Option<&Address>| matches!((owner, had), (Some(o), Some(RedisNode::At(h))) if o == h);
-        let most = votes.into_iter().max_by_key(|(owner, count)| (*count, known(*owner), *owner));
-        let Some((Some(owner), _)) = most else { continue };
-        let Some(at) = nodes.iter().position(|node| matches!(node, RedisNode::At(a) if a == owner)) else {
+        let known = |owner: Option<&Address>| matches!((owner, had), (Some(o), Some(RedisNode::At(h))) if o == h);
+        let most = votes
+            .into_iter()
+            .max_by_key(|(owner, count)| (*count, known(*owner), *owner));
+        let Some((Some(owner), _)) = most else {
+            continue;
+        };
+        let Some(at) = nodes
+            .iter()
+            .position(|node| matches!(node, RedisNode::At(a) if a == owner))
+        else {
             continue;
         };
         slots.extend((from..to).filter_map(Slot::new).map(|slot| (slot, at)));
     }
     // A node that only a minority calls a master needs no connection.
     let used: BTreeSet<usize> = slots.values().copied().collect();
-    let places: HashMap<usize, usize> = used.iter().enumerate().map(|(new, old)| (*old, new)).collect();
+    let places: HashMap<usize, usize> = used
+        .iter()
+        .enumerate()
+        .map(|(new, old)| (*old, new))
+        .collect();
     nodes = used.iter().map(|at| nodes[*at].clone()).collect();
     for at in slots.values_mut() {
         *at = places[at];
     }
-    SlotMap { nodes, slots: Some(slots), ..SlotMap::default() }
+    SlotMap {
+        nodes,
+        slots: Some(slots),
+        ..SlotMap::default()
+    }
 }
 
 #[cfg(test)]
@@ -201,24 +268,41 @@ mod tests {
     use super::*;
 
     fn address(port: u16) -> Address {
-        Address { host: "h".to_owned(), port }
+        Address {
+            host: "h".to_owned(),
+            port,
+        }
     }
 
     fn view(ranges: &[(u16, u16, u16)]) -> NodeView {
-        let ranges = ranges.iter().map(|(first, last, port)| (*first, *last, address(*port))).collect();
-        NodeView { ranges, nodes: BTreeSet::new() }
+        let ranges = ranges
+            .iter()
+            .map(|(first, last, port)| (*first, *last, address(*port)))
+            .collect();
+        NodeView {
+            ranges,
+            nodes: BTreeSet::new(),
+        }
     }
 
     fn owner(map: &SlotMap, slot: u16) -> Option<u16> {
         let at = map.node_of(Slot::new(slot).expect("a slot"))?;
-        let RedisNode::At(address) = &map.nodes[at] else { panic!("an address") };
+        let RedisNode::At(address) = &map.nodes[at] else {
+            panic!("an address")
+        };
         Some(address.port)
     }
 
     #[test]
     fn each_slot_is_whose_most_say() {
-        let before = merge(&[view(&[(0, 8191, 1), (8192, 16383, 2)])], &SlotMap::default());
-        assert_eq!((owner(&before, 0), owner(&before, 16383)), (Some(1), Some(2)));
+        let before = merge(
+            &[view(&[(0, 8191, 1), (8192, 16383, 2)])],
+            &SlotMap::default(),
+        );
+        assert_eq!(
+            (owner(&before, 0), owner(&before, 16383)),
+            (Some(1), Some(2))
+        );
         // Node 1 was paused, and 3 took over: the old view of 1 is outvoted.
         let new = || view(&[(0, 8191, 3), (8192, 16383, 2)]);
         let old = || view(&[(0, 8191, 1), (8192, 16383, 2)]);
@@ -231,19 +315,28 @@ mod tests {
         // One slot is unserved, its neighbours are not.
         let holed = || view(&[(0, 99, 1), (101, 8191, 1), (8192, 16383, 2)]);
         let hole = merge(&[holed(), holed(), old()], &before);
-        assert_eq!((owner(&hole, 99), owner(&hole, 100), owner(&hole, 101)), (Some(1), None, Some(1)));
+        assert_eq!(
+            (owner(&hole, 99), owner(&hole, 100), owner(&hole, 101)),
+            (Some(1), None, Some(1))
+        );
     }
 
     #[test]
     fn a_view_is_read_and_an_unknown_host_is_the_one_asked() {
         let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
         let node = |host: Value, port| Value::Array(vec![host, Value::Int(port), text("id")]);
-        let row = |nodes: Vec<Value>| Value::Array([vec![Value::Int(0), Value::Int(16383)], nodes].concat());
+        let row = |nodes: Vec<Value>| {
+            Value::Array([vec![Value::Int(0), Value::Int(16383)], nodes].concat())
+        };
         let answer = Value::Array(vec![row(vec![node(Value::Nil, 1), node(text("r"), 2)])]);
         let view = read_slots(&answer, &address(7)).expect("a view");
         assert_eq!(view.ranges, [(0, 16383, address(1))]);
         assert_eq!(view.nodes.len(), 3);
-        assert_eq!(read_slots(&Value::Array(vec![row(vec![])]), &address(7)), None, "a range without a node");
+        assert_eq!(
+            read_slots(&Value::Array(vec![row(vec![])]), &address(7)),
+            None,
+            "a range without a node"
+        );
         assert_eq!(read_slots(&Value::Int(1), &address(7)), None);
     }
 }

@@ -45,24 +45,46 @@ impl Sentinels {
         login: &Login,
         config: &Config,
     ) -> Result<Self, PreflightError> {
-        let refused = |error| PreflightError(format!("{} {}: {error}", config.place_key(), config.place()));
+        let refused = |error| {
+            PreflightError(format!(
+                "{} {}: {error}",
+                config.place_key(),
+                config.place()
+            ))
+        };
         let sentinel = |address: &Address| {
             let client = RedisClient::new(at(address, login).map_err(refused)?, config);
-            Ok(Sentinel { address: address.clone(), client, connection: None, silent: None })
+            Ok(Sentinel {
+                address: address.clone(),
+                client,
+                connection: None,
+                silent: None,
+            })
         };
         let sentinels = nodes.iter().map(sentinel).collect::<Result<_, _>>()?;
-        Ok(Self { master: master.to_owned(), sentinels })
+        Ok(Self {
+            master: master.to_owned(),
+            sentinels,
+        })
     }
 
     /// The current master, or the one before while no sentinel answers.
     pub(super) async fn read(&mut self, before: &SlotMap) -> SlotMap {
         let master = self.master.as_str();
         let is_start = before.nodes.is_empty();
-        let votes = join_all(self.sentinels.iter_mut().map(|sentinel| sentinel.ask(master, is_start))).await;
+        let votes = join_all(
+            self.sentinels
+                .iter_mut()
+                .map(|sentinel| sentinel.ask(master, is_start)),
+        )
+        .await;
         match elect(votes.into_iter().flatten()) {
             Some(address) => SlotMap::of_one(RedisNode::At(address)),
             None if is_start => {
-                let silent = self.sentinels.iter().find_map(|s| Some(s.silent.as_ref()?.at(&s.address)));
+                let silent = self
+                    .sentinels
+                    .iter()
+                    .find_map(|s| Some(s.silent.as_ref()?.at(&s.address)));
                 let why = format!("no sentinel names the master of {master:?}");
                 SlotMap::unreached(&why, silent.as_ref())
             }
@@ -79,7 +101,10 @@ fn elect(ballots: impl Iterator<Item = SentinelVote>) -> Option<Address> {
         *count += 1;
         *highest = epoch.max(*highest);
     }
-    votes.into_iter().max_by_key(|(_, votes)| *votes).map(|(address, _)| address)
+    votes
+        .into_iter()
+        .max_by_key(|(_, votes)| *votes)
+        .map(|(address, _)| address)
 }
 
 impl Sentinel {
@@ -114,13 +139,17 @@ impl Sentinel {
             none => none.insert(open(&self.client, ANSWER_TIMEOUT).await?),
         };
         let mut pipe = redis::pipe();
-        pipe.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(master);
+        pipe.cmd("SENTINEL")
+            .arg("GET-MASTER-ADDR-BY-NAME")
+            .arg(master);
         pipe.cmd("SENTINEL").arg("MASTER").arg(master);
         let answers: RedisResult<(MasterAddress, Vec<String>)> = pipe.query_async(connection).await;
         let (address, fields) = answers.map_err(|error| error.to_string())?;
         let (host, port) = address.ok_or_else(|| format!("it does not know {master:?}"))?;
         let epoch = fields.chunks(2).find(|pair| pair[0] == "config-epoch");
-        let epoch = epoch.and_then(|pair| pair.get(1)?.parse().ok()).unwrap_or(0);
+        let epoch = epoch
+            .and_then(|pair| pair.get(1)?.parse().ok())
+            .unwrap_or(0);
         Ok((Address { host, port }, epoch))
     }
 }
@@ -130,7 +159,13 @@ mod tests {
     use super::*;
 
     fn vote(host: &str, epoch: u64) -> SentinelVote {
-        (Address { host: host.to_owned(), port: 6379 }, epoch)
+        (
+            Address {
+                host: host.to_owned(),
+                port: 6379,
+            },
+            epoch,
+        )
     }
 
     #[test]
@@ -138,8 +173,14 @@ mod tests {
         let elected = |votes: &[SentinelVote]| elect(votes.iter().cloned()).map(|a| a.host);
         assert_eq!(elected(&[]), None);
         assert_eq!(elected(&[vote("old", 1)]).as_deref(), Some("old"));
-        assert_eq!(elected(&[vote("new", 2), vote("old", 1)]).as_deref(), Some("new"));
-        assert_eq!(elected(&[vote("old", 1), vote("new", 2)]).as_deref(), Some("new"));
+        assert_eq!(
+            elected(&[vote("new", 2), vote("old", 1)]).as_deref(),
+            Some("new")
+        );
+        assert_eq!(
+            elected(&[vote("old", 1), vote("new", 2)]).as_deref(),
+            Some("new")
+        );
         let one_lies = [vote("old", 1), vote("elsewhere", 99), vote("old", 1)];
         assert_eq!(elected(&one_lies).as_deref(), Some("old"));
         let one_is_cut_off = [vote("new", 2), vote("new", 2), vote("old", 1)];

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use zstd::stream::read::Decoder;
 
-use super::{BlobParts, CODEC_PLAIN, CODEC_ZSTD, CODEC_ZSTD_HEADS, CodecError, PREFIX_LEN, decompress};
+use super::{
+    BlobParts, CODEC_PLAIN, CODEC_ZSTD, CODEC_ZSTD_HEADS, CodecError, PREFIX_LEN, decompress,
+};
 use crate::store::Bundle;
 
 /// Highest power of two of bytes that decompression may look back by: eight times what the writer's level uses.
@@ -33,7 +35,13 @@ pub fn decode_outline(blob: &Bytes) -> Result<BundleOutline, CodecError> {
     let sizes = parts.index.iter().map(|item| item.body).collect();
     let bodies = vec![Bytes::new(); parts.index.len()];
     let entries = Arc::new(parts.entries(&heads, bodies)?);
-    Ok(BundleOutline { bundle: Bundle { target: parts.target, entries }, sizes })
+    Ok(BundleOutline {
+        bundle: Bundle {
+            target: parts.target,
+            entries,
+        },
+        sizes,
+    })
 }
 
 impl BlobParts {
@@ -43,7 +51,11 @@ impl BlobParts {
         let heads = match self.codec {
             CODEC_PLAIN => self.payload.slice(..self.heads_len.min(self.payload.len())),
             CODEC_ZSTD_HEADS => {
-                let at = self.payload.len().checked_sub(self.bodies_len).ok_or_else(malformed)?;
+                let at = self
+                    .payload
+                    .len()
+                    .checked_sub(self.bodies_len)
+                    .ok_or_else(malformed)?;
                 decompress(&self.payload[..at], self.heads_len).ok_or_else(malformed)?
             }
             CODEC_ZSTD if self.heads_len + self.bodies_len <= SMALL_BYTES => {
@@ -56,7 +68,11 @@ impl BlobParts {
             CODEC_ZSTD => first_bytes(&self.payload, self.heads_len).ok_or_else(malformed)?,
             _ => return Err(CodecError::Malformed(3)),
         };
-        if heads.len() == self.heads_len { Ok(heads) } else { Err(malformed()) }
+        if heads.len() == self.heads_len {
+            Ok(heads)
+        } else {
+            Err(malformed())
+        }
     }
 }
 
@@ -82,7 +98,10 @@ mod tests {
             entry
         };
         let entries = bodies.iter().enumerate().map(made).collect();
-        encode(&Bundle { target: TargetRef::Named("other".into()), entries: Arc::new(entries) })
+        encode(&Bundle {
+            target: TargetRef::Named("other".into()),
+            entries: Arc::new(entries),
+        })
     }
 
     /// A body that no compression makes smaller.
@@ -100,13 +119,25 @@ mod tests {
             (vec![vec![0; 1 << 20]], CODEC_ZSTD),
             (vec![vec![0; 1 << 20]; 3], CODEC_ZSTD),
             (vec![random(1, 100_000)], CODEC_PLAIN),
-            ((0..400).map(|seed| random(seed, 100)).collect(), CODEC_ZSTD_HEADS),
+            (
+                (0..400).map(|seed| random(seed, 100)).collect(),
+                CODEC_ZSTD_HEADS,
+            ),
         ] {
             let blob = blob(&bodies);
-            assert_eq!(blob[3], codec, "{} bodies of {}", bodies.len(), bodies[0].len());
+            assert_eq!(
+                blob[3],
+                codec,
+                "{} bodies of {}",
+                bodies.len(),
+                bodies[0].len()
+            );
             let outline = decode_outline(&blob).expect("a good bundle");
             let whole = decode(&blob).expect("a good bundle");
-            assert_eq!(outline.sizes, bodies.iter().map(Vec::len).collect::<Vec<_>>());
+            assert_eq!(
+                outline.sizes,
+                bodies.iter().map(Vec::len).collect::<Vec<_>>()
+            );
             assert_eq!(outline.bundle.target, whole.target);
             for (short, entry) in outline.bundle.entries.iter().zip(whole.entries.iter()) {
                 let mut entry = entry.clone();

@@ -5,7 +5,8 @@ use bytes::Bytes;
 use super::varint::{Reader, put_bytes, put_signed, put_unsigned};
 use super::{CodecError, MaybeText, put_history, read_history};
 use crate::domain::{
-    Entry, Failure, Header, HeaderValue, KafkaPosition, Message, Origin, Properties, Text, UnixMs, limits,
+    Entry, Failure, Header, HeaderValue, KafkaPosition, Message, Origin, Properties, Text, UnixMs,
+    limits,
 };
 
 // The bits of the shape byte: which fields are there.
@@ -71,30 +72,63 @@ pub(super) fn read_record(head: Bytes, body: Bytes) -> Result<BundleRecord, Code
     let mut reader = Reader::new(head);
     let shape = reader.byte()?;
     let has = |bit| shape & bit != 0;
-    let id = if has(HAS_ID) { Some(reader.text()?) } else { None };
-    let position = if has(HAS_POSITION) {
-        let partition =
-            i32::try_from(reader.signed()?).map_err(|_| CodecError::Malformed(reader.position()))?;
-        Some(KafkaPosition { partition, offset: reader.signed()? })
+    let id = if has(HAS_ID) {
+        Some(reader.text()?)
     } else {
         None
     };
-    let asked = if has(HAS_ASKED) { Some(UnixMs(reader.signed()?)) } else { None };
-    let history = if has(HAS_HISTORY) { read_history(&mut reader)? } else { Vec::new() };
-    let key = if has(HAS_KEY) { Some(reader.bytes()?) } else { None };
-    let properties = if has(HAS_PROPERTIES) { Some(Box::new(read_properties(&mut reader)?)) } else { None };
+    let position = if has(HAS_POSITION) {
+        let partition = i32::try_from(reader.signed()?)
+            .map_err(|_| CodecError::Malformed(reader.position()))?;
+        Some(KafkaPosition {
+            partition,
+            offset: reader.signed()?,
+        })
+    } else {
+        None
+    };
+    let asked = if has(HAS_ASKED) {
+        Some(UnixMs(reader.signed()?))
+    } else {
+        None
+    };
+    let history = if has(HAS_HISTORY) {
+        read_history(&mut reader)?
+    } else {
+        Vec::new()
+    };
+    let key = if has(HAS_KEY) {
+        Some(reader.bytes()?)
+    } else {
+        None
+    };
+    let properties = if has(HAS_PROPERTIES) {
+        Some(Box::new(read_properties(&mut reader)?))
+    } else {
+        None
+    };
     let headers = read_headers(&mut reader, 0)?;
     if !reader.is_empty() || (!has(HAS_BODY) && !body.is_empty()) {
         return Err(CodecError::Malformed(reader.position()));
     }
     let body = has(HAS_BODY).then_some(body);
-    let origin = if has(IS_RABBITMQ) { Origin::Rabbitmq } else { Origin::Kafka };
+    let origin = if has(IS_RABBITMQ) {
+        Origin::Rabbitmq
+    } else {
+        Origin::Kafka
+    };
     Ok(BundleRecord {
         id,
         position,
         asked,
         history,
-        message: Message { origin, key, body, headers, properties },
+        message: Message {
+            origin,
+            key,
+            body,
+            headers,
+            properties,
+        },
     })
 }
 
@@ -110,7 +144,10 @@ fn read_headers(reader: &mut Reader, depth: usize) -> Result<Vec<Header>, CodecE
     let count = reader.bounded(1 << 20)?;
     let mut headers = Vec::with_capacity(count.min(64));
     for _ in 0..count {
-        headers.push(Header { name: reader.text()?, value: read_value(reader, depth)? });
+        headers.push(Header {
+            name: reader.text()?,
+            value: read_value(reader, depth)?,
+        });
     }
     Ok(headers)
 }
@@ -131,7 +168,9 @@ fn put_value(out: &mut Vec<u8>, value: &HeaderValue) {
         HeaderValue::I64(n) => tagged(out, b'l', |out| out.extend_from_slice(&n.to_le_bytes())),
         HeaderValue::F32(n) => tagged(out, b'f', |out| out.extend_from_slice(&n.to_le_bytes())),
         HeaderValue::F64(n) => tagged(out, b'd', |out| out.extend_from_slice(&n.to_le_bytes())),
-        HeaderValue::Timestamp(n) => tagged(out, b'T', |out| out.extend_from_slice(&n.to_le_bytes())),
+        HeaderValue::Timestamp(n) => {
+            tagged(out, b'T', |out| out.extend_from_slice(&n.to_le_bytes()))
+        }
         HeaderValue::Decimal { scale, value } => {
             out.extend_from_slice(&[b'D', *scale]);
             out.extend_from_slice(&value.to_le_bytes());
@@ -171,11 +210,18 @@ fn read_value(reader: &mut Reader, depth: usize) -> Result<HeaderValue, CodecErr
         b'f' => HeaderValue::F32(f32::from_le_bytes(array(reader)?)),
         b'd' => HeaderValue::F64(f64::from_le_bytes(array(reader)?)),
         b'T' => HeaderValue::Timestamp(u64::from_le_bytes(array(reader)?)),
-        b'D' => HeaderValue::Decimal { scale: reader.byte()?, value: u32::from_le_bytes(array(reader)?) },
+        b'D' => HeaderValue::Decimal {
+            scale: reader.byte()?,
+            value: u32::from_le_bytes(array(reader)?),
+        },
         b'F' => HeaderValue::Table(read_headers(reader, depth + 1)?),
         b'A' => {
             let count = reader.bounded(1 << 20)?;
-            HeaderValue::Array((0..count).map(|_| read_value(reader, depth + 1)).collect::<Result<_, _>>()?)
+            HeaderValue::Array(
+                (0..count)
+                    .map(|_| read_value(reader, depth + 1))
+                    .collect::<Result<_, _>>()?,
+            )
         }
         _ => return Err(CodecError::Malformed(reader.position())),
     })
@@ -229,7 +275,11 @@ fn read_properties(reader: &mut Reader) -> Result<Properties, CodecError> {
     let mut bit = 0;
     let mut text = |reader: &mut Reader| {
         bit += 1;
-        if there >> (bit - 1) & 1 == 1 { reader.text().map(Some) } else { Ok(None) }
+        if there >> (bit - 1) & 1 == 1 {
+            reader.text().map(Some)
+        } else {
+            Ok(None)
+        }
     };
     let mut p = Properties {
         content_type: text(reader)?,

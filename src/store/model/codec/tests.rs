@@ -50,8 +50,13 @@ fn value() -> impl Strategy<Value = HeaderValue> {
 
 fn properties() -> impl Strategy<Value = Properties> {
     let texts = prop::collection::vec(prop::option::of(text()), 10);
-    (texts, any::<Option<u8>>(), any::<Option<u8>>(), any::<Option<u64>>()).prop_map(
-        |(mut texts, delivery_mode, priority, timestamp)| {
+    (
+        texts,
+        any::<Option<u8>>(),
+        any::<Option<u8>>(),
+        any::<Option<u64>>(),
+    )
+        .prop_map(|(mut texts, delivery_mode, priority, timestamp)| {
             let mut next = || texts.pop().flatten();
             Properties {
                 content_type: next(),
@@ -68,14 +73,19 @@ fn properties() -> impl Strategy<Value = Properties> {
                 app_id: next(),
                 cluster_id: next(),
             }
-        },
-    )
+        })
 }
 
 fn message() -> impl Strategy<Value = Message> {
     let header = (text(), value()).prop_map(|(name, value)| Header { name, value });
     (
-        any::<bool>().prop_map(|kafka| if kafka { Origin::Kafka } else { Origin::Rabbitmq }),
+        any::<bool>().prop_map(|kafka| {
+            if kafka {
+                Origin::Kafka
+            } else {
+                Origin::Rabbitmq
+            }
+        }),
         prop::option::of(bytes()),
         prop::option::of(bytes()),
         prop::collection::vec(header, 0..5),
@@ -101,7 +111,12 @@ fn entry() -> impl Strategy<Value = Entry> {
         error,
     });
     (
-        (any::<i64>().prop_map(UnixMs), prop::option::of(text()), any::<u32>(), any::<u32>()),
+        (
+            any::<i64>().prop_map(UnixMs),
+            prop::option::of(text()),
+            any::<u32>(),
+            any::<u32>(),
+        ),
         any::<Option<i64>>(),
         (
             any::<u8>().prop_map(Flags),
@@ -110,17 +125,19 @@ fn entry() -> impl Strategy<Value = Entry> {
         ),
         message(),
     )
-        .prop_map(|((due, id, handouts, failures), asked, (flags, position, history), message)| Entry {
-            due,
-            id,
-            handouts,
-            failures,
-            flags,
-            position,
-            history,
-            asked: asked.map(UnixMs),
-            message,
-        })
+        .prop_map(
+            |((due, id, handouts, failures), asked, (flags, position, history), message)| Entry {
+                due,
+                id,
+                handouts,
+                failures,
+                flags,
+                position,
+                history,
+                asked: asked.map(UnixMs),
+                message,
+            },
+        )
 }
 
 fn bundle() -> impl Strategy<Value = Bundle> {
@@ -237,10 +254,16 @@ fn delivery() -> Message {
         V::I64(-64),
         V::F32(0.5),
         V::F64(-0.25),
-        V::Decimal { scale: 2, value: 1999 },
+        V::Decimal {
+            scale: 2,
+            value: 1999,
+        },
         V::Timestamp(1_790_000_000),
     ];
-    let nested = vec![Header::new("all", V::Array(all)), Header::new("empty", V::Table(vec![]))];
+    let nested = vec![
+        Header::new("all", V::Array(all)),
+        Header::new("empty", V::Table(vec![])),
+    ];
     Message {
         origin: Origin::Rabbitmq,
         key: Some(Bytes::from_static(b"orders.created")),
@@ -268,7 +291,10 @@ fn delivery() -> Message {
 fn long_sample() -> Bundle {
     let Bundle { target, entries } = sample();
     let many = (0..60).flat_map(|_| entries.iter().cloned()).collect();
-    Bundle { target, entries: Arc::new(many) }
+    Bundle {
+        target,
+        entries: Arc::new(many),
+    }
 }
 
 /// A bundle of `count` messages with the bodies that the closure makes.
@@ -279,7 +305,10 @@ fn many(count: usize, body: impl FnMut(usize) -> Vec<u8>) -> Bundle {
         entry.message.body = Some(body.into());
         entry
     };
-    Bundle { target, entries: Arc::new((0..count).map(body).map(with).collect()) }
+    Bundle {
+        target,
+        entries: Arc::new((0..count).map(body).map(with).collect()),
+    }
 }
 
 /// Heads that compress, bodies that do not.
@@ -287,7 +316,9 @@ fn noisy_sample() -> Bundle {
     let mut random = 1u64;
     let mut noise = |n: usize| -> Vec<u8> {
         let byte = |_| {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (random >> 56) as u8
         };
         (0..n).map(byte).collect()
@@ -306,10 +337,16 @@ fn golden_files_are_read_as_ever() {
         (GOLDEN_PLAIN[3], GOLDEN_ZSTD[3], GOLDEN_HEADS[3]),
         (CODEC_PLAIN, CODEC_ZSTD, CODEC_ZSTD_HEADS)
     );
-    assert_eq!(decode(&Bytes::from_static(GOLDEN_HEADS)), Ok(noisy_sample()));
+    assert_eq!(
+        decode(&Bytes::from_static(GOLDEN_HEADS)),
+        Ok(noisy_sample())
+    );
     assert_eq!(decode(&Bytes::from_static(GOLDEN_PLAIN)), Ok(sample()));
     assert_eq!(decode(&Bytes::from_static(GOLDEN_ZSTD)), Ok(long_sample()));
-    let empty = Bundle { target: TargetRef::Own, entries: Arc::default() };
+    let empty = Bundle {
+        target: TargetRef::Own,
+        entries: Arc::default(),
+    };
     assert_eq!(decode(&Bytes::from_static(GOLDEN_EMPTY)), Ok(empty));
 }
 
@@ -317,15 +354,33 @@ fn golden_files_are_read_as_ever() {
 #[test]
 fn the_plain_golden_file_is_written_as_ever() {
     assert_eq!(encode(&sample()), GOLDEN_PLAIN);
-    assert_eq!(encode(&Bundle { target: TargetRef::Own, entries: Arc::default() }), GOLDEN_EMPTY);
+    assert_eq!(
+        encode(&Bundle {
+            target: TargetRef::Own,
+            entries: Arc::default()
+        }),
+        GOLDEN_EMPTY
+    );
 }
 
 #[test]
 fn what_is_compressed_follows_what_it_brings() {
     let order = |n: usize| {
-        format!(r#"{{"order":{},"state":"paid","currency":"EUR"}}"#, n * 7919).repeat(4).into_bytes()
+        format!(
+            r#"{{"order":{},"state":"paid","currency":"EUR"}}"#,
+            n * 7919
+        )
+        .repeat(4)
+        .into_bytes()
     };
-    let noise = |n: usize| noisy_sample().entries[n].message.body.as_ref().expect("a body").to_vec();
+    let noise = |n: usize| {
+        noisy_sample().entries[n]
+            .message
+            .body
+            .as_ref()
+            .expect("a body")
+            .to_vec()
+    };
     let text = |n: usize| if n < 50 { order(n) } else { noise(n) };
     let one = |_| b"no".to_vec();
     for (bundle, codec) in [
@@ -346,7 +401,10 @@ fn what_is_compressed_follows_what_it_brings() {
 fn every_truncation_and_every_flipped_bit_is_an_error() {
     for golden in [GOLDEN_PLAIN, GOLDEN_ZSTD, GOLDEN_EMPTY] {
         for len in 0..golden.len() {
-            assert!(decode(&Bytes::from_static(&golden[..len])).is_err(), "cut at {len}");
+            assert!(
+                decode(&Bytes::from_static(&golden[..len])).is_err(),
+                "cut at {len}"
+            );
         }
         for bit in 0..golden.len() * 8 {
             let mut flipped = golden.to_vec();
@@ -380,10 +438,16 @@ fn no_content_under_a_fitting_checksum_makes_the_reader_panic() {
 #[test]
 fn what_is_no_bundle_or_of_a_later_version_is_called_so() {
     assert_eq!(decode(&Bytes::new()), Err(CodecError::NotABundle));
-    assert_eq!(decode(&Bytes::from_static(b"{\"json\":true}")), Err(CodecError::NotABundle));
+    assert_eq!(
+        decode(&Bytes::from_static(b"{\"json\":true}")),
+        Err(CodecError::NotABundle)
+    );
     let mut later = BytesMut::from(GOLDEN_PLAIN);
     later[2] = 2;
-    assert_eq!(decode(&sealed(&mut later)), Err(CodecError::UnknownVersion(2)));
+    assert_eq!(
+        decode(&sealed(&mut later)),
+        Err(CodecError::UnknownVersion(2))
+    );
     let mut codec = BytesMut::from(GOLDEN_PLAIN);
     codec[3] = 3;
     assert_eq!(decode(&sealed(&mut codec)), Err(CodecError::Malformed(3)));
@@ -413,12 +477,21 @@ fn bomb(plain: usize, truly: usize) -> Bytes {
 fn a_bomb_is_refused_before_it_goes_off() {
     let small = bomb(100, 16 << 20);
     assert!(small.len() < 10_000);
-    assert!(matches!(decode(&small), Err(CodecError::Malformed(_))), "more than it says");
     assert!(
-        matches!(decode(&bomb(MAX_PLAIN + 1, 100)), Err(CodecError::Malformed(_))),
+        matches!(decode(&small), Err(CodecError::Malformed(_))),
+        "more than it says"
+    );
+    assert!(
+        matches!(
+            decode(&bomb(MAX_PLAIN + 1, 100)),
+            Err(CodecError::Malformed(_))
+        ),
         "more than is allowed"
     );
-    assert!(matches!(decode(&bomb(16 << 20, 100)), Err(CodecError::Malformed(_))), "less than it says");
+    assert!(
+        matches!(decode(&bomb(16 << 20, 100)), Err(CodecError::Malformed(_))),
+        "less than it says"
+    );
 }
 
 #[test]
@@ -435,12 +508,24 @@ fn nesting_is_kept_to_a_depth_and_refused_beyond_it() {
     };
     let deep = nested(limits::MAX_HEADER_DEPTH);
     assert_eq!(decode(&encode(&deep)), Ok(deep));
-    assert!(matches!(decode(&encode(&nested(limits::MAX_HEADER_DEPTH + 1))), Err(CodecError::Malformed(_))));
+    assert!(matches!(
+        decode(&encode(&nested(limits::MAX_HEADER_DEPTH + 1))),
+        Err(CodecError::Malformed(_))
+    ));
 }
 
 #[test]
 fn numbers_are_read_as_written_and_no_longer_ones() {
-    for n in [0, 1, 127, 128, 300, u64::from(u32::MAX), u64::MAX - 1, u64::MAX] {
+    for n in [
+        0,
+        1,
+        127,
+        128,
+        300,
+        u64::from(u32::MAX),
+        u64::MAX - 1,
+        u64::MAX,
+    ] {
         let mut out = Vec::new();
         put_unsigned(&mut out, n);
         assert_eq!(Reader::new(out.into()).unsigned(), Ok(n));
@@ -451,5 +536,11 @@ fn numbers_are_read_as_written_and_no_longer_ones() {
     }
     let eleven = [&[0xff; 10][..], &[1]].concat();
     assert!(Reader::new(eleven.into()).unsigned().is_err());
-    assert!(Reader::new(Bytes::from_static(b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02")).unsigned().is_err());
+    assert!(
+        Reader::new(Bytes::from_static(
+            b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02"
+        ))
+        .unsigned()
+        .is_err()
+    );
 }

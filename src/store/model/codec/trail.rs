@@ -15,8 +15,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use super::varint::{Reader, put_bytes, put_signed, put_unsigned};
 use super::{
-    CODEC_PLAIN, CODEC_ZSTD, CodecError, FORMAT_VERSION, HEADS_COMPRESSOR, PREFIX_LEN, checksum, decompress,
-    smaller,
+    CODEC_PLAIN, CODEC_ZSTD, CodecError, FORMAT_VERSION, HEADS_COMPRESSOR, PREFIX_LEN, checksum,
+    decompress, smaller,
 };
 use crate::domain::{KafkaPosition, Target, UnixMs};
 use crate::store::model::trail::{TrailEvent, TrailTarget, TrailWord};
@@ -106,7 +106,12 @@ impl TrailPack {
         put_signed(out, event.at.0.wrapping_sub(self.last_at));
         self.last_at = event.at.0;
         let id = clipped(event.id).as_bytes();
-        let shared = self.last_id.iter().zip(id).take_while(|(a, b)| a == b).count();
+        let shared = self
+            .last_id
+            .iter()
+            .zip(id)
+            .take_while(|(a, b)| a == b)
+            .count();
         put_unsigned(out, shared as u64);
         put_bytes(out, &id[shared..]);
         self.last_id.truncate(shared);
@@ -125,7 +130,10 @@ impl TrailPack {
             put_signed(out, i64::from(partition));
             put_signed(out, offset);
         }
-        for text in [event.by, event.reason, event.dead_id].into_iter().flatten() {
+        for text in [event.by, event.reason, event.dead_id]
+            .into_iter()
+            .flatten()
+        {
             put_bytes(out, clipped(text).as_bytes());
         }
         if let Some(due) = event.due {
@@ -159,7 +167,11 @@ impl TrailPack {
         let mut blob = BytesMut::with_capacity(PREFIX_LEN + head.len() + payload.len());
         blob.put_slice(MAGIC_BYTES);
         blob.put_u8(FORMAT_VERSION);
-        blob.put_u8(if compressed.is_some() { CODEC_ZSTD } else { CODEC_PLAIN });
+        blob.put_u8(if compressed.is_some() {
+            CODEC_ZSTD
+        } else {
+            CODEC_PLAIN
+        });
         blob.put_u32_le(0);
         blob.put_slice(&head);
         blob.put_slice(payload);
@@ -174,7 +186,10 @@ fn clipped(text: &str) -> &str {
     if text.len() <= MAX_TEXT_BYTES {
         return text;
     }
-    let end = (0..=MAX_TEXT_BYTES).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+    let end = (0..=MAX_TEXT_BYTES)
+        .rev()
+        .find(|&at| text.is_char_boundary(at))
+        .unwrap_or(0);
     &text[..end]
 }
 
@@ -219,12 +234,21 @@ pub(in crate::store) fn read_trail(
     if plain.len() != plain_len {
         return Err(malformed());
     }
-    let mut events = EventReader { reader: Reader::new(plain), at: 0, id: Vec::new(), targets: Vec::new() };
+    let mut events = EventReader {
+        reader: Reader::new(plain),
+        at: 0,
+        id: Vec::new(),
+        targets: Vec::new(),
+    };
     for _ in 0..count {
         let event = events.read_next()?;
         visit(&events.id, event);
     }
-    if events.reader.is_empty() { Ok(()) } else { Err(CodecError::Malformed(events.reader.position())) }
+    if events.reader.is_empty() {
+        Ok(())
+    } else {
+        Err(CodecError::Malformed(events.reader.position()))
+    }
 }
 
 /// Reads events one after another: each builds on the one before.
@@ -238,7 +262,9 @@ struct EventReader {
 impl EventReader {
     fn read_next(&mut self) -> Result<TrailEvent, CodecError> {
         let word = usize::from(self.reader.byte()?);
-        let word = *TrailWord::ALL.get(word).ok_or(CodecError::Malformed(self.reader.position()))?;
+        let word = *TrailWord::ALL
+            .get(word)
+            .ok_or(CodecError::Malformed(self.reader.position()))?;
         self.at = self.at.wrapping_add(self.reader.signed()?);
         let shared = self.reader.bounded(self.id.len())?;
         let rest_len = self.reader.bounded(MAX_TEXT_BYTES - shared)?;
@@ -247,19 +273,55 @@ impl EventReader {
         self.id.extend_from_slice(&rest);
         let fields = self.reader.byte()?;
         let has = |bit| fields & bit != 0;
-        let late_ms = if has(HAS_LATE) { Some(self.reader.signed()?) } else { None };
-        let attempt =
-            if has(HAS_ATTEMPT) { Some(self.reader.bounded(u32::MAX as usize)? as u32) } else { None };
-        let target = if has(HAS_TARGET) { Some(self.target()?) } else { None };
-        let position = if has(HAS_POSITION) { Some(self.position()?) } else { None };
+        let late_ms = if has(HAS_LATE) {
+            Some(self.reader.signed()?)
+        } else {
+            None
+        };
+        let attempt = if has(HAS_ATTEMPT) {
+            Some(self.reader.bounded(u32::MAX as usize)? as u32)
+        } else {
+            None
+        };
+        let target = if has(HAS_TARGET) {
+            Some(self.target()?)
+        } else {
+            None
+        };
+        let position = if has(HAS_POSITION) {
+            Some(self.position()?)
+        } else {
+            None
+        };
         let reader = &mut self.reader;
-        let mut text = |bit| if has(bit) { reader.short_text(MAX_TEXT_BYTES).map(Some) } else { Ok(None) };
+        let mut text = |bit| {
+            if has(bit) {
+                reader.short_text(MAX_TEXT_BYTES).map(Some)
+            } else {
+                Ok(None)
+            }
+        };
         let by = text(HAS_BY)?;
         let reason = text(HAS_REASON)?;
         let dead_id = text(HAS_DEAD_ID)?;
-        let due = if has(HAS_DUE) { Some(UnixMs(self.reader.signed()?)) } else { None };
+        let due = if has(HAS_DUE) {
+            Some(UnixMs(self.reader.signed()?))
+        } else {
+            None
+        };
         let at = UnixMs(self.at);
-        Ok(TrailEvent { at, word, late_ms, attempt, target, position, by, reason, dead_id, due })
+        Ok(TrailEvent {
+            at,
+            word,
+            late_ms,
+            attempt,
+            target,
+            position,
+            by,
+            reason,
+            dead_id,
+            due,
+        })
     }
 
     fn target(&mut self) -> Result<TrailTarget, CodecError> {
@@ -278,8 +340,12 @@ impl EventReader {
 
     fn position(&mut self) -> Result<KafkaPosition, CodecError> {
         let at = self.reader.position();
-        let partition = i32::try_from(self.reader.signed()?).map_err(|_| CodecError::Malformed(at))?;
-        Ok(KafkaPosition { partition, offset: self.reader.signed()? })
+        let partition =
+            i32::try_from(self.reader.signed()?).map_err(|_| CodecError::Malformed(at))?;
+        Ok(KafkaPosition {
+            partition,
+            offset: self.reader.signed()?,
+        })
     }
 }
 
@@ -290,7 +356,9 @@ mod tests {
 
     fn events(blob: &Bytes) -> Result<Vec<(String, TrailEvent)>, CodecError> {
         let mut events = Vec::new();
-        read_trail(blob, |id, event| events.push((String::from_utf8_lossy(id).into_owned(), event)))?;
+        read_trail(blob, |id, event| {
+            events.push((String::from_utf8_lossy(id).into_owned(), event))
+        })?;
         Ok(events)
     }
 
@@ -312,23 +380,48 @@ mod tests {
             routing_key: crate::domain::RoutingKey::Fixed("k".into()),
         });
         let new = |word, at| NewTrailEvent::new(word, "order-7", UnixMs(at));
-        let position = Some(KafkaPosition { partition: 3, offset: 1881 });
+        let position = Some(KafkaPosition {
+            partition: 3,
+            offset: 1881,
+        });
         let mut pack = TrailPack::default();
         pack.put(&delivered("order-7", 1_700_000_000_000, &route.to));
         pack.put(&delivered("order-8", 1_700_000_000_001, &queue));
         pack.put(&delivered("order-9", 1_700_000_000_000, &route.to));
-        pack.put(&NewTrailEvent { by: Some("header"), position, ..new(TrailWord::Cancelled, 5) });
+        pack.put(&NewTrailEvent {
+            by: Some("header"),
+            position,
+            ..new(TrailWord::Cancelled, 5)
+        });
         pack.put(&NewTrailEvent {
             by: Some("write token 1"),
             due: Some(UnixMs(9)),
             ..new(TrailWord::Moved, -5)
         });
-        pack.put(&NewTrailEvent { position, ..new(TrailWord::Replaced, 6) });
+        pack.put(&NewTrailEvent {
+            position,
+            ..new(TrailWord::Replaced, 6)
+        });
         let dead_id = Some("orders.attempts.0.n.1");
-        pack.put(&NewTrailEvent { reason: Some("attempts"), dead_id, ..new(TrailWord::Dead, 7) });
-        pack.put(&NewTrailEvent { dead_id, ..new(TrailWord::Dropped, 8) });
-        pack.put(&NewTrailEvent::new(TrailWord::Deduplicated, "", UnixMs(i64::MIN)));
-        pack.put(&NewTrailEvent { by: Some("write token 1"), dead_id, ..new(TrailWord::Redriven, 9) });
+        pack.put(&NewTrailEvent {
+            reason: Some("attempts"),
+            dead_id,
+            ..new(TrailWord::Dead, 7)
+        });
+        pack.put(&NewTrailEvent {
+            dead_id,
+            ..new(TrailWord::Dropped, 8)
+        });
+        pack.put(&NewTrailEvent::new(
+            TrailWord::Deduplicated,
+            "",
+            UnixMs(i64::MIN),
+        ));
+        pack.put(&NewTrailEvent {
+            by: Some("write token 1"),
+            dead_id,
+            ..new(TrailWord::Redriven, 9)
+        });
         pack
     }
 
@@ -337,21 +430,52 @@ mod tests {
         let read = events(&sample().encode()).expect("readable");
         let ids: Vec<&str> = read.iter().map(|(id, _)| id.as_str()).collect();
         let own = "order-7";
-        assert_eq!(ids, [own, "order-8", "order-9", own, own, own, own, own, "", own]);
+        assert_eq!(
+            ids,
+            [own, "order-8", "order-9", own, own, own, own, own, "", own]
+        );
         let times: Vec<i64> = read.iter().map(|(_, event)| event.at.0).collect();
         let first = 1_700_000_000_000;
-        assert_eq!(times, [first, first + 1, first, 5, -5, 6, 7, 8, i64::MIN, 9]);
+        assert_eq!(
+            times,
+            [first, first + 1, first, 5, -5, 6, 7, 8, i64::MIN, 9]
+        );
         let target = |at: usize| read[at].1.target.clone().expect("a target");
-        assert_eq!((target(0).is_kafka, target(0).name.as_str()), (true, "orders"));
+        assert_eq!(
+            (target(0).is_kafka, target(0).name.as_str()),
+            (true, "orders")
+        );
         assert_eq!(target(2), target(0), "named once, and meant again");
         let queue = target(1);
-        assert_eq!((queue.is_kafka, queue.connection.as_str(), queue.name.as_str()), (false, "other", "x/k"));
+        assert_eq!(
+            (
+                queue.is_kafka,
+                queue.connection.as_str(),
+                queue.name.as_str()
+            ),
+            (false, "other", "x/k")
+        );
         let event = &read[0].1;
-        assert_eq!((event.late_ms, event.attempt, &event.by), (Some(2), Some(1), &None));
-        assert_eq!(read[3].1.position, Some(KafkaPosition { partition: 3, offset: 1881 }));
-        assert_eq!((&read[4].1.by, read[4].1.due), (&Some("write token 1".into()), Some(UnixMs(9))));
+        assert_eq!(
+            (event.late_ms, event.attempt, &event.by),
+            (Some(2), Some(1), &None)
+        );
+        assert_eq!(
+            read[3].1.position,
+            Some(KafkaPosition {
+                partition: 3,
+                offset: 1881
+            })
+        );
+        assert_eq!(
+            (&read[4].1.by, read[4].1.due),
+            (&Some("write token 1".into()), Some(UnixMs(9)))
+        );
         assert_eq!(read[6].1.dead_id, Some("orders.attempts.0.n.1".into()));
-        assert_eq!(TrailWord::ALL.map(|word| word as usize), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(
+            TrailWord::ALL.map(|word| word as usize),
+            [0, 1, 2, 3, 4, 5, 6, 7]
+        );
     }
 
     #[test]
@@ -364,9 +488,16 @@ mod tests {
             }
             pack
         };
-        let made = pack(|n| format!("~1abcdefgh.a.k3x9.1z.d{}.{}", n / 500, n % 500), 2000);
+        let made = pack(
+            |n| format!("~1abcdefgh.a.k3x9.1z.d{}.{}", n / 500, n % 500),
+            2000,
+        );
         assert!(made.len() < 2000 * 13, "{} bytes", made.len());
-        assert!(made.encode().len() < 2000 * 5, "{} bytes compressed", made.encode().len());
+        assert!(
+            made.encode().len() < 2000 * 5,
+            "{} bytes compressed",
+            made.encode().len()
+        );
         let alone = pack(|_| "order-7".to_owned(), 1);
         assert!(alone.encode().len() < 60, "{} bytes", alone.encode().len());
         assert_eq!(events(&made.encode()).expect("readable").len(), 2000);
@@ -378,11 +509,19 @@ mod tests {
         let long = "\u{e9}".repeat(4000);
         while !pack.is_full(PACK_EVENTS) {
             let event = NewTrailEvent::new(TrailWord::Cancelled, &long, UnixMs(0));
-            pack.put(&NewTrailEvent { by: Some(&long), reason: Some(&long), dead_id: Some(&long), ..event });
+            pack.put(&NewTrailEvent {
+                by: Some(&long),
+                reason: Some(&long),
+                dead_id: Some(&long),
+                ..event
+            });
         }
         assert!(pack.len() < PACK_BYTES + 5 * MAX_TEXT_BYTES);
         let read = events(&pack.encode()).expect("readable");
-        assert_eq!((read.len(), read[0].0.len()), (pack.count(), MAX_TEXT_BYTES));
+        assert_eq!(
+            (read.len(), read[0].0.len()),
+            (pack.count(), MAX_TEXT_BYTES)
+        );
         let mut pack = TrailPack::default();
         while !pack.is_full(PACK_EVENTS) {
             pack.put(&NewTrailEvent::new(TrailWord::Cancelled, "", UnixMs(0)));
@@ -393,7 +532,10 @@ mod tests {
     #[test]
     fn bytes_that_are_none_of_ours_are_an_error_and_cost_nothing() {
         let whole = sample().encode();
-        assert_eq!(events(&Bytes::from_static(b"PB")), Err(CodecError::NotABundle));
+        assert_eq!(
+            events(&Bytes::from_static(b"PB")),
+            Err(CodecError::NotABundle)
+        );
         assert_eq!(events(&Bytes::new()), Err(CodecError::NotABundle));
         for at in 0..whole.len() {
             let mut flipped = whole.to_vec();

@@ -34,7 +34,11 @@ impl Reader {
     }
 
     pub(super) fn byte(&mut self) -> Result<u8, CodecError> {
-        let byte = self.bytes.get(self.at).copied().ok_or(CodecError::Malformed(self.at))?;
+        let byte = self
+            .bytes
+            .get(self.at)
+            .copied()
+            .ok_or(CodecError::Malformed(self.at))?;
         self.at += 1;
         Ok(byte)
     }
@@ -70,7 +74,10 @@ impl Reader {
     }
 
     pub(super) fn take(&mut self, len: usize) -> Result<Bytes, CodecError> {
-        let end = self.at.checked_add(len).filter(|&end| end <= self.bytes.len());
+        let end = self
+            .at
+            .checked_add(len)
+            .filter(|&end| end <= self.bytes.len());
         let end = end.ok_or(CodecError::Malformed(self.at))?;
         let taken = self.bytes.slice(self.at..end);
         self.at = end;
