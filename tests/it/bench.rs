@@ -80,12 +80,7 @@ fn file(config: &Config) -> PathBuf {
 
 /// How many messages wait in the store, the first thousand.
 async fn pending(relay: &Relay) -> usize {
-    let (status, body) = relay
-        .get("/api/v1/messages?route=r&limit=1000")
-        .await
-        .expect("an answer");
-    assert_eq!(status, 200, "{body}");
-    let list: Value = serde_json::from_str(&body).expect("JSON");
+    let list = relay.read("/api/v1/messages?route=r&limit=1000").await;
     list["items"]
         .as_array()
         .unwrap_or_else(|| panic!("{list}"))

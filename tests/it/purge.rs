@@ -64,9 +64,7 @@ async fn post(relay: &Relay, path: &str, body: &Value) -> (u16, Value) {
 
 async fn pending(relay: &Relay, route: &str) -> Vec<Value> {
     let path = format!("/api/v1/messages?route={route}&limit=1000");
-    let (status, text) = relay.get(&path).await.expect("an answer");
-    assert_eq!(status, 200, "{text}");
-    let page: Value = serde_json::from_str(&text).expect("JSON");
+    let page = relay.read(&path).await;
     page["items"].as_array().expect("items").clone()
 }
 
@@ -177,12 +175,7 @@ async fn a_purge_says_what_it_would_do_does_it_when_told_and_touches_nothing_els
         "failing: 0 message(s) of 0 bytes cancelled"
     );
 
-    let (status, audit) = relay
-        .get("/api/v1/audit?limit=100")
-        .await
-        .expect("an answer");
-    assert_eq!(status, 200);
-    let audit: Value = serde_json::from_str(&audit).expect("JSON");
+    let audit = relay.read("/api/v1/audit?limit=100").await;
     let noted = |subject: &str, result: &str| {
         audit["items"]
             .as_array()

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
+use serde_json::Value;
 
 use super::observer::RelayWatch;
 use super::process::{Process, Signal};
@@ -302,6 +303,18 @@ impl Relay {
     /// GET: status and body.
     pub async fn get(&self, path: &str) -> anyhow::Result<(u16, String)> {
         self.request("GET", path, None, "").await
+    }
+
+    /// The JSON that the API answers with 200. Asks again while the answer is 504 (Redis did not answer in time: ask
+    /// again), as on a busy machine.
+    pub async fn read(&self, path: &str) -> Value {
+        eventually(path, async || match self.get(path).await {
+            Ok((200, body)) => Ok(serde_json::from_str(&body).expect("JSON")),
+            Ok((504, body)) => Err(body),
+            Ok((status, body)) => panic!("{path}: {status} {body}"),
+            Err(error) => panic!("{path}: {error:#}"),
+        })
+        .await
     }
 
     /// Any request, JSON in and out.

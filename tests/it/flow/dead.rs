@@ -23,12 +23,7 @@ async fn post(relay: &Relay, act: &str, body: Value) -> Value {
 }
 
 async fn dead(relay: &Relay, query: &str) -> Vec<Value> {
-    let (status, answer) = relay
-        .get(&format!("/api/v1/dead?{query}"))
-        .await
-        .expect("an answer");
-    assert_eq!(status, 200, "{answer}");
-    let page: Value = serde_json::from_str(&answer).expect("JSON");
+    let page = relay.read(&format!("/api/v1/dead?{query}")).await;
     page["items"].as_array().expect("items").clone()
 }
 

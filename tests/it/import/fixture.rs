@@ -3,9 +3,10 @@
 use std::process::{Command, Output};
 
 use anyhow::anyhow;
-use lapin::options::BasicGetOptions;
-use lapin::{Channel, Connection};
-use serde_json::Value;
+use futures_util::{FutureExt, StreamExt};
+use lapin::options::BasicConsumeOptions;
+use lapin::types::FieldTable;
+use lapin::{Connection, Consumer};
 
 use crate::support::process::Process;
 use crate::support::{
@@ -49,8 +50,8 @@ pub(crate) struct ImportFixture {
     config: Config,
     relay: Relay,
     _connection: Connection,
-    channel: Channel,
-    target: String,
+    /// Receives what arrives at the target.
+    consumer: Consumer,
     arrived: Vec<Vec<u8>>,
 }
 
@@ -73,13 +74,20 @@ impl ImportFixture {
         let relay = Relay::start(&config).await;
         let connection = rabbitmq.connect().await.expect("connected");
         let channel = connection.create_channel().await.expect("a channel");
+        let options = BasicConsumeOptions {
+            no_ack: true,
+            ..BasicConsumeOptions::default()
+        };
+        let consumer = channel
+            .basic_consume(target.into(), "".into(), options, FieldTable::default())
+            .await
+            .expect("a subscription");
         Self {
             source,
             config,
             relay,
             _connection: connection,
-            channel,
-            target,
+            consumer,
             arrived: Vec::new(),
         }
     }
@@ -88,13 +96,12 @@ impl ImportFixture {
         &self.relay
     }
 
-    fn arguments(&self, args: &[&str]) -> Vec<String> {
+    fn arguments(&self, url: &str, args: &[&str]) -> Vec<String> {
         let folder = folders::new("import");
         let file = folder.join("postdate.toml");
         std::fs::write(&file, self.config.text("127.0.0.1:8025")).expect("a configuration file");
         let file = file.display().to_string();
-        let url = self.source.url();
-        let own = ["--redis", &url, "--config", &file];
+        let own = ["--redis", url, "--config", &file];
         ["import"]
             .iter()
             .chain(args)
@@ -105,8 +112,13 @@ impl ImportFixture {
 
     /// `postdate import ARGS`
     pub(crate) async fn import(&self, args: &[&str]) -> ImportOutput {
+        self.import_from(&self.source.url(), args).await
+    }
+
+    /// The same, by this URL of the other program's Redis.
+    pub(crate) async fn import_from(&self, url: &str, args: &[&str]) -> ImportOutput {
         let mut command = Command::new(relay::binary());
-        command.args(self.arguments(args)).env_clear();
+        command.args(self.arguments(url, args)).env_clear();
         let output =
             tokio::task::spawn_blocking(move || command.output().expect("the binary runs"));
         ImportOutput::of(&output.await.expect("no panic"))
@@ -114,7 +126,7 @@ impl ImportFixture {
 
     /// The same, to be killed or waited for.
     pub(crate) fn start_import(&self, args: &[&str]) -> Process {
-        let args = self.arguments(args);
+        let args = self.arguments(&self.source.url(), args);
         let program = relay::binary();
         Process::start(
             "import",
@@ -174,9 +186,7 @@ impl ImportFixture {
         let mut cursor = String::new();
         loop {
             let path = format!("/api/v1/messages?route=r&limit=1000{cursor}");
-            let (status, body) = self.relay().get(&path).await.expect("an answer");
-            assert_eq!(status, 200, "{path}: {body}");
-            let page: Value = serde_json::from_str(&body).expect("JSON");
+            let page = self.relay().read(&path).await;
             for item in page["items"].as_array().expect("a list") {
                 let id = item["id"].as_str().expect("an id").to_owned();
                 waits.push((id, item["due_ms"].as_i64().expect("a due time")));
@@ -191,16 +201,9 @@ impl ImportFixture {
     }
 
     /// Takes what has arrived at the target, and returns all bodies so far, sorted.
-    pub(crate) async fn arrivals(&mut self) -> Vec<Vec<u8>> {
-        let options = BasicGetOptions { no_ack: true };
-        let queue = self.target.as_str();
-        while let Some(got) = self
-            .channel
-            .basic_get(queue.into(), options)
-            .await
-            .expect("an answer")
-        {
-            self.arrived.push(got.delivery.data.clone());
+    pub(crate) fn arrivals(&mut self) -> Vec<Vec<u8>> {
+        while let Some(Some(delivery)) = self.consumer.next().now_or_never() {
+            self.arrived.push(delivery.expect("a delivery").data);
         }
         self.arrived.sort();
         self.arrived.clone()
@@ -209,7 +212,7 @@ impl ImportFixture {
     /// Waits until so many have arrived.
     pub(crate) async fn arrived(&mut self, count: usize) -> Vec<Vec<u8>> {
         eventually("all has arrived", async || {
-            let arrived = self.arrivals().await;
+            let arrived = self.arrivals();
             if arrived.len() >= count {
                 Ok(arrived)
             } else {

@@ -223,7 +223,7 @@ async fn an_import_that_was_killed_goes_on_and_repeats_nothing() {
     fixture.arrived(work.count).await;
     // A repeat would be due as late as the last message.
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let arrived_at_last = fixture.arrivals().await;
+    let arrived_at_last = fixture.arrivals();
     let repeats = arrived_at_last.len() - work.count;
     // A trail loses events where Redis does not answer for two seconds, and says so; what it lost may come twice.
     let lost = fixture

@@ -336,10 +336,8 @@ impl ReplayFixture {
         let mut waits = Vec::new();
         let mut cursor = String::new();
         loop {
-            let (status, page) = self
-                .get(&format!("/api/v1/messages?route=r&limit=1000{cursor}"))
-                .await;
-            assert_eq!(status, 200, "{page}");
+            let path = format!("/api/v1/messages?route=r&limit=1000{cursor}");
+            let page = self.relay().read(&path).await;
             for item in page["items"].as_array().expect("a list") {
                 let headers = item["headers"].as_array().expect("headers");
                 let body = headers

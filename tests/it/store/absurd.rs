@@ -170,7 +170,7 @@ async fn a_number_that_nobody_could_have_written_ends_nothing_and_is_taken_away(
     .await;
     for route in ["orders", "other"] {
         let path = format!("/api/v1/messages?route={route}&limit=1000");
-        assert_eq!(relay.get(&path).await.expect("an answer").0, 200, "{route}");
+        relay.read(&path).await;
     }
     let status = std::fs::read_to_string(format!("/proc/{}/status", relay.id())).expect("it lives");
     println!(

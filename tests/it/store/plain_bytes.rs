@@ -83,9 +83,7 @@ impl ZerosFixture {
     }
 
     async fn get(&self, path: &str) -> Value {
-        let (status, body) = self.relay.get(path).await.expect("an answer");
-        assert_eq!(status, 200, "{body}");
-        serde_json::from_str(&body).expect("JSON")
+        self.relay.read(path).await
     }
 
     /// The sizes of all items of a list, page by page, and the number of its pages; at most so many pages.
