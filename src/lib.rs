@@ -15,6 +15,7 @@ pub mod broker;
 pub mod cli;
 pub mod cluster;
 pub mod config;
+pub mod credential;
 pub mod domain;
 pub mod egress;
 #[cfg(feature = "fuzzing")]

@@ -25,7 +25,7 @@ pub use supervisor::{
     ANSWER_DEADLINE, Broker, ConnectionHandle, LiveConnection, SharedConnection, within,
 };
 
-use crate::domain::Secret;
+use crate::credential::Credential;
 use crate::tls::{ClientFiles, KeyHints};
 
 /// A named RabbitMQ connection, checked.
@@ -34,7 +34,7 @@ pub struct Connection {
     /// The connection's name.
     pub name: String,
     /// `amqp://user:password@host:port/vhost`
-    pub url: Secret,
+    pub url: Credential,
     /// The address of its management API, where `check --connect` reads the bindings.
     pub management: Option<String>,
     /// Authorities and certificate of a connection over TLS.

@@ -10,10 +10,10 @@ use super::graph::SameBroker;
 use super::schema::KeyKind;
 use super::secrets::{is_secret_property, not_both, secret};
 use super::section::SectionReader;
-use super::sources::read_secret;
 use super::tls::client_files;
 use super::values::{integer, kind, quoted};
 use crate::broker::{kafka, rabbitmq};
+use crate::credential::read_secret;
 use crate::domain::{RouteName, Secret};
 
 /// Connections by name; `None` for one that is declared but has a problem. Routes may still refer to it.
@@ -101,7 +101,7 @@ fn rabbitmq(name: &str, section: &SectionReader<'_>) -> Option<rabbitmq::Connect
     let tls = client_files(section);
     let management = management(section);
     let url = url?;
-    if section.has("tls") && !url.expose().starts_with("amqps://") {
+    if section.has("tls") && !url.configured().expose().starts_with("amqps://") {
         section.report(
             "tls",
             "names files, but TLS is spoken only if `url` begins with amqps://",
@@ -272,8 +272,10 @@ impl SameBroker for DeclaredConnections {
     }
 
     fn same_rabbitmq(&self, one: &str, other: &str) -> bool {
-        let place =
-            |name: &str| clients::amqp_place(self.rabbitmq.get(name)?.as_ref()?.url.expose());
+        let place = |name: &str| {
+            let url = &self.rabbitmq.get(name)?.as_ref()?.url;
+            clients::amqp_place(url.configured().expose())
+        };
         one == other
             || place(one)
                 .zip(place(other))
@@ -284,6 +286,7 @@ impl SameBroker for DeclaredConnections {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::credential::Credential;
 
     #[test]
     fn brokers_are_hosts_with_ports() {
@@ -336,7 +339,7 @@ mod tests {
             ("two", "amqp://other:x@H:5672"),
             ("three", "amqp://h/v"),
         ] {
-            let url = Secret::new(url);
+            let url = Credential::inline(url);
             let connection = rabbitmq::Connection {
                 name: name.into(),
                 url,

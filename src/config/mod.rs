@@ -33,7 +33,9 @@ pub use layers::REFERENCE_FILE;
 pub use positions::FilePosition;
 pub use problem::{ConfigProblem, ConfigProblems};
 pub use schema::schema;
-pub use sources::{ConfigSources, SEARCHED_FILES, read_secret, variable};
+pub use sources::{ConfigSources, SEARCHED_FILES, variable};
+
+pub use crate::credential::read_secret;
 
 use crate::domain::Route;
 use crate::{admin, broker, cluster, store, telemetry, timer};

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use super::section::SectionReader;
-use super::sources::read_secret;
 use crate::admin::config::{TokenList, token_fault};
+use crate::credential::{Credential, read_secret};
 use crate::domain::Secret;
 
 /// Reads a secret from its key, or from the file that its other key names. Reports both at once as a problem.
@@ -13,17 +13,17 @@ pub(super) fn secret(
     key: &'static str,
     file: &'static str,
     check: impl Fn(&str) -> Result<(), String>,
-) -> Option<Secret> {
+) -> Option<Credential> {
     if !section.has(file) {
-        return section.parsed(key, |text| check(text).map(|()| Secret::new(text)));
+        return section.parsed(key, |text| check(text).map(|()| Credential::inline(text)));
     }
     section.value(key);
     not_both(section, key, file)?;
     section.parsed(file, |path| {
-        let text = read_secret(Path::new(path))?;
-        check(&text)
-            .map(|()| Secret::new(text))
-            .map_err(|message| format!("the text of {path} {message}"))
+        let credential = Credential::from_file(Path::new(path))?;
+        check(credential.configured().expose())
+            .map_err(|message| format!("the text of {path} {message}"))?;
+        Ok(credential)
     })
 }
 

@@ -181,20 +181,3 @@ fn yaml_value(text: &str) -> Result<Value, SyntaxFault> {
         })?;
     Ok(Value::serialize(value)?)
 }
-
-/// The text of a file with a secret, without one line break at its end.
-pub fn read_secret(path: &Path) -> Result<String, String> {
-    let mut text = std::fs::read_to_string(path)
-        .map_err(|e| format!("{} cannot be read: {e}", path.display()))?;
-    if text.ends_with('\n') {
-        text.pop();
-        if text.ends_with('\r') {
-            text.pop();
-        }
-    }
-    if text.is_empty() {
-        Err(format!("{} is empty", path.display()))
-    } else {
-        Ok(text)
-    }
-}

@@ -1,15 +1,16 @@
 //! Reads `[redis]`.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use figment::value::Value;
 
 use super::clients;
 use super::secrets::{not_both, secret};
 use super::section::SectionReader;
-use super::sources::read_secret;
 use super::tls::client_files;
-use crate::domain::{Partitions, Secret};
+use crate::credential::Credential;
+use crate::domain::Partitions;
 use crate::store;
 use crate::store::config::{Address, Durability, Login, Overrides, ReplicaWait, Topology};
 use crate::tls::ClientFiles;
@@ -74,9 +75,10 @@ fn tls(section: &SectionReader<'_>) -> Option<(bool, ClientFiles)> {
 }
 
 /// Reports a key that says what a standalone server's URL says.
-fn report_tls_beside_url(section: &SectionReader<'_>, url: Option<&Secret>) {
+fn report_tls_beside_url(section: &SectionReader<'_>, url: Option<&Credential>) {
     match section.value("tls") {
-        Some(Value::Dict(..)) if url.is_none_or(|url| url.expose().starts_with("rediss://")) => {}
+        Some(Value::Dict(..))
+            if url.is_none_or(|url| url.configured().expose().starts_with("rediss://")) => {}
         Some(Value::Dict(..)) => {
             section.report(
                 "tls",
@@ -203,14 +205,15 @@ fn login(
     let password = if section.has(file) {
         section.value(password);
         not_both(section, password, file)
-            .and_then(|()| section.parsed(file, |path| read_secret(std::path::Path::new(path))))
+            .and_then(|()| section.parsed(file, |path| Credential::from_file(Path::new(path))))
     } else {
-        section.text(password)
+        section.text(password).map(Credential::inline)
     };
-    let filled = |text: String| (!text.is_empty()).then_some(text);
+    let username = username?;
+    let password = password?;
     Some(Login {
-        username: filled(username?),
-        password: filled(password?).map(Secret::new),
+        username: (!username.is_empty()).then_some(username),
+        password: (!password.configured().expose().is_empty()).then_some(password),
         tls: false,
     })
 }

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::domain::{Partitions, Secret};
+use crate::credential::Credential;
+use crate::domain::Partitions;
 use crate::tls::{ClientFiles, KeyHints};
 
 /// Where the store is, and how it is used.
@@ -27,7 +28,7 @@ pub struct Config {
 #[derive(Clone, Debug)]
 pub enum Topology {
     /// One server at this URL: `redis://`, `rediss://` or `unix://`.
-    Standalone(Secret),
+    Standalone(Credential),
     /// The master of this name, as these sentinels report it.
     Sentinel {
         /// Sentinels.
@@ -54,7 +55,7 @@ pub struct Login {
     /// The ACL user. `None`: the default user.
     pub username: Option<String>,
     /// The user's password. `None`: no password.
-    pub password: Option<Secret>,
+    pub password: Option<Credential>,
     /// Connect over TLS.
     pub tls: bool,
 }
@@ -159,7 +160,7 @@ impl Config {
                 .join(", ")
         };
         match &self.topology {
-            Topology::Standalone(url) => url.redacted_url(),
+            Topology::Standalone(url) => url.configured().redacted_url(),
             Topology::Sentinel { nodes, master, .. } => {
                 format!("{master} by sentinels {}", list(nodes))
             }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::domain::Secret;
+use crate::credential::Credential;
 use crate::tls::ClientFiles;
 
 /// Format and filter of logs, which go to stderr.
@@ -38,7 +38,7 @@ pub struct Collector {
     /// URL to which spans are posted.
     pub endpoint: String,
     /// Value of the header `authorization`, if the collector wants one.
-    pub authorization: Option<Secret>,
+    pub authorization: Option<Credential>,
     /// Authorities of the collector's certificate.
     pub tls: ClientFiles,
     /// Longest wait for the collector's answer.

@@ -26,7 +26,7 @@ fn check(sources: ConfigSources) -> Result<Config, ConfigProblems> {
 /// Where a standalone store is.
 fn place(config: &Config) -> &str {
     match &config.redis.topology {
-        Topology::Standalone(url) => url.expose(),
+        Topology::Standalone(url) => url.configured().expose(),
         other => panic!("a standalone server, not {other:?}"),
     }
 }

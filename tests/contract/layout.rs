@@ -8,20 +8,29 @@ use super::{files, read, repository};
 const MAY_USE: &[(&str, &[&str])] = &[
     ("domain", &[]),
     ("backoff", &["domain"]),
+    ("credential", &["domain"]),
     ("lifecycle", &["domain"]),
-    ("telemetry", &["domain", "backoff", "tls"]),
+    ("telemetry", &["domain", "backoff", "credential", "tls"]),
     ("mutants", &[]),
     ("tls", &[]),
     // A link keeps itself up and reports on itself: it needs tasks and readiness.
     (
         "broker",
-        &["domain", "backoff", "lifecycle", "telemetry", "tls"],
+        &[
+            "domain",
+            "backoff",
+            "credential",
+            "lifecycle",
+            "telemetry",
+            "tls",
+        ],
     ),
     (
         "store",
         &[
             "domain",
             "backoff",
+            "credential",
             "lifecycle",
             "telemetry",
             "tls",
@@ -87,6 +96,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "admin",
             "broker",
             "cluster",
+            "credential",
             "store",
             "telemetry",
             "timer",

@@ -16,6 +16,7 @@ mod check;
 mod cluster;
 mod compose;
 mod console;
+mod credentials;
 mod fixture;
 mod flow;
 mod guides;

@@ -83,7 +83,7 @@ pub(super) async fn check(connection: &Connection, routes: &[Arc<Route>]) -> Vec
             })
             .collect(),
         Err(fault) => {
-            let url = connection.url.redacted_url();
+            let url = connection.url.configured().redacted_url();
             let all = list(&used.values().flatten().cloned().collect());
             let key = format!("`rabbitmq.{name}.url`");
             let advice = match fault.kind {

@@ -82,7 +82,7 @@ impl Bindings {
         management: &str,
         deadline: Duration,
     ) -> Result<Self, String> {
-        let broker: AMQPUri = connection.url.expose().parse()?;
+        let broker: AMQPUri = connection.url.current()?.expose().parse()?;
         let user = broker.authority.userinfo;
         let password = Secret::new(user.password);
         let client = ManagementClient::new(management, &user.username, &password, deadline);

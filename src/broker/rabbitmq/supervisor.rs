@@ -133,6 +133,7 @@ impl Broker {
         self.connect("check").await
     }
 
+    /// The URL as its file has it now.
     fn uri(&self) -> Result<AMQPUri, AmqpFault> {
         let not_a_url = |_| {
             AmqpFault::new(
@@ -140,11 +141,9 @@ impl Broker {
                 "the url is not an amqp:// or amqps:// URL",
             )
         };
-        self.connection
-            .url
-            .expose()
-            .parse::<AMQPUri>()
-            .map_err(not_a_url)
+        let url = self.connection.url.current();
+        let url = url.map_err(|why| AmqpFault::new(FaultKind::Lost, why))?;
+        url.expose().parse::<AMQPUri>().map_err(not_a_url)
     }
 
     pub(super) async fn connect(&self, role: &str) -> Result<lapin::Connection, AmqpFault> {
@@ -262,6 +261,8 @@ struct RoleSupervisor {
 impl RoleSupervisor {
     async fn run(self) {
         let mut failures = 0;
+        // The trouble that the log told last.
+        let mut told = None;
         loop {
             let connected = tokio::select! {
                 biased;
@@ -271,6 +272,7 @@ impl RoleSupervisor {
             let fault = match connected {
                 Ok(connection) => {
                     failures = 0;
+                    told = None;
                     match self.serve(connection).await {
                         Some(fault) => fault,
                         None => return,
@@ -278,7 +280,7 @@ impl RoleSupervisor {
                 }
                 Err(fault) => fault,
             };
-            self.down(&fault, failures == 0);
+            self.down(&fault, &mut told);
             failures += 1;
             tokio::select! {
                 biased;
@@ -377,11 +379,14 @@ impl RoleSupervisor {
         }
     }
 
-    fn down(&self, fault: &AmqpFault, first: bool) {
-        let url = self.broker.connection.url.redacted_url();
-        self.report(Some(fault.to_string()));
-        if first {
+    /// Sets the role's readiness, and logs the fault unless the log told the same one last.
+    fn down(&self, fault: &AmqpFault, told: &mut Option<String>) {
+        let url = self.broker.connection.url.configured().redacted_url();
+        let text = fault.to_string();
+        self.report(Some(text.clone()));
+        if told.as_ref() != Some(&text) {
             warn!(connection = %self.broker.name(), role = self.role, url, error = %fault, "rabbitmq is away");
+            *told = Some(text);
         } else {
             debug!(connection = %self.broker.name(), role = self.role, url, error = %fault, "rabbitmq is still away");
         }

@@ -1,16 +1,31 @@
 //! How to connect to one server, and why that failed.
 
-use redis::{Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, TlsCertificates};
+use redis::io::tcp::TcpSettings;
+use redis::{
+    Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
+    RedisConnectionInfo, RedisError, TlsCertificates,
+};
 
+use super::node::{CONNECT_TIMEOUT, RESPONSE_TIMEOUT};
+use crate::credential::Credential;
 use crate::store::Config;
+use crate::store::config::{Address, Login};
 use crate::tls::{ClientFiles, Expected, IdentityFiles, KeyHints, examine};
 
-/// Address, login and certificates of one server. The files are read at each connection.
+/// Address, login and certificates of one server. The files, passwords in files too, are read at each connection.
 #[derive(Clone)]
 pub(in crate::store) struct RedisClient {
-    info: ConnectionInfo,
+    server: RedisServer,
     files: ClientFiles,
     hints: KeyHints,
+}
+
+/// The address of a server, and the login to it.
+#[derive(Clone)]
+pub(in crate::store) enum RedisServer {
+    /// The URL has both.
+    Url(Credential),
+    Node(Address, Login),
 }
 
 /// Why a connection cannot be made.
@@ -77,23 +92,77 @@ impl From<ConnectFault> for String {
     }
 }
 
+impl RedisServer {
+    /// The address and the login as they are now.
+    fn info(&self) -> Result<ConnectionInfo, ConnectFault> {
+        let refused = |error: RedisError| error.to_string();
+        let info = match self {
+            Self::Url(url) => {
+                let url = url.current()?;
+                url.expose().into_connection_info().map_err(refused)?
+            }
+            Self::Node(address, login) => {
+                let address = node_address(address, login);
+                let info = address.into_connection_info().map_err(refused)?;
+                info.set_redis_settings(credentials(login)?)
+            }
+        };
+        // Nagle's algorithm and the other side's delayed acknowledgement together would add up to 40 ms. A peer that is
+        // gone without a word is noticed by the probe's deadline or by the user timeout.
+        let tcp = TcpSettings::default()
+            .set_nodelay(true)
+            .set_user_timeout(RESPONSE_TIMEOUT + CONNECT_TIMEOUT);
+        Ok(info.set_tcp_settings(tcp))
+    }
+}
+
+fn node_address(address: &Address, login: &Login) -> ConnectionAddr {
+    let Address { host, port } = address.clone();
+    if login.tls {
+        ConnectionAddr::TcpTls {
+            host,
+            port,
+            insecure: false,
+            tls_params: None,
+        }
+    } else {
+        ConnectionAddr::Tcp(host, port)
+    }
+}
+
+/// The user and the password as they are now.
+fn credentials(login: &Login) -> Result<RedisConnectionInfo, String> {
+    let mut settings = RedisConnectionInfo::default();
+    if let Some(username) = &login.username {
+        settings = settings.set_username(username);
+    }
+    if let Some(password) = &login.password {
+        settings = settings.set_password(password.current()?.expose());
+    }
+    Ok(settings)
+}
+
 impl RedisClient {
-    pub(in crate::store) fn new(info: ConnectionInfo, config: &Config) -> Self {
-        Self::with_files(info, config.tls.clone(), config.tls_hints())
+    pub(in crate::store) fn new(server: RedisServer, config: &Config) -> Self {
+        Self::with_files(server, config.tls.clone(), config.tls_hints())
     }
 
     /// A client of a server that is no part of the store.
     pub(in crate::store) fn with_files(
-        info: ConnectionInfo,
+        server: RedisServer,
         files: ClientFiles,
         hints: KeyHints,
     ) -> Self {
-        Self { info, files, hints }
+        Self {
+            server,
+            files,
+            hints,
+        }
     }
 
-    /// The client library's client, with the certificates that the files hold now.
+    /// The client library's client, with the password and the certificates that the files hold now.
     pub(in crate::store) fn open(&self) -> Result<Client, ConnectFault> {
-        let info = self.info.clone();
+        let info = self.server.info()?;
         if self.files.is_empty() {
             return Client::open(info).map_err(|error| error.to_string().into());
         }
@@ -122,7 +191,10 @@ impl RedisClient {
 
     /// The fault with the sentence of its cause, if TLS is the cause. Connects once more to find out.
     pub(in crate::store) async fn explain(&self, fault: ConnectFault) -> ConnectFault {
-        let (host, port, expected) = match self.info.addr() {
+        let Ok(info) = self.server.info() else {
+            return fault;
+        };
+        let (host, port, expected) = match info.addr() {
             ConnectionAddr::Tcp(host, port) => (host, *port, Expected::Plain),
             ConnectionAddr::TcpTls { host, port, .. } => (host, *port, Expected::Tls(&self.files)),
             _ => return fault,

@@ -116,14 +116,15 @@ impl RedisHealth {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{Partitions, Secret};
+    use crate::credential::Credential;
+    use crate::domain::Partitions;
     use crate::store::config::{Durability, Overrides, Topology};
 
     #[test]
     fn redis_is_up_only_while_every_connection_to_every_master_is() {
         let readiness = Readiness::default();
         let config = Config {
-            topology: Topology::Standalone(Secret::new("redis://127.0.0.1:1")),
+            topology: Topology::Standalone(Credential::inline("redis://127.0.0.1:1")),
             prefix: "postdate".into(),
             partitions: Partitions::new(1).expect("a count"),
             durability: Durability::Async,

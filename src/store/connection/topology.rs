@@ -10,18 +10,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::cluster_routing::Slot;
-use redis::io::tcp::TcpSettings;
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, RedisError};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::cluster::ClusterNodes;
 use self::sentinel::Sentinels;
-use super::client::{ConnectFault, RedisClient};
-use super::node::{CONNECT_TIMEOUT, RESPONSE_TIMEOUT};
+use super::client::{ConnectFault, RedisClient, RedisServer};
 use crate::lifecycle::Tasks;
 use crate::lifecycle::readiness::NOT_REACHED;
-use crate::store::config::{Address, Login, Topology};
+use crate::store::config::{Address, Topology};
 use crate::store::{Config, PreflightError};
 
 /// How often the topology is read. It is read at once when a call finds that it has changed.
@@ -133,7 +130,7 @@ impl TopologyWatcher {
                 master,
                 sentinel_login,
                 ..
-            } => Self::Sentinels(Sentinels::new(nodes, master, sentinel_login, config)?),
+            } => Self::Sentinels(Sentinels::new(nodes, master, sentinel_login, config)),
             Topology::Cluster { nodes, .. } => {
                 Self::Nodes(ClusterNodes::new(nodes, wanted, config))
             }
@@ -211,65 +208,20 @@ pub(in crate::store) fn watch(
     Ok(watched)
 }
 
-/// Makes a client for a node. The configuration is checked here. The connection comes later.
+/// Makes a client for a node.
 pub(in crate::store) fn client(
     config: &Config,
     node: &RedisNode,
 ) -> Result<RedisClient, PreflightError> {
-    let refused = |error: RedisError| {
-        PreflightError(format!(
-            "{} {}: {error}",
-            config.place_key(),
-            config.place()
-        ))
-    };
-    let info = match (&config.topology, node) {
-        (Topology::Standalone(url), _) => url
-            .expose()
-            .into_connection_info()
-            .map(with_tcp_settings)
-            .map_err(refused)?,
+    let server = match (&config.topology, node) {
+        (Topology::Standalone(url), _) => RedisServer::Url(url.clone()),
         (
             Topology::Sentinel { login, .. } | Topology::Cluster { login, .. },
             RedisNode::At(address),
-        ) => at(address, login).map_err(refused)?,
+        ) => RedisServer::Node(address.clone(), login.clone()),
         (_, RedisNode::Configured) => {
             return Err(PreflightError("a node without an address".to_owned()));
         }
     };
-    Ok(RedisClient::new(info, config))
-}
-
-fn at(address: &Address, login: &Login) -> Result<ConnectionInfo, RedisError> {
-    let Address { host, port } = address.clone();
-    let mut settings = RedisConnectionInfo::default();
-    if let Some(username) = &login.username {
-        settings = settings.set_username(username);
-    }
-    if let Some(password) = &login.password {
-        settings = settings.set_password(password.expose());
-    }
-    let place = if login.tls {
-        ConnectionAddr::TcpTls {
-            host,
-            port,
-            insecure: false,
-            tls_params: None,
-        }
-    } else {
-        ConnectionAddr::Tcp(host, port)
-    };
-    Ok(with_tcp_settings(
-        place.into_connection_info()?.set_redis_settings(settings),
-    ))
-}
-
-/// Sets TCP options. Nagle's algorithm and the other side's delayed acknowledgement together would add up to 40
-/// ms. A peer that is gone without a word is noticed by the probe's deadline or by the user timeout.
-fn with_tcp_settings(info: ConnectionInfo) -> ConnectionInfo {
-    info.set_tcp_settings(
-        TcpSettings::default()
-            .set_nodelay(true)
-            .set_user_timeout(RESPONSE_TIMEOUT + CONNECT_TIMEOUT),
-    )
+    Ok(RedisClient::new(server, config))
 }

@@ -6,8 +6,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use redis::{Script, Value};
 
+use crate::credential::Credential;
 use crate::domain::Secret;
-use crate::store::connection::client::RedisClient;
+use crate::store::connection::client::{RedisClient, RedisServer};
 use crate::store::connection::deadline::RedisWire;
 use crate::store::connection::node::{RESPONSE_TIMEOUT, open};
 use crate::tls::{ClientFiles, KeyHints};
@@ -196,13 +197,12 @@ impl ForeignQueue {
             place: place.clone(),
             why,
         };
-        let info = redis::IntoConnectionInfo::into_connection_info(server.url.expose());
-        let info = info.map_err(|error| failed(error.to_string()))?;
+        let url = Credential::inline(server.url.expose());
         let files = ClientFiles {
             ca: server.ca.clone(),
             identity: None,
         };
-        let client = RedisClient::with_files(info, files, key_hints());
+        let client = RedisClient::with_files(RedisServer::Url(url), files, key_hints());
         let wire = match open(&client, RESPONSE_TIMEOUT).await {
             Ok(wire) => wire,
             Err(fault) => return Err(failed(client.explain_silence(fault).await.to_string())),

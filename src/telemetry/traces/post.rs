@@ -86,13 +86,11 @@ impl CollectorClient {
             .post(endpoint)
             .header("content-type", "application/x-protobuf");
         if let Some(authorization) = &self.collector.authorization {
+            let authorization = authorization.current().map_err(away)?;
             request = request.header("authorization", authorization.expose());
         }
-        let mut answer = request.send(body).map_err(|error| PostFailure::Passing {
-            cause: SpanLoss::Away,
-            error: error.to_string(),
-            retry_after: None,
-        })?;
+        let sent = request.send(body);
+        let mut answer = sent.map_err(|error| away(error.to_string()))?;
         let status = answer.status().as_u16();
         let retry_after = answer
             .headers()
@@ -111,6 +109,15 @@ impl CollectorClient {
             text.clear();
         }
         meaning_of(status, retry_after, &text)
+    }
+}
+
+/// The failure of a request that did not reach the collector.
+fn away(error: String) -> PostFailure {
+    PostFailure::Passing {
+        cause: SpanLoss::Away,
+        error,
+        retry_after: None,
     }
 }
 

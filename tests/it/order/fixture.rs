@@ -7,11 +7,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use postdate::cluster::Cluster;
+use postdate::credential::Credential;
 use postdate::domain::route::{DelayFrom, HeaderNames, OnInvalid, OnRefused};
 use postdate::domain::{
     Clock, DeadLetterLimits, Endpoint, Entry, Message, OnDuplicate, Origin, Partition, Partitions,
-    Refusal, RetryPolicy, Route, RouteName, RoutePolicy, Secret, Target, TargetRef, UnixMs,
-    Verdict,
+    Refusal, RetryPolicy, Route, RouteName, RoutePolicy, Target, TargetRef, UnixMs, Verdict,
 };
 use postdate::egress::{Lane, Lanes, Publication};
 use postdate::lifecycle::{Readiness, Shutdown, Stage, Tasks};
@@ -218,7 +218,7 @@ impl OrderFixture {
         change: impl FnOnce(&mut Route),
     ) -> Self {
         let config = Config {
-            topology: Topology::Standalone(Secret::new(redis.url())),
+            topology: Topology::Standalone(Credential::inline(redis.url())),
             prefix: names::unique("order"),
             partitions: Partitions::new(partitions).expect("some"),
             durability: Durability::Async,

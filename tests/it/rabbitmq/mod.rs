@@ -14,12 +14,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use postdate::broker::rabbitmq::{Broker, Connection};
+use postdate::credential::Credential;
 use postdate::domain::route::{
     DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, RetryPolicy,
 };
 use postdate::domain::{
     Clock, Endpoint, Entry, Header, Message, Origin, Properties, Route, RouteName, RoutePolicy,
-    RoutingKey, Secret, Target, Text, UnixMs, Verdict,
+    RoutingKey, Target, Text, UnixMs, Verdict,
 };
 use postdate::egress::rabbitmq::RabbitLanes;
 use postdate::egress::{Lane, Publication, PublishBatch, VerdictInbox};
@@ -55,7 +56,7 @@ impl RabbitmqFixture {
         let readiness = Readiness::default();
         let connection = Connection {
             name: "main".into(),
-            url: Secret::new(server.url()),
+            url: Credential::inline(server.url()),
             management: None,
             tls: ClientFiles::default(),
         };

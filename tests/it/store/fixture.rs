@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use postdate::credential::Credential;
 use postdate::domain::{
     Clock, DeadReason, Entry, Flags, KafkaPosition, Message, OnDuplicate, Origin, Partition,
-    Partitions, RouteName, Secret, TargetRef, Text, UnixMs,
+    Partitions, RouteName, TargetRef, Text, UnixMs,
 };
 use postdate::lifecycle::{Readiness, Shutdown, Tasks};
 use postdate::store::config::{Config, Durability, Overrides, Topology};
@@ -67,7 +68,11 @@ pub fn route() -> RouteName {
 }
 
 pub fn config(url: &str, prefix: &str, partitions: u16) -> Config {
-    config_of(Topology::Standalone(Secret::new(url)), prefix, partitions)
+    config_of(
+        Topology::Standalone(Credential::inline(url)),
+        prefix,
+        partitions,
+    )
 }
 
 pub fn config_of(topology: Topology, prefix: &str, partitions: u16) -> Config {

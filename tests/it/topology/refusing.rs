@@ -95,7 +95,7 @@ async fn a_server_that_becomes_a_replica_is_left_until_it_is_a_master_again() {
 fn login(password: &str) -> Login {
     Login {
         username: Some("relay".to_owned()),
-        password: Some(postdate::domain::Secret::new(password)),
+        password: Some(postdate::credential::Credential::inline(password)),
         tls: false,
     }
 }

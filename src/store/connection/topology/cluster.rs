@@ -12,10 +12,10 @@ use redis::Value;
 use redis::cluster_routing::Slot;
 use tracing::debug;
 
-use super::{ANSWER_TIMEOUT, RedisNode, SlotMap, at};
+use super::{ANSWER_TIMEOUT, RedisNode, SlotMap};
 use crate::store::Config;
 use crate::store::config::{Address, Login, Topology};
-use crate::store::connection::client::{ConnectFault, RedisClient};
+use crate::store::connection::client::{ConnectFault, RedisClient, RedisServer};
 use crate::store::connection::deadline::RedisWire;
 use crate::store::connection::node::open;
 
@@ -112,10 +112,7 @@ async fn ask(
     let asked = tokio::time::timeout(ANSWER_TIMEOUT, try_ask(address, connection, config)).await;
     let mut view = asked.unwrap_or_else(|_| Err(ConnectFault::silence("no answer")));
     if is_start && let Err(fault) = view {
-        view = Err(match client_of(address, config) {
-            Ok(client) => client.explain_silence(fault).await,
-            Err(_) => fault,
-        });
+        view = Err(client_of(address, config).explain_silence(fault).await);
     }
     view.map_err(|why| {
         *connection = None;
@@ -131,7 +128,7 @@ async fn try_ask(
 ) -> Result<NodeView, ConnectFault> {
     let connection = match connection {
         Some(connection) => connection,
-        none => none.insert(open(&client_of(address, config)?, ANSWER_TIMEOUT).await?),
+        none => none.insert(open(&client_of(address, config), ANSWER_TIMEOUT).await?),
     };
     let mut slots = redis::cmd("CLUSTER");
     slots.arg("SLOTS");
@@ -143,14 +140,12 @@ async fn try_ask(
     read_slots(&answer, address).ok_or_else(unreadable)
 }
 
-fn client_of(address: &Address, config: &Config) -> Result<RedisClient, ConnectFault> {
-    let no_login = Login::default();
+fn client_of(address: &Address, config: &Config) -> RedisClient {
     let login = match &config.topology {
-        Topology::Cluster { login, .. } => login,
-        _ => &no_login,
+        Topology::Cluster { login, .. } => login.clone(),
+        _ => Login::default(),
     };
-    let info = at(address, login).map_err(|error| error.to_string())?;
-    Ok(RedisClient::new(info, config))
+    RedisClient::new(RedisServer::Node(address.clone(), login), config)
 }
 
 /// Reads `CLUSTER SLOTS`: per range its first and last slot, its master, its replicas.

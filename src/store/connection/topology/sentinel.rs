@@ -12,12 +12,12 @@ use futures_util::future::join_all;
 use redis::RedisResult;
 use tracing::warn;
 
-use super::{ANSWER_TIMEOUT, RedisNode, SlotMap, at};
+use super::{ANSWER_TIMEOUT, RedisNode, SlotMap};
+use crate::store::Config;
 use crate::store::config::{Address, Login};
-use crate::store::connection::client::{ConnectFault, RedisClient};
+use crate::store::connection::client::{ConnectFault, RedisClient, RedisServer};
 use crate::store::connection::deadline::RedisWire;
 use crate::store::connection::node::open;
-use crate::store::{Config, PreflightError};
 
 pub(super) struct Sentinels {
     master: String,
@@ -39,33 +39,17 @@ type MasterAddress = Option<(String, u16)>;
 type SentinelVote = (Address, u64);
 
 impl Sentinels {
-    pub(super) fn new(
-        nodes: &[Address],
-        master: &str,
-        login: &Login,
-        config: &Config,
-    ) -> Result<Self, PreflightError> {
-        let refused = |error| {
-            PreflightError(format!(
-                "{} {}: {error}",
-                config.place_key(),
-                config.place()
-            ))
+    pub(super) fn new(nodes: &[Address], master: &str, login: &Login, config: &Config) -> Self {
+        let sentinel = |address: &Address| Sentinel {
+            address: address.clone(),
+            client: RedisClient::new(RedisServer::Node(address.clone(), login.clone()), config),
+            connection: None,
+            silent: None,
         };
-        let sentinel = |address: &Address| {
-            let client = RedisClient::new(at(address, login).map_err(refused)?, config);
-            Ok(Sentinel {
-                address: address.clone(),
-                client,
-                connection: None,
-                silent: None,
-            })
-        };
-        let sentinels = nodes.iter().map(sentinel).collect::<Result<_, _>>()?;
-        Ok(Self {
+        Self {
             master: master.to_owned(),
-            sentinels,
-        })
+            sentinels: nodes.iter().map(sentinel).collect(),
+        }
     }
 
     /// The current master, or the one before while no sentinel answers.
