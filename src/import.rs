@@ -12,6 +12,7 @@
 
 mod judge;
 mod mover;
+mod note;
 mod types;
 
 use std::sync::Arc;

@@ -8,6 +8,7 @@ use anyhow::{Context, anyhow, bail};
 use bytes::Bytes;
 
 use super::judge::{AcceptedEntry, EntryJudge, shown};
+use super::note::{DoubtfulName, EntryTaker, ImportNote};
 use super::types::{ImportRequest, ImportTally, ImportWait, ImportWatcher, RefusalReason};
 use crate::app::storing::StoringRooms;
 use crate::config::Config;
@@ -28,9 +29,6 @@ const LOCK_MARGIN: Duration = Duration::from_millis(200);
 const ANSWER_DEADLINE: Duration = Duration::from_secs(8);
 /// Most passes over what stays: entries that others remove shift the ranks of the rest.
 const MOST_PASSES: usize = 4;
-
-/// Names of messages that may be in the store, with their due times, Unix ms.
-type DoubtfulNames = BTreeMap<String, i64>;
 
 /// Takes the queue's lock. A lock that a killed import left behind ends by itself, and is waited for once.
 pub(super) async fn take_lock(
@@ -78,7 +76,7 @@ pub(super) struct EntryMover<'a> {
     of: u64,
     tally: ImportTally,
     /// Names that an earlier run noted and this one has not met yet.
-    doubtful: DoubtfulNames,
+    doubtful: BTreeMap<String, DoubtfulName>,
 }
 
 impl<'a> EntryMover<'a> {
@@ -95,10 +93,14 @@ impl<'a> EntryMover<'a> {
             .store
             .import_note(&request.route.name, &source_name)
             .await?;
-        let doubtful = note.map(|note| serde_json::from_str(&note)).transpose();
-        let doubtful = doubtful
-            .context("the note of an earlier import cannot be read")?
-            .unwrap_or_default();
+        let note: Option<ImportNote> = note
+            .map(|note| serde_json::from_str(&note))
+            .transpose()
+            .context("the note of an earlier import cannot be read")?;
+        let doubtful = match note {
+            Some(note) => note.judged(&queue.batch_mark().await?),
+            None => BTreeMap::new(),
+        };
         // A name that is taken belongs to this very entry, stored by an earlier run.
         let mut route = Route::clone(&request.route);
         route.policy.on_duplicate = OnDuplicate::Keep;
@@ -142,13 +144,42 @@ impl<'a> EntryMover<'a> {
         Ok(())
     }
 
-    /// Forgets the note, and returns what was done.
-    pub(super) async fn finish(self) -> anyhow::Result<ImportTally> {
+    /// Settles what earlier runs have left open, forgets the note, and returns what was done.
+    pub(super) async fn finish(mut self) -> anyhow::Result<ImportTally> {
+        self.settle_doubtful().await?;
         self.store
             .note_import(&self.route.name, &self.source_name, None)
             .await?;
+        self.queue.forget_mark().await?;
         self.watcher.moved(self.tally.moved, self.tally.moved, None);
         Ok(self.tally)
+    }
+
+    /// Settles the names that an earlier run has noted and that are in the queue no longer. A message that the queue's
+    /// own program has taken is called back.
+    async fn settle_doubtful(&mut self) -> anyhow::Result<()> {
+        let doubtful = std::mem::take(&mut self.doubtful);
+        let names: Vec<Text> = doubtful
+            .iter()
+            .filter(|(_, doubt)| doubt.taker != EntryTaker::Import)
+            .map(|(name, _)| name.as_str().into())
+            .collect();
+        let stored = self.stored_earlier(&names).await?;
+        let has_trail = self.store.trail(&self.route.name).is_some();
+        for name in names {
+            let DoubtfulName { due_ms, taker } = doubtful[name.as_str()];
+            self.queue.extend_lock().await?;
+            // Without a trail nobody remembers what was stored, fell due and left.
+            let is_forgotten = !has_trail && self.store.clock().now() >= UnixMs(due_ms);
+            match taker {
+                EntryTaker::Program if stored.contains(&name) => self.call_back(&name).await?,
+                _ => {
+                    let may_repeat = stored.contains(&name) || is_forgotten;
+                    self.tally.repeated += u64::from(may_repeat);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Moves one batch. Returns the number of entries that stay.
@@ -188,35 +219,39 @@ impl<'a> EntryMover<'a> {
         phase: ForeignPhase,
         accepted: Vec<(ForeignEntry, AcceptedEntry)>,
     ) -> anyhow::Result<()> {
-        let (entries, accepted): (Vec<_>, Vec<_>) = accepted.into_iter().unzip();
         let names: Vec<Text> = accepted
             .iter()
-            .map(|entry| entry.message.id.clone())
+            .filter(|(_, accepted)| self.doubtful.contains_key(accepted.message.id.as_str()))
+            .map(|(_, accepted)| accepted.message.id.clone())
             .collect();
         let stored = self.stored_earlier(&names).await?;
+        let mut entries = Vec::with_capacity(accepted.len());
         let mut to_store = Vec::with_capacity(accepted.len());
-        for AcceptedEntry {
-            message,
-            is_overdue,
-        } in accepted
-        {
-            self.tally.overdue += u64::from(is_overdue);
+        for (entry, accepted) in accepted {
+            let AcceptedEntry {
+                message,
+                is_overdue,
+            } = accepted;
+            entries.push((message.id.clone(), entry));
             if stored.contains(&message.id) {
                 self.tally.resumed += 1;
                 continue;
             }
+            self.tally.overdue += u64::from(is_overdue);
             // What was noted and is due may have been stored and have left, and nobody remembers. No message leaves before
             // it is due.
-            let due_ms = self.doubtful.get(message.id.as_str());
+            let doubt = self.doubtful.get(message.id.as_str());
             let is_forgotten =
-                due_ms.is_some_and(|&due_ms| self.store.clock().now() >= UnixMs(due_ms));
+                doubt.is_some_and(|doubt| self.store.clock().now() >= UnixMs(doubt.due_ms));
             self.tally.repeated += u64::from(is_forgotten);
             to_store.push(message);
         }
-        self.note(&to_store).await?;
+        let batch = format!("{:032x}", fastrand::u128(..));
+        self.note(&batch, &entries, &to_store).await?;
+        self.queue.begin_batch(&batch).await?;
         self.store_all(to_store).await?;
-        let removed = self.queue.remove(phase, &entries).await?;
-        for (name, removed) in names.iter().zip(removed) {
+        let removed = self.queue.remove(phase, &batch, &entries).await?;
+        for ((name, _), removed) in entries.iter().zip(removed) {
             self.doubtful.remove(name.as_str());
             if removed {
                 self.tally.moved += 1;
@@ -233,14 +268,10 @@ impl<'a> EntryMover<'a> {
             .moved(self.tally.moved, self.of.max(self.tally.moved + 1), wait);
     }
 
-    /// Finds the names of a batch that an earlier run has stored: their messages wait, are in flight, or have left.
+    /// Finds the names that an earlier run has stored: their messages wait, are in flight, or have left.
     async fn stored_earlier(&self, names: &[Text]) -> anyhow::Result<BTreeSet<Text>> {
         let mut stored = BTreeSet::new();
-        let noted: Vec<&Text> = names
-            .iter()
-            .filter(|name| self.doubtful.contains_key(name.as_str()))
-            .collect();
-        let unknown = self.look_up(noted, &mut stored).await?;
+        let unknown = self.look_up(names.iter().collect(), &mut stored).await?;
         if !unknown.is_empty() && self.store.trail(&self.route.name).is_some() {
             self.report(Some(ImportWait::Trail {
                 messages: unknown.len(),
@@ -285,13 +316,25 @@ impl<'a> EntryMover<'a> {
             .any(|event| event.word != TrailWord::Deduplicated))
     }
 
-    /// Notes the names that are about to be stored, beside those of earlier runs.
-    async fn note(&self, to_store: &[ImportedMessage]) -> anyhow::Result<()> {
-        let own = to_store
-            .iter()
-            .map(|message| (message.id.as_str().to_owned(), message.due.0));
-        let names: DoubtfulNames = self.doubtful.clone().into_iter().chain(own).collect();
-        let note = serde_json::to_string(&names)?;
+    /// Notes the names of a batch that is about to be stored and removed, beside those of earlier runs.
+    async fn note(
+        &self,
+        batch: &str,
+        entries: &[(Text, ForeignEntry)],
+        to_store: &[ImportedMessage],
+    ) -> anyhow::Result<()> {
+        let mut moving: BTreeMap<String, i64> = BTreeMap::new();
+        let mut earlier = self.doubtful.clone();
+        for (name, _) in entries {
+            // Stored by an earlier run: its due time is noted already.
+            if let Some(doubt) = earlier.remove(name.as_str()) {
+                moving.insert(name.as_str().to_owned(), doubt.due_ms);
+            }
+        }
+        for message in to_store {
+            moving.insert(message.id.as_str().to_owned(), message.due.0);
+        }
+        let note = serde_json::to_string(&ImportNote::new(batch, moving, &earlier))?;
         self.store
             .note_import(&self.route.name, &self.source_name, Some(&note))
             .await?;
@@ -348,11 +391,24 @@ impl<'a> EntryMover<'a> {
             id: id.clone(),
             of: None,
         };
-        match answer(self.store.command(partition, op)).await? {
-            WriteResult::Cancelled => self.tally.taken += 1,
-            _ => self.tally.repeated += 1,
+        let is_called_back = match answer(self.store.command(partition, op)).await? {
+            WriteResult::Cancelled => true,
+            // An earlier run that was cut off may have called it back.
+            _ => self.last_event(id.as_str()).await? == Some(TrailWord::Cancelled),
+        };
+        if is_called_back {
+            self.tally.taken += 1;
+        } else {
+            self.tally.repeated += 1;
         }
         Ok(())
+    }
+
+    /// The last event that the trail has of a message.
+    async fn last_event(&self, id: &str) -> anyhow::Result<Option<TrailWord>> {
+        let trail = answer(self.store.trail_of(&self.route.name, id)).await?;
+        let last = trail.and_then(|trail| trail.events.into_iter().next_back());
+        Ok(last.map(|event| event.word))
     }
 }
 

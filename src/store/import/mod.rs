@@ -9,7 +9,7 @@ mod queue;
 mod redisson;
 
 pub use self::queue::{
-    EntryProblem, ForeignEntry, ForeignError, ForeignKeys, ForeignPhase, ForeignQueue,
+    BatchMark, EntryProblem, ForeignEntry, ForeignError, ForeignKeys, ForeignPhase, ForeignQueue,
     ForeignServer, QueueSize,
 };
 pub use self::redisson::{RedissonEntry, unpack};

@@ -1,5 +1,6 @@
 //! The connection to another program's delay queue.
 
+use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use bytes::Bytes;
 use redis::{Script, Value};
 
 use crate::credential::Credential;
-use crate::domain::Secret;
+use crate::domain::{Secret, Text};
 use crate::store::connection::client::{RedisClient, RedisServer};
 use crate::store::connection::deadline::RedisWire;
 use crate::store::connection::node::{RESPONSE_TIMEOUT, open};
@@ -19,6 +20,9 @@ const READ_ENTRIES: usize = 200;
 const READ_BYTES: usize = 1 << 20;
 /// Life of a lock that nobody extends.
 const LOCK_LIFE: Duration = Duration::from_secs(10);
+/// Life of the mark that tells which entries of the last batch were removed. An import that was cut off is expected to
+/// go on within this time.
+const MARK_LIFE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Redisson's key of what waits.
 const REDISSON_TIMEOUTS: &str = "redisson_delay_queue_timeout";
 /// Redisson's key of the elements in the order they were added.
@@ -42,6 +46,8 @@ pub struct ForeignKeys {
     second: SecondKey,
     /// The lock of imports, in the same slot of a cluster.
     lock: String,
+    /// The mark of the batch that is moved, in the same slot.
+    mark: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,20 +70,22 @@ impl ForeignKeys {
             zset: format!("{REDISSON_TIMEOUTS}:{tagged}"),
             second: SecondKey::List(format!("{REDISSON_ELEMENTS}:{tagged}")),
             lock: format!("postdate_import:{tagged}"),
+            mark: format!("postdate_import_mark:{tagged}"),
         }
     }
 
     /// The keys of a sorted set, with the hash that holds the bodies, if there is one.
     pub fn zset(key: &str, hash: Option<&str>) -> Self {
-        let lock = match hash_tag(key) {
-            Some(tag) => format!("{{{tag}}}:postdate_import:{key}"),
-            None => format!("postdate_import:{{{key}}}"),
+        let own_key = |name: &str| match hash_tag(key) {
+            Some(tag) => format!("{{{tag}}}:{name}:{key}"),
+            None => format!("{name}:{{{key}}}"),
         };
         let second = hash.map_or(SecondKey::None, |hash| SecondKey::Hash(hash.to_owned()));
         Self {
             zset: key.to_owned(),
             second,
-            lock,
+            lock: own_key("postdate_import"),
+            mark: own_key("postdate_import_mark"),
         }
     }
 
@@ -145,6 +153,15 @@ pub struct QueueSize {
     pub elements: u64,
 }
 
+/// What the server with the queue knows of the batch that an import moved last.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BatchMark {
+    /// Identifies the batch; empty where there is no mark.
+    pub batch: String,
+    /// Names of the entries that were removed from the queue. `None`: the batch was not removed.
+    pub removed: Option<BTreeSet<String>>,
+}
+
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ForeignError {
@@ -181,6 +198,7 @@ pub struct ForeignQueue {
     token: String,
     most_entry_bytes: usize,
     read: Script,
+    begin: Script,
     remove: Script,
     lock: Script,
 }
@@ -214,14 +232,52 @@ impl ForeignQueue {
             token: format!("{:032x}", fastrand::u128(..)),
             most_entry_bytes,
             read: Script::new(include_str!("scripts/import_read.lua")),
+            begin: Script::new(include_str!("scripts/import_begin.lua")),
             remove: Script::new(include_str!("scripts/import_remove.lua")),
             lock: Script::new(include_str!("scripts/import_lock.lua")),
         })
     }
 
-    /// A text that names the queue among all: the server and its keys.
+    /// A text that names the queue: its keys. A server may have several addresses, so none of them is part of it.
     pub fn name(&self) -> String {
-        format!("{} {} {}", self.place, self.keys.zset, self.keys.second())
+        format!("{} {}", self.keys.zset, self.keys.second())
+    }
+
+    /// Marks that a batch is being moved, and that nothing of it was removed yet.
+    pub async fn begin_batch(&self, batch: &str) -> Result<(), ForeignError> {
+        let mut script = self.begin.prepare_invoke();
+        script.key(&self.keys.lock).key(&self.keys.mark);
+        script
+            .arg(&self.token)
+            .arg(MARK_LIFE.as_millis() as u64)
+            .arg(batch);
+        let mut wire = self.wire.clone();
+        let is_ours: bool = script
+            .invoke_async(&mut wire)
+            .await
+            .map_err(|error| self.failed(&error))?;
+        if is_ours {
+            Ok(())
+        } else {
+            Err(ForeignError::Locked)
+        }
+    }
+
+    /// Reads the mark of the batch that an import moved last.
+    pub async fn batch_mark(&self) -> Result<BatchMark, ForeignError> {
+        let fields: HashMap<String, String> =
+            self.ask(redis::cmd("HGETALL").arg(&self.keys.mark)).await?;
+        let names = fields.keys().filter_map(|field| field.strip_prefix("n:"));
+        let removed = names.map(str::to_owned).collect();
+        Ok(BatchMark {
+            batch: fields.get("batch").cloned().unwrap_or_default(),
+            removed: fields.contains_key("removed").then_some(removed),
+        })
+    }
+
+    /// Removes the mark, at the end of an import.
+    pub async fn forget_mark(&self) -> Result<(), ForeignError> {
+        self.ask(redis::cmd("DEL").arg(&self.keys.mark)).await
     }
 
     /// The phases in which the queue is to be read.
@@ -370,11 +426,13 @@ impl ForeignQueue {
         }
     }
 
-    /// Removes entries that are there unchanged. Tells of each whether it was.
+    /// Removes the entries of a batch that are there unchanged, and marks their names. Returns, for each entry, whether
+    /// it was removed.
     pub async fn remove(
         &self,
         phase: ForeignPhase,
-        entries: &[ForeignEntry],
+        batch: &str,
+        entries: &[(Text, ForeignEntry)],
     ) -> Result<Vec<bool>, ForeignError> {
         // The phases read from opposite ends of Redisson's list: LREM starts near the element.
         let count = if phase == ForeignPhase::Elements {
@@ -386,14 +444,18 @@ impl ForeignQueue {
         script
             .key(&self.keys.lock)
             .key(&self.keys.zset)
-            .key(self.keys.second());
+            .key(self.keys.second())
+            .key(&self.keys.mark);
         script
             .arg(self.keys.mode())
             .arg(&self.token)
             .arg(lock_ms())
-            .arg(count);
-        for entry in entries {
+            .arg(count)
+            .arg(MARK_LIFE.as_millis() as u64)
+            .arg(batch);
+        for (name, entry) in entries {
             script
+                .arg(name.as_str())
                 .arg(&entry.member[..])
                 .arg(&entry.score)
                 .arg(&entry.body[..]);
@@ -432,11 +494,13 @@ mod tests {
         for name in ["orders", "a{b}c", "a b"] {
             let keys = ForeignKeys::redisson(name);
             assert_eq!(slot(&keys.zset), slot(&keys.lock), "{keys:?}");
+            assert_eq!(slot(&keys.zset), slot(&keys.mark), "{keys:?}");
             assert_eq!(slot(&keys.zset), slot(keys.second()), "{keys:?}");
         }
         for key in ["delayed", "jobs:{eu}:delayed", "{jobs}"] {
             let keys = ForeignKeys::zset(key, None);
             assert_eq!(slot(&keys.zset), slot(&keys.lock), "{keys:?}");
+            assert_eq!(slot(&keys.zset), slot(&keys.mark), "{keys:?}");
         }
         let redisson = ForeignKeys::redisson("orders");
         assert_eq!(redisson.zset, "redisson_delay_queue_timeout:{orders}");

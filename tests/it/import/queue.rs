@@ -1,9 +1,9 @@
 //! The other program's queue by itself: what is removed, and under which lock.
 
 use bytes::Bytes;
-use postdate::domain::Secret;
+use postdate::domain::{Secret, Text};
 use postdate::store::import::{
-    EntryProblem, ForeignEntry, ForeignError, ForeignKeys, ForeignPhase, ForeignQueue,
+    BatchMark, EntryProblem, ForeignEntry, ForeignError, ForeignKeys, ForeignPhase, ForeignQueue,
     ForeignServer,
 };
 
@@ -19,11 +19,16 @@ async fn queue(redis: &Redis, keys: ForeignKeys) -> ForeignQueue {
         .expect("connected")
 }
 
-async fn read(queue: &ForeignQueue) -> Vec<ForeignEntry> {
+/// Reads all entries. The name of each is its member.
+async fn read(queue: &ForeignQueue) -> Vec<(Text, ForeignEntry)> {
     let entries = queue.read(ForeignPhase::DueTimes, 0).await.expect("read");
     entries
         .into_iter()
-        .map(|entry| entry.expect("whole"))
+        .map(|entry| {
+            let entry = entry.expect("whole");
+            let name = std::str::from_utf8(&entry.member).expect("UTF-8").into();
+            (name, entry)
+        })
         .collect()
 }
 
@@ -37,13 +42,20 @@ async fn only_what_is_unchanged_is_removed() {
     }
     let queue = queue(&redis, ForeignKeys::zset("{k}", Some("{k}:bodies"))).await;
     queue.lock().await.expect("locked");
+    assert_eq!(
+        queue.batch_mark().await.expect("read"),
+        BatchMark::default()
+    );
+    queue.begin_batch("batch").await.expect("marked");
+    let begun = queue.batch_mark().await.expect("read");
+    assert_eq!((begun.batch.as_str(), begun.removed), ("batch", None));
     let entries = read(&queue).await;
     assert_eq!(entries.len(), 4);
     command(&["ZADD", "{k}", "1900000000001", "b"]).await;
     command(&["HSET", "{k}:bodies", "c", "changed"]).await;
     command(&["ZREM", "{k}", "d"]).await;
     let removed = queue
-        .remove(ForeignPhase::DueTimes, &entries)
+        .remove(ForeignPhase::DueTimes, "batch", &entries)
         .await
         .expect("removed");
     assert_eq!(removed, [true, false, false, false]);
@@ -52,6 +64,8 @@ async fn only_what_is_unchanged_is_removed() {
         .await
         .expect("an answer");
     assert_eq!(left, ["c", "b"]);
+    let mark = queue.batch_mark().await.expect("read");
+    assert_eq!(mark.removed, Some(["a".to_owned()].into()), "what left");
 }
 
 #[tokio::test]
@@ -72,7 +86,11 @@ async fn an_import_that_has_lost_its_lock_removes_nothing() {
         .await
         .expect("an answer");
     second.lock().await.expect("locked");
-    let refused = first.remove(ForeignPhase::DueTimes, &entries).await;
+    let refused = first
+        .remove(ForeignPhase::DueTimes, "batch", &entries)
+        .await;
+    assert!(matches!(refused, Err(ForeignError::Locked)), "{refused:?}");
+    let refused = first.begin_batch("other").await;
     assert!(matches!(refused, Err(ForeignError::Locked)), "{refused:?}");
     assert!(matches!(
         first.extend_lock().await,
@@ -84,12 +102,13 @@ async fn an_import_that_has_lost_its_lock_removes_nothing() {
     );
     assert_eq!(
         second
-            .remove(ForeignPhase::DueTimes, &entries)
+            .remove(ForeignPhase::DueTimes, "batch", &entries)
             .await
             .expect("removed"),
         [true]
     );
     second.unlock().await.expect("unlocked");
+    second.forget_mark().await.expect("removed");
     assert_eq!(
         redis.command::<u64>(&["DBSIZE"]).await.expect("an answer"),
         0
