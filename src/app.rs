@@ -21,7 +21,9 @@ use anyhow::Context;
 use prometheus_client::registry::Registry;
 use tracing::{error, info, warn};
 
-pub use self::check::{CheckFinding, check_connections, keys_that_name_queues, lowered_prefetches};
+pub use self::check::{
+    CheckFinding, check_connections, keys_that_name_queues, lowered_prefetches, many_groups,
+};
 use self::drain::StageShutdowns;
 use self::inject::IngressInject;
 use self::redrive::StoreRedrive;

@@ -6,7 +6,7 @@ mod clusters;
 mod kafka;
 mod rabbitmq;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +18,8 @@ use crate::domain::{Endpoint, Route, RoutingKey, Target};
 use crate::ingress::ReadAllocation;
 use crate::store::{self, PreflightFailure};
 
+/// Consumer groups of one Kafka connection from which on the cost of groups is told.
+const MANY_GROUPS: usize = 20;
 /// Longest wait for a server that does not answer.
 const CHECK_DEADLINE: Duration = Duration::from_secs(4);
 
@@ -76,6 +78,34 @@ pub fn lowered_prefetches(routes: &[Arc<Route>]) -> Vec<String> {
         })
     };
     routes.iter().filter_map(lowered).collect()
+}
+
+/// A sentence for each Kafka connection whose routes read by many consumer groups: each group is a client of its own.
+pub fn many_groups(routes: &[Arc<Route>]) -> Vec<String> {
+    let mut groups: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for route in routes {
+        if let Endpoint::Kafka {
+            connection, group, ..
+        } = &route.from
+        {
+            groups.entry(connection).or_default().insert(group);
+        }
+    }
+    // Measured with 200 routes and one broker: 200 groups took 1,016 threads, 415 sockets, 297 MB and a quarter of a
+    // core while nothing came; one group took 21 threads, 17 sockets, 45 MB and 1.4 % of a core.
+    let sentence = |(connection, groups): (&str, BTreeSet<&str>)| {
+        format!(
+            "note: kafka.{connection}: its routes read by {} consumer groups. Each group is a client of its own: 5 threads, \
+             2 connections a broker, 1.3 MB, and 0.12 % of a core while nothing comes. Routes of one `group` share a \
+             client",
+            groups.len()
+        )
+    };
+    groups
+        .into_iter()
+        .filter(|(_, groups)| groups.len() >= MANY_GROUPS)
+        .map(sentence)
+        .collect()
 }
 
 /// A sentence for each route whose messages may name any queue of a virtual host.
@@ -200,6 +230,32 @@ fn list(names: &BTreeSet<String>) -> String {
 mod tests {
     use super::*;
     use crate::domain::testing;
+
+    #[test]
+    fn groups_are_counted_by_connection_from_twenty_on() {
+        let route = |connection: &str, group: String| {
+            let from = Endpoint::Kafka {
+                connection: connection.to_owned(),
+                topic: "orders".to_owned(),
+                group,
+            };
+            Arc::new(Route {
+                from,
+                ..Route::clone(&testing::route())
+            })
+        };
+        let mut routes: Vec<_> = (0..19).map(|n| route("main", format!("g{n}"))).collect();
+        routes.push(route("main", "g0".to_owned()));
+        routes.push(route("other", "g19".to_owned()));
+        assert_eq!(many_groups(&routes), Vec::<String>::new());
+        routes.push(route("main", "g19".to_owned()));
+        let told = many_groups(&routes);
+        assert_eq!(told.len(), 1);
+        assert!(
+            told[0].contains("kafka.main: its routes read by 20 "),
+            "{told:?}"
+        );
+    }
 
     #[test]
     fn a_key_on_the_default_exchange_is_warned_of() {

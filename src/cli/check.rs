@@ -90,9 +90,11 @@ fn summary(config: &Config) -> String {
         config.rabbitmq.len()
     );
     let lowered = app::lowered_prefetches(&config.routes);
+    let groups = app::many_groups(&config.routes);
     let open = app::keys_that_name_queues(&config.routes);
     std::iter::once(right)
         .chain(lowered)
+        .chain(groups)
         .chain(open)
         .collect::<Vec<_>>()
         .join("\n")
