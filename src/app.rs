@@ -172,7 +172,7 @@ async fn build_and_run(app: &App, registry: Registry) -> anyhow::Result<()> {
     let bursts = app.bursts.clone();
     let admin_shutdown = app.stages.admin.clone();
     admin_tasks.spawn("bursts", async move {
-        bursts.run(admin_shutdown.draining()).await
+        bursts.run(admin_shutdown.draining()).await;
     });
     let brokers = brokers(app);
     let lanes: Arc<dyn Lanes> = Arc::new(start_lanes(app, &brokers)?);

@@ -110,7 +110,7 @@ async fn look(
                             tally.overdue += u64::from(accepted.is_overdue);
                         }
                         Err((reason, why)) => {
-                            tally.refuse(reason, || judge::shown(&entry.member, &why))
+                            tally.refuse(reason, || judge::shown(&entry.member, &why));
                         }
                     },
                     Err((problem, member)) => refused_unread(&mut tally, phase, problem, &member),

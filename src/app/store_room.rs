@@ -137,7 +137,7 @@ impl RoomChange {
                 );
             }
             Self::Ends(StoreTrouble::Unanswered) => {
-                info!("the store answers again; ingress goes on")
+                info!("the store answers again; ingress goes on");
             }
             Self::Begins(StoreTrouble::RefusesWrites) => {
                 warn!(

@@ -291,7 +291,7 @@ pub fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
             warn!(facility, text = message, "librdkafka");
         }
         RDKafkaLogLevel::Error | RDKafkaLogLevel::Warning => {
-            debug!(facility, text = message, "librdkafka")
+            debug!(facility, text = message, "librdkafka");
         }
         _ => trace!(facility, text = message, "librdkafka"),
     }

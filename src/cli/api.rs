@@ -280,7 +280,7 @@ pub(super) fn segment(text: &str) -> String {
     for byte in text.bytes() {
         match byte {
             b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'~' => {
-                out.push(char::from(byte))
+                out.push(char::from(byte));
             }
             // A dot is encoded too: `.` and `..` would be taken for steps in the path.
             _ => out.extend(['%', hex(byte >> 4), hex(byte & 15)]),

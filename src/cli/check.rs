@@ -64,9 +64,9 @@ fn connect(config: &Config, print: bool) -> anyhow::Result<ExitCode> {
             finding.text.clone()
         };
         if print {
-            output::err(text)
+            output::err(text);
         } else {
-            output::out(text)
+            output::out(text);
         }
     }
     for finding in &bad {

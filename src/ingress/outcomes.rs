@@ -83,7 +83,7 @@ impl TracedOp {
                     let Some(id) = &entry.id else { continue };
                     match result {
                         WriteResult::Duplicate => {
-                            trail.deduplicated(id.as_str(), now, entry.position)
+                            trail.deduplicated(id.as_str(), now, entry.position);
                         }
                         WriteResult::Replaced => trail.replaced(id.as_str(), now, entry.position),
                         _ => {}

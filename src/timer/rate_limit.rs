@@ -125,7 +125,7 @@ pub(super) async fn run(
                         break;
                     }
                     Err(why) => {
-                        debug!(%route, error = %why, "fetching rate tokens failed; retrying")
+                        debug!(%route, error = %why, "fetching rate tokens failed; retrying");
                     }
                 }
             }

@@ -332,7 +332,7 @@ fn group_by_due(claimed: &ClaimedBundle, mut again: Vec<(u32, Entry)>) -> Vec<Re
         };
         match groups.last_mut() {
             Some(group) if group.first().is_some_and(|(_, e)| fits(&e.due)) => {
-                group.push((position, entry))
+                group.push((position, entry));
             }
             _ => groups.push(vec![(position, entry)]),
         }

@@ -291,7 +291,7 @@ impl Settler {
                 self.divided(slot, &still_open, &dead, result);
             }
             CallResult::Extended(lease_end, batch, result) => {
-                self.extended(lease_end, &batch, result)
+                self.extended(lease_end, &batch, result);
             }
             CallResult::PutBack(batch, result) => self.settled(&batch, &result),
             CallResult::Released(Ok(())) => {}
@@ -299,7 +299,7 @@ impl Settler {
                 debug!(error = %why, "giving up an ordered route failed; it will lapse");
             }
             CallResult::Returned(p, bundles, Ok(_)) => {
-                debug!(partition = p.0, bundles, "returned claims")
+                debug!(partition = p.0, bundles, "returned claims");
             }
             CallResult::Returned(p, _, Err(why)) => {
                 warn!(partition = p.0, error = %why, "returning claims failed; they will expire");

@@ -384,11 +384,11 @@ impl RoleSupervisor {
         let url = self.broker.connection.url.configured().redacted_url();
         let text = fault.to_string();
         self.report(Some(text.clone()));
-        if told.as_ref() != Some(&text) {
+        if told.as_ref() == Some(&text) {
+            debug!(connection = %self.broker.name(), role = self.role, url, error = %fault, "rabbitmq is still away");
+        } else {
             warn!(connection = %self.broker.name(), role = self.role, url, error = %fault, "rabbitmq is away");
             *told = Some(text);
-        } else {
-            debug!(connection = %self.broker.name(), role = self.role, url, error = %fault, "rabbitmq is still away");
         }
     }
 }

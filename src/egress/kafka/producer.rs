@@ -309,7 +309,7 @@ impl ProducerThread {
                 std::thread::park_timeout(Backoff::CLIENT.wait(failures));
                 match KafkaProducer::new(&self.config, self.producer_kind, &self.connection) {
                     Ok(producer) => {
-                        drop(self.connection.replace(self.producer_kind, Some(producer)))
+                        drop(self.connection.replace(self.producer_kind, Some(producer)));
                     }
                     Err(error) => {
                         warn!(connection = %self.connection.name, %error, "kafka producer does not start");

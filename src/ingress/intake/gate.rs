@@ -52,7 +52,7 @@ impl Source {
                     Ok(Ok(_)) if self.gate.is_open() => return,
                     Ok(Ok(_)) => {}
                     Ok(Err(why)) => {
-                        debug!(source = self.name, error = %why, "the store takes nothing in")
+                        debug!(source = self.name, error = %why, "the store takes nothing in");
                     }
                     Err(_) => debug!(source = self.name, "the store does not answer"),
                 }

@@ -52,7 +52,7 @@ pub(super) fn ask_offsets<S: Sink>(
                 Some(((answer.topic().to_owned(), answer.partition()), offset))
             })),
             Err(error) => {
-                debug!(leader, %error, "a kafka broker does not tell the ends of its partitions")
+                debug!(leader, %error, "a kafka broker does not tell the ends of its partitions");
             }
         }
     }

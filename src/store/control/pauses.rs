@@ -138,7 +138,7 @@ async fn read(side: &StoreLink, key: &str) -> Result<BTreeMap<String, PauseState
         match field.split_once('/') {
             Some((route, "ingress")) => seen.entry(route.to_owned()).or_default().ingress = true,
             Some((route, "publishing")) => {
-                seen.entry(route.to_owned()).or_default().publishing = true
+                seen.entry(route.to_owned()).or_default().publishing = true;
             }
             // A later version may pause more than this one knows of.
             _ => {}

@@ -242,7 +242,7 @@ impl Store {
             }
             KeyMeaning::Trail(route) => ask("TYPE", &[&keys.of(p, &format!("trail:{route}"))]),
             KeyMeaning::DeadLetter(id) => {
-                ask("ZSCORE", &[&keys.queue(p, &id.queue()), id.as_str()])
+                ask("ZSCORE", &[&keys.queue(p, &id.queue()), id.as_str()]);
             }
         }
     }

@@ -127,7 +127,7 @@ impl Store {
                     warn!(%route, lost, %why, "events of the trail are lost; messages are not concerned");
                 }
                 Some(LossTurn::Ends) => {
-                    info!(%route, "no event of the trail was lost for ten seconds")
+                    info!(%route, "no event of the trail was lost for ten seconds");
                 }
                 None => {}
             }

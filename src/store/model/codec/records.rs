@@ -169,7 +169,7 @@ fn put_value(out: &mut Vec<u8>, value: &HeaderValue) {
         HeaderValue::F32(n) => tagged(out, b'f', |out| out.extend_from_slice(&n.to_le_bytes())),
         HeaderValue::F64(n) => tagged(out, b'd', |out| out.extend_from_slice(&n.to_le_bytes())),
         HeaderValue::Timestamp(n) => {
-            tagged(out, b'T', |out| out.extend_from_slice(&n.to_le_bytes()))
+            tagged(out, b'T', |out| out.extend_from_slice(&n.to_le_bytes()));
         }
         HeaderValue::Decimal { scale, value } => {
             out.extend_from_slice(&[b'D', *scale]);
