@@ -7,7 +7,7 @@
 //! | an entry in `due`, or an expired claim, without its blob | removed, counted, named: it is lost |
 //! | a live claim without its blob | left to its owner, who keeps a dead letter `corrupt` |
 //! | a blob that no time to live removes, without an entry | due again, as if its claim had expired |
-//! | tokens, bitmaps, counters without a bundle, malformed names | removed |
+//! | tokens, bitmaps, counters, entries of `put_back` without a bundle, malformed names | removed |
 //! | counts | lowered with what is lost; corrected by what was counted: see `recount` |
 //! | names whose bundle has gone, held keys of routes that have nothing here | freed; no damage: some
 //! transitions leave them |
@@ -39,7 +39,7 @@ use self::corrupt::KeyKind;
 use self::due_sets::{DueSet, pages, start_of};
 use self::findings::Findings;
 use self::keyspace::KeyspaceCursor;
-use self::leftovers::PER_BUNDLE_HASHES;
+use self::leftovers::PerBundleCursors;
 use super::call::keys::Keys;
 use super::call::reply::text;
 use super::connection::link::read;
@@ -51,7 +51,7 @@ use crate::domain::{Partition, Partitions};
 const PAGE_ENTRIES: usize = 200;
 /// Entries of one partition that one scrub reads. The next scrub goes on behind them.
 const SCRUB_ENTRIES: usize = 2000;
-/// Trips through each of the hashes with a field per bundle, and through the whole key space, in one scrub.
+/// Trips through each of the keys with a field or a member per bundle, and through the whole key space, in one scrub.
 const SCRUB_STEPS: usize = 10;
 
 /// The positions at which the next scrubs go on.
@@ -79,7 +79,7 @@ struct PartitionPositions {
     contents: SetPosition,
     queues: SetPosition,
     claims: usize,
-    beside: [u64; PER_BUNDLE_HASHES.len()],
+    beside: PerBundleCursors,
     names: u64,
     held_keys: u64,
     /// Scrubs until a large partition is counted again. `None`: it never was.
@@ -146,7 +146,7 @@ impl Store {
         self.save(p, |places| places.contents = contents);
         let mut findings = Findings::default();
         let beside = self
-            .walk_per_bundle_hashes(p, place.beside, &mut findings)
+            .walk_per_bundle_keys(p, place.beside, &mut findings)
             .await?;
         self.mend(p, findings, report).await?;
         self.save(p, |places| places.beside = beside);

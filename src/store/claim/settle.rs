@@ -98,7 +98,6 @@ impl Store {
         keys.extend(new_bundles.iter().map(|(id, _)| self.0.keys.blob(p, id)));
         keys.extend(dead.iter().map(|id| self.0.keys.dead(id)));
         keys.extend(queues.iter().map(|queue| self.0.keys.queue(p, queue)));
-        keys.push(self.0.keys.put_back(p));
         let confirmed = bitmap(&division.confirmed);
         let mut args: Vec<ScriptArg> = vec![
             division.claim.id.as_str().into(),

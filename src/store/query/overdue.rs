@@ -4,12 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use redis::Cmd;
 
 use crate::domain::{Partition, UnixMs};
 use crate::store::call::keys::Keys;
 use crate::store::connection::link::read;
-use crate::store::model::bundle::BundleId;
 use crate::store::{OldestOverdue, RedisMemory, Store, StoreError};
 
 /// Returned bundles of one partition that one read shows. The others are younger.
@@ -66,16 +64,15 @@ impl Store {
                 self.heads(&unseen, now).await
             }
         };
-        let (heads, put_back) = tokio::try_join!(heads, self.put_back())?;
-        for head in heads.iter().filter(|head| head.due <= now) {
+        let (heads, put_back) = tokio::join!(heads, self.put_back());
+        for head in heads?.iter().filter(|head| head.due <= now) {
             earliest(&mut waiting, head.route(), head.due);
         }
         Ok(OldestOverdue { waiting, put_back })
     }
 
-    /// By route, the oldest message among the bundles that were put back. Removes bundles that have left the
-    /// store from the set, so that a settle need not do it.
-    async fn put_back(&self) -> Result<BTreeMap<String, UnixMs>, StoreError> {
+    /// By route, the oldest message among the bundles that were put back.
+    async fn put_back(&self) -> BTreeMap<String, UnixMs> {
         let ranges = self.0.partitions.all().map(|p| {
             let mut range = redis::cmd("ZRANGE");
             range
@@ -85,44 +82,18 @@ impl Store {
                 .arg("WITHSCORES");
             (Keys::slot(p), range)
         });
-        let ranges = self.0.side.gather(ranges.collect()).await;
-        let mut found: Vec<(Partition, String, f64)> = Vec::new();
-        for (p, list) in self.0.partitions.all().zip(ranges) {
+        let mut oldest = BTreeMap::new();
+        for list in self.0.side.gather(ranges.collect()).await {
             // A scrub mends a key of another type. A node that is away reports itself.
             let Ok(list) = list.and_then(read::<Vec<(String, f64)>>) else {
                 continue;
             };
-            found.extend(list.into_iter().map(|(id, asked)| (p, id, asked)));
-        }
-        let exists = |(p, id, _): &(Partition, String, f64)| {
-            let mut exists = redis::cmd("EXISTS");
-            // A malformed id has no blob either.
-            let blob = BundleId::parse(id).map(|id| self.0.keys.blob(*p, &id));
-            exists.arg(blob.unwrap_or_else(|| self.0.keys.of(*p, "b:")));
-            (Keys::slot(*p), exists)
-        };
-        let stand: Vec<bool> = self
-            .0
-            .side
-            .gather_all(found.iter().map(exists).collect())
-            .await?;
-        let mut oldest = BTreeMap::new();
-        let mut gone = Vec::new();
-        for ((p, id, asked), stands) in found.into_iter().zip(stand) {
-            if stands {
-                earliest(
-                    &mut oldest,
-                    id.split('/').next().unwrap_or_default(),
-                    UnixMs(asked as i64),
-                );
-            } else {
-                gone.push((Keys::slot(p), removal(&self.0.keys.put_back(p), &id)));
+            for (id, asked) in list {
+                let route = id.split('/').next().unwrap_or_default();
+                earliest(&mut oldest, route, UnixMs(asked as i64));
             }
         }
-        for removed in self.0.side.gather(gone).await {
-            removed?;
-        }
-        Ok(oldest)
+        oldest
     }
 
     /// The memory of the fullest master, by its own report. Masters that are away are left out.
@@ -156,12 +127,6 @@ impl Store {
 fn earliest(oldest: &mut BTreeMap<String, UnixMs>, route: &str, asked: UnixMs) {
     let first = oldest.entry(route.to_owned()).or_insert(asked);
     *first = asked.min(*first);
-}
-
-fn removal(key: &str, id: &str) -> Cmd {
-    let mut removal = redis::cmd("ZREM");
-    removal.arg(key).arg(id);
-    removal
 }
 
 /// A number of `INFO`. 0 if it is missing.

@@ -1,4 +1,4 @@
-//! Hashes with a field for each bundle, and the names.
+//! Keys with a field or a member for each bundle, and the names.
 
 use redis::Pipeline;
 
@@ -9,32 +9,38 @@ use crate::store::call::names::parse_place;
 use crate::store::model::bundle::BundleId;
 use crate::store::{Store, StoreError};
 
-/// Hashes with a field per bundle.
-pub(super) const PER_BUNDLE_HASHES: [&str; 5] = ["tokens", "gone", "done", "expiries", "opened"];
+/// Keys with a field or a member per bundle, and the command that walks through each.
+const PER_BUNDLE: [(&str, &str); 6] = [
+    ("tokens", "HSCAN"),
+    ("gone", "HSCAN"),
+    ("done", "HSCAN"),
+    ("expiries", "HSCAN"),
+    ("opened", "HSCAN"),
+    ("put_back", "ZSCAN"),
+];
+/// The positions of the walks through them.
+pub(super) type PerBundleCursors = [u64; PER_BUNDLE.len()];
 
 /// Highest number that a script takes a count of happenings for: nine digits.
 const MAX_TIMES: u32 = 999_999_999;
 
-/// The next cursor, and the fields of a hash with their values.
+/// The next cursor, and the fields of a hash with their values, or the members of a sorted set with their scores.
 type ScannedFields = (u64, Vec<(String, String)>);
 
 impl Store {
-    /// Walks on through the hashes with a field per bundle. One trip takes a step through each.
-    pub(super) async fn walk_per_bundle_hashes(
+    /// Walks on through the keys with a field or a member per bundle. One trip takes a step through each.
+    pub(super) async fn walk_per_bundle_keys(
         &self,
         p: Partition,
-        from: [u64; PER_BUNDLE_HASHES.len()],
+        from: PerBundleCursors,
         findings: &mut Findings,
-    ) -> Result<[u64; PER_BUNDLE_HASHES.len()], StoreError> {
+    ) -> Result<PerBundleCursors, StoreError> {
         let mut cursors = from;
-        let mut open: Vec<usize> = (0..PER_BUNDLE_HASHES.len()).collect();
+        let mut open: Vec<usize> = (0..PER_BUNDLE.len()).collect();
         for _ in 0..SCRUB_STEPS {
-            let places: Vec<_> = open
-                .iter()
-                .map(|&n| (PER_BUNDLE_HASHES[n], cursors[n]))
-                .collect();
-            for (&n, (next, fields)) in open.iter().zip(self.scan_hashes(p, &places).await?) {
-                self.check_per_bundle_hash(p, PER_BUNDLE_HASHES[n], fields, findings)
+            let places: Vec<_> = open.iter().map(|&n| (PER_BUNDLE[n], cursors[n])).collect();
+            for (&n, (next, fields)) in open.iter().zip(self.scan_keys(p, &places).await?) {
+                self.check_per_bundle_key(p, PER_BUNDLE[n].0, fields, findings)
                     .await?;
                 cursors[n] = next;
             }
@@ -46,10 +52,10 @@ impl Store {
         Ok(cursors)
     }
 
-    async fn check_per_bundle_hash(
+    async fn check_per_bundle_key(
         &self,
         p: Partition,
-        hash: &str,
+        key: &str,
         fields: Vec<(String, String)>,
         findings: &mut Findings,
     ) -> Result<(), StoreError> {
@@ -58,7 +64,7 @@ impl Store {
         let malformed = members
             .iter()
             .zip(&values)
-            .filter(|(id, value)| is_malformed(hash, id, value));
+            .filter(|(id, value)| is_malformed(key, id, value));
         let malformed: Vec<BundleId> = malformed
             .filter_map(|(id, _)| BundleId::parse(id))
             .collect();
@@ -66,7 +72,7 @@ impl Store {
             .iter()
             .zip(self.traces_of(p, &ids, &mut findings.wrong_type).await?)
         {
-            if !traces.claimed && (!traces.due || hash == "tokens") {
+            if !traces.claimed && (!traces.due || key == "tokens") {
                 findings.bundle(id.clone(), None);
             }
         }
@@ -84,7 +90,7 @@ impl Store {
     ) -> Result<u64, StoreError> {
         let mut cursor = from;
         for _ in 0..SCRUB_STEPS {
-            let scanned = self.scan_hashes(p, &[("names", cursor)]).await?;
+            let scanned = self.scan_keys(p, &[(("names", "HSCAN"), cursor)]).await?;
             let Some((next, fields)) = scanned.into_iter().next() else {
                 break;
             };
@@ -115,16 +121,16 @@ impl Store {
         Ok(cursor)
     }
 
-    /// Some fields of each of these hashes from its cursor on, and the next cursors.
-    async fn scan_hashes(
+    /// Some fields or members of each of these keys from its cursor on, and the next cursors.
+    async fn scan_keys(
         &self,
         p: Partition,
-        places: &[(&str, u64)],
+        places: &[((&str, &str), u64)],
     ) -> Result<Vec<ScannedFields>, StoreError> {
         let mut pipe = Pipeline::with_capacity(places.len());
-        for (hash, cursor) in places {
-            pipe.cmd("HSCAN")
-                .arg(self.0.keys.of(p, hash))
+        for ((key, scan), cursor) in places {
+            pipe.cmd(scan)
+                .arg(self.0.keys.of(p, key))
                 .arg(cursor)
                 .arg("COUNT")
                 .arg(PAGE_ENTRIES);
@@ -135,8 +141,8 @@ impl Store {
 
 /// Reports whether no transition can have written this value: bitmaps are as long as their bundle, the other
 /// values whole numbers.
-fn is_malformed(hash: &str, id: &str, value: &str) -> bool {
-    match hash {
+fn is_malformed(key: &str, id: &str, value: &str) -> bool {
+    match key {
         "gone" | "done" => {
             let count = BundleId::parse(id).map_or(0, |id| id.count());
             value.len() != count || value.bytes().any(|bit| !matches!(bit, b'0' | b'1'))

@@ -420,6 +420,7 @@ impl InHand {
             let entry = |&i: &u32| {
                 let mut entry = self.entries[i as usize].clone();
                 if lease_ms.is_none() {
+                    entry.asked = entry.asked.or(Some(entry.due));
                     entry.due = back_at;
                 }
                 if shares[i as usize] == Some(Share::Back { repeat: true }) {

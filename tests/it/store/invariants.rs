@@ -18,7 +18,6 @@ pub struct Snapshot {
     pub gone: BTreeMap<String, String>,
     pub done: BTreeMap<String, String>,
     pub expiries: BTreeMap<String, i64>,
-    pub opened: BTreeMap<String, i64>,
     /// `route/name` -> `bundle index`.
     pub names: BTreeMap<String, String>,
     pub counts: BTreeMap<String, i64>,
@@ -101,7 +100,6 @@ pub async fn check(raw: &mut MultiplexedConnection, prefix: &str, p: Partition) 
         gone: hash(raw, &format!("{root}gone")).await,
         done: hash(raw, &format!("{root}done")).await,
         expiries: hash(raw, &format!("{root}expiries")).await,
-        opened: hash(raw, &format!("{root}opened")).await,
         names: hash(raw, &format!("{root}names")).await,
         delivered: zset(raw, &format!("{root}delivered")).await,
         counts: hash(raw, &format!("{root}counts")).await,
@@ -207,22 +205,56 @@ pub async fn check(raw: &mut MultiplexedConnection, prefix: &str, p: Partition) 
         "each dead letter has its body and each body its entry"
     );
     beside(&s);
+    of_bundles_that_stand(raw, &root, &s).await;
     counted(&s, &sizes);
     s
 }
 
-/// Checks that the keys beside bundles belong to bundles that exist, and fit them.
-fn beside(s: &Snapshot) {
-    for (what, ids) in [
-        ("gone", s.gone.keys().collect::<Vec<_>>()),
-        ("done", s.done.keys().collect()),
-        ("expiries", s.expiries.keys().collect()),
-        ("opened", s.opened.keys().collect()),
-    ] {
+/// Names of the keys whose fields or members are no bundle ids.
+const NOT_BY_BUNDLE: [&str; 10] = [
+    "idx",
+    "heads",
+    "shelves",
+    "names",
+    "counts",
+    "calls",
+    "delivered",
+    "order",
+    "sources",
+    "rates",
+];
+
+/// Checks that every other hash and sorted set of the partition, whatever its name, speaks only of bundles that exist:
+/// a transition that ends or replaces a bundle leaves nothing of it.
+async fn of_bundles_that_stand(raw: &mut MultiplexedConnection, root: &str, s: &Snapshot) {
+    let keys: Vec<String> = redis::cmd("KEYS")
+        .arg(format!("{root}*"))
+        .query_async(raw)
+        .await
+        .expect("keys");
+    for key in keys {
+        let name = &key[root.len()..];
+        if name.contains(':') || NOT_BY_BUNDLE.contains(&name) {
+            continue;
+        }
+        let kind: String = redis::cmd("TYPE")
+            .arg(&key)
+            .query_async(raw)
+            .await
+            .expect("a type");
+        let ids: Vec<String> = if kind == "zset" {
+            zset(raw, &key).await.into_keys().collect()
+        } else {
+            hash::<String>(raw, &key).await.into_keys().collect()
+        };
         for id in ids {
-            assert!(s.stands(id), "{what} of {id}, which stands nowhere");
+            assert!(s.stands(&id), "{name} of {id}, which stands nowhere");
         }
     }
+}
+
+/// Checks that what stands beside bundles fits them.
+fn beside(s: &Snapshot) {
     for (id, bits) in s.gone.iter().chain(&s.done) {
         assert_eq!(
             bits.len(),

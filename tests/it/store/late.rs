@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use postdate::domain::{Entry, Partition, RouteName, UnixMs};
-use postdate::store::{Division, Remainder, RetryMark, SettleAnswer, StoreError};
+use postdate::store::{Claim, Division, Remainder, RetryMark, SettleAnswer, StoreError};
 
 use super::fixture::*;
 
@@ -22,6 +22,11 @@ async fn put_back(fixture: &StoreFixture, asked: UnixMs) -> SettleAnswer {
 /// Puts the only bundle that is due back as these messages.
 async fn put_back_as(fixture: &StoreFixture, entries: Vec<Entry>) -> SettleAnswer {
     let claimed = fixture.claim(LONG).await.remove(0);
+    fixture.divide(all_back(claimed.claim, entries)).await
+}
+
+/// The division that puts all of a bundle back, as these messages.
+fn all_back(claim: Claim, entries: Vec<Entry>) -> Division {
     let count = entries.len();
     let from = (0..count as u32).collect();
     let fresh = postdate::store::NewBundle {
@@ -35,16 +40,15 @@ async fn put_back_as(fixture: &StoreFixture, entries: Vec<Entry>) -> SettleAnswe
         expiries: 0,
         sequence: None,
     };
-    let division = Division {
-        claim: claimed.claim,
+    Division {
+        claim,
         confirmed: vec![false; count],
         delivered: vec![],
         freed: vec![],
         remainders: vec![back],
         dead: vec![],
         held_keys: Vec::new(),
-    };
-    fixture.divide(division).await
+    }
 }
 
 #[tokio::test]
@@ -74,9 +78,10 @@ async fn what_was_put_back_is_late_from_the_moment_that_was_asked_for_until_it_h
     let key = fixture.key("put_back");
     assert_eq!(fixture.command::<i64>(&["ZCARD", &key]).await, 1);
 
-    // It leaves by whatever way; here its blob is gone.
+    // Its blob is gone: the scrub takes all of it away.
     let blobs: Vec<String> = fixture.command(&["KEYS", &fixture.key("b:*")]).await;
     fixture.command::<i64>(&["DEL", &blobs[0]]).await;
+    fixture.store.scrub(P).await.expect("scrubbed");
     let late = fixture.store.oldest_overdue().await.expect("asked");
     assert_eq!(late.put_back, BTreeMap::new());
     assert_eq!(
@@ -86,11 +91,45 @@ async fn what_was_put_back_is_late_from_the_moment_that_was_asked_for_until_it_h
     );
 }
 
+/// More bundles than one read of the set shows fail again and again.
+#[tokio::test]
+async fn put_back_holds_the_bundles_that_are_put_back_and_no_other_however_often_they_fail() {
+    const BUNDLES: i64 = 600;
+    let fixture = StoreFixture::shared().await;
+    let key = fixture.key("put_back");
+    let listed = async || fixture.command::<i64>(&["ZCARD", &key]).await;
+    for n in 0..BUNDLES {
+        fixture.keep(vec![unnamed(past().plus(n), "a")]).await;
+    }
+    for tries in 1..=4 {
+        let mut claimed = Vec::new();
+        while claimed.len() < BUNDLES as usize {
+            claimed.extend(fixture.claim(LONG).await);
+        }
+        for claimed in claimed {
+            let mut again = entries(&claimed).to_vec();
+            again[0].asked = Some(past());
+            let answer = fixture.divide(all_back(claimed.claim, again)).await;
+            assert!(matches!(answer, SettleAnswer::Applied(_)));
+        }
+        fixture.store.oldest_overdue().await.expect("asked");
+        assert_eq!(listed().await, BUNDLES, "after {tries} tries");
+    }
+    while !fixture.heads().await.is_empty() {
+        for claimed in fixture.claim(LONG).await {
+            fixture.settle(&claimed).await;
+        }
+    }
+    assert_eq!(listed().await, 0, "all have left");
+    fixture.check().await;
+}
+
 #[tokio::test]
 async fn put_back_of_another_type_refuses_the_call_and_hides_nothing_else() {
     let fixture = StoreFixture::shared().await;
     fixture.keep(vec![unnamed(past(), "a")]).await;
     let claimed = fixture.claim(LONG).await.remove(0);
+    fixture.keep(vec![unnamed(past(), "b")]).await;
     fixture
         .command::<()>(&["SET", &fixture.key("put_back"), "not ours"])
         .await;
@@ -108,7 +147,6 @@ async fn put_back_of_another_type_refuses_the_call_and_hides_nothing_else() {
         matches!(refused, Err(StoreError::Damaged(_))),
         "{refused:?}"
     );
-    fixture.keep(vec![unnamed(past(), "b")]).await;
     let late = fixture.store.oldest_overdue().await.expect("asked");
     assert_eq!(
         (late.waiting, late.put_back),

@@ -69,7 +69,7 @@ fn is_silent(key: &str, damage: Damage) -> bool {
         Garbage => {
             matches!(
                 key,
-                "tokens" | "calls" | "put_back" | "order" | "sources" | "rates" | "trail:"
+                "tokens" | "calls" | "order" | "sources" | "rates" | "trail:"
             )
         }
         _ => false,

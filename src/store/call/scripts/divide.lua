@@ -1,7 +1,7 @@
 -- divide: settles a bundle of which something remains. Confirmed messages leave. Failed messages go back as new
 -- bundles. Unresolved messages stay in flight in a bundle that is born claimed. Hopeless messages become dead letters.
 --
--- KEYS  the fixed ones; the old blob; then D due sets; B new blobs; X dead letters; G dead-letter queues; put_back
+-- KEYS  the fixed ones; the old blob; then D due sets; B new blobs; X dead letters; G dead-letter queues
 -- ARGV  caller number answered; id, token, bitmap of the confirmed, "1" if its blob was missing; D B X G;
 --       D times: due set
 --       B times: id, place of its due set, first due ms, blob, token or "", lease ms, expiries
@@ -22,8 +22,8 @@ end
 local id, token, confirmed, missing, D, B, X, G = arg(), arg(), arg(), arg() == '1', num(), num(), num(), num()
 local old, count = KEYS[FIXED + 1], count_of(id)
 local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, FIXED + 1, 'string')
-  or wrong_kind(FIXED + 2, FIXED + 1 + D, 'zset') or wrong_kind(FIXED + 2 + D, #KEYS - G - 1, 'string')
-  or wrong_kind(#KEYS - G, #KEYS, 'zset')
+  or wrong_kind(FIXED + 2, FIXED + 1 + D, 'zset') or wrong_kind(FIXED + 2 + D, #KEYS - G, 'string')
+  or wrong_kind(#KEYS - G + 1, #KEYS, 'zset')
 if wrong then
   return refuse(wrong)
 end
@@ -89,7 +89,7 @@ for i = 1, G do
       ids[#ids + 1], bytes = d.id, bytes + d.bytes
     end
   end
-  add_dead_letters(KEYS[#KEYS - G - 1 + i], queue, ids, bytes)
+  add_dead_letters(KEYS[#KEYS - G + i], queue, ids, bytes)
 end
 for _ = 1, num() do
   local name, index = arg(), arg()
@@ -121,7 +121,7 @@ if ORDERED then
 end
 for _ = 1, num() do
   local new, asked = arg(), num()
-  redis.call('ZADD', KEYS[#KEYS], int(asked), new)
+  redis.call('ZADD', PUT_BACK, int(asked), new)
 end
 if REMEMBERS then
   remember()

@@ -1,6 +1,6 @@
 -- Shared by every script: it stands before each of them. Reads nothing but TIME by itself.
 --
--- KEYS[1..12] are the same in every script. A due set reads route/slice:
+-- KEYS[1..13] are the same in every script. A due set reads route/slice:
 --   1 idx      zset: due set -> its earliest due ms
 --   2 claims   zset: bundle id -> deadline ms
 --   3 tokens   hash: bundle id -> "token score": who may settle it, and its score in its due set
@@ -15,8 +15,9 @@
 --  11 heads    zset: of each route the due set that is due first -> its score in `idx`: what claimers read
 --  12 shelves  zset, all scores 0: "route/due/slice" for each entry of `idx`, due with 16 digits: in this order
 --              the due sets of a route lie side by side, the earliest first
+--  13 put_back zset: id of a bundle that was put back after it was due -> when its oldest message was to be delivered, ms
 -- and if the call concerns a route that remembers delivered names (`REMEMBERS`):
---  13 delivered zset: route/name -> until when the name stays taken, ms
+--  14 delivered zset: route/name -> until when the name stays taken, ms
 -- and if it concerns an ordered route (`ORDERED`), as the last of the fixed ones:
 --     order    hash: h:route -> "owner deadline": who alone may claim of it, see claim.lua;
 --              k:route/key -> "due from to": behind which messages of a held key go, see divide.lua;
@@ -24,9 +25,9 @@
 -- Bitmaps are texts of 0 and 1, one per message: short, and readable by whoever has to look.
 local IDX, CLAIMS, TOKENS, GONE, DONE, EXPIRIES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local OPENED, NAMES, COUNTS, CALLS = KEYS[7], KEYS[8], KEYS[9], KEYS[10]
-local HEADS, SHELVES = KEYS[11], KEYS[12]
-local DELIVERED = REMEMBERS and KEYS[13]
-local FIXED = 12 + (REMEMBERS and 1 or 0) + (ORDERED and 1 or 0)
+local HEADS, SHELVES, PUT_BACK = KEYS[11], KEYS[12], KEYS[13]
+local DELIVERED = REMEMBERS and KEYS[14]
+local FIXED = 13 + (REMEMBERS and 1 or 0) + (ORDERED and 1 or 0)
 local ORDER = ORDERED and KEYS[FIXED]
 
 local time = redis.call('TIME')
@@ -49,7 +50,7 @@ end
 
 -- Every key is checked before the first write: an error in the middle would keep half of a transition.
 local KINDS = { 'zset', 'zset', 'hash', 'hash', 'hash', 'hash', 'hash', 'hash', 'hash', 'hash',
-  'zset', 'zset' }
+  'zset', 'zset', 'zset' }
 if REMEMBERS then
   KINDS[#KINDS + 1] = 'zset'
 end
@@ -324,6 +325,9 @@ local function forget(bundles, missing)
     add(route_of(b.id), -b.messages, -b.length)
   end
   redis.call('ZREM', CLAIMS, unpack(ids))
+  if not absent[PUT_BACK] then
+    redis.call('ZREM', PUT_BACK, unpack(ids))
+  end
   for _, key in ipairs({ TOKENS, GONE, DONE, EXPIRIES, OPENED }) do
     if not (missing and missing[key]) then
       redis.call('HDEL', key, unpack(ids))

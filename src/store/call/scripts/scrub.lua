@@ -5,7 +5,7 @@
 --       D times: due set
 --       B times: id, place of its due set, its first due ms (needed only to bring it back)
 --       J times: a member that does not belong there, place of the due set it lies in (0: in `claims`, in `shelves` or
---       in a hash with a field per bundle)
+--       in a key with a field or member per bundle)
 --       N times: name, place (the text), which of the B bundles it means (0: none that can be read)
 -- returns {s, us, 0, answer}: a letter a due set: i index mended, n nothing
 --       a letter a bundle: l lost (its blob is missing): removed; r restored (a blob without an entry): due again;
@@ -25,6 +25,7 @@ for i = 1, D do
 end
 local function drop_fields(id)
   local dropped = redis.call('HDEL', TOKENS, id) + redis.call('HDEL', GONE, id) + redis.call('HDEL', DONE, id)
+  dropped = dropped + redis.call('ZREM', PUT_BACK, id)
   return dropped + redis.call('HDEL', EXPIRIES, id) + redis.call('HDEL', OPENED, id)
 end
 -- Repairs the fields of a bundle: bitmaps are as long as it, the others whole numbers.
