@@ -1,6 +1,6 @@
 //! Calls of the timer on the way out: claiming due bundles, and sweeping claims whose owners died.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -27,8 +27,10 @@ use crate::store::{
     Bundle, Claim, ClaimAnswer, ClaimRequest, CodecError, Store, StoreError, SweepOutcome, decode,
 };
 
-/// Most expired claims of one partition that one sweep takes.
-const SWEEP_CLAIMS: usize = 100;
+/// Most expired claims of one partition that one call takes.
+const SWEEP_CLAIMS: usize = 500;
+/// Time after which a sweep calls no partition again, however many expired claims are left: the next sweep goes on.
+const SWEEP_AGAIN: Duration = Duration::from_secs(3);
 /// Longest time for the sweeps of all partitions, then the least and the longest time for the reads before
 /// them.
 const SWEEP_DEADLINE: Duration = Duration::from_secs(10);
@@ -215,11 +217,11 @@ impl Store {
         again
     }
 
-    /// Returns expired claims to their due sets and shortens deadlines that lie more than a lease ahead. Takes
-    /// at most a hundred claims of a partition at a time. Nothing expires in the partitions in `paused`. With
-    /// `thorough` the sweep also shortens deadlines and forgets delivered names whose time is over: these two
-    /// are not urgent. Reads in one trip a node. Answers each partition on its own, with an error for those
-    /// that cannot be swept in time.
+    /// Returns expired claims to their due sets and shortens deadlines that lie more than a lease ahead. Calls a
+    /// partition again, for three seconds, while it has more expired claims than one call takes. Nothing expires in the
+    /// partitions in `paused`. With `thorough` the sweep also shortens deadlines and forgets delivered names whose
+    /// time is over: these two are not urgent. Reads in one trip a node. Answers each partition on its own, with an
+    /// error for those that cannot be swept in time.
     pub async fn sweep(
         &self,
         partitions: &[Partition],
@@ -227,8 +229,44 @@ impl Store {
         paused: &BTreeSet<Partition>,
         thorough: bool,
     ) -> Vec<(Partition, Result<SweepOutcome, StoreError>)> {
+        let began = Instant::now();
+        let ends = began + SWEEP_DEADLINE;
+        let mut answers: BTreeMap<Partition, Result<SweepOutcome, StoreError>> = BTreeMap::new();
+        let mut crowded = partitions.to_vec();
+        while !crowded.is_empty() && (answers.is_empty() || began.elapsed() < SWEEP_AGAIN) {
+            let thorough = thorough && answers.is_empty();
+            let swept = self
+                .sweep_once(&crowded, lease_ms, paused, thorough, ends)
+                .await;
+            crowded.clear();
+            for (p, swept) in swept {
+                if matches!(&swept, Ok(swept) if swept.expired as usize >= SWEEP_CLAIMS) {
+                    crowded.push(p);
+                }
+                let so_far = match answers.remove(&p) {
+                    Some(Ok(so_far)) => so_far,
+                    _ => SweepOutcome::default(),
+                };
+                let swept = swept.map(|swept| SweepOutcome {
+                    expired: so_far.expired + swept.expired,
+                    clamped: so_far.clamped + swept.clamped,
+                });
+                answers.insert(p, swept);
+            }
+        }
+        answers.into_iter().collect()
+    }
+
+    /// Sweeps each of these partitions by one call.
+    async fn sweep_once(
+        &self,
+        partitions: &[Partition],
+        lease_ms: u64,
+        paused: &BTreeSet<Partition>,
+        thorough: bool,
+        ends: Instant,
+    ) -> Vec<(Partition, Result<SweepOutcome, StoreError>)> {
         let late = |what| StoreError::Unavailable(format!("no answer to a {what} in time"));
-        let ends = Instant::now() + SWEEP_DEADLINE;
         // A read that took longer says nothing about who could extend claims meanwhile.
         let read_time = Duration::from_millis(lease_ms / 2).clamp(SWEEP_READ_MIN, SWEEP_READ_MAX);
         let Ok(found) = timeout(
@@ -331,14 +369,22 @@ impl Store {
         if ids.is_empty() {
             return Ok(SweepOutcome::default());
         }
+        let mut due_sets: Vec<&str> = ids.iter().map(BundleId::due_set).collect();
+        due_sets.sort_unstable();
+        due_sets.dedup();
         let mut keys = self.0.keys.fixed(p);
-        keys.extend(ids.iter().map(|id| self.0.keys.due(p, id.due_set())));
+        keys.extend(due_sets.iter().map(|due_set| self.0.keys.due(p, due_set)));
         let mut args: Vec<ScriptArg> = vec![
             lease_ms.into(),
             (if paused { "1" } else { "0" }).into(),
+            due_sets.len().into(),
             ids.len().into(),
         ];
-        args.extend(ids.iter().map(|id| ScriptArg::from(id.as_str())));
+        args.extend(due_sets.iter().map(|&due_set| ScriptArg::from(due_set)));
+        for id in &ids {
+            let place = due_sets.partition_point(|due_set| *due_set < id.due_set()) + 1;
+            args.extend::<[ScriptArg; 2]>([id.as_str().into(), place.into()]);
+        }
         let call = ScriptCall {
             script: &scripts::SWEEP,
             op: "sweep",

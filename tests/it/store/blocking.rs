@@ -295,6 +295,27 @@ async fn bundles_at_their_bounds(bounds: &mut Bounds) {
     bounds
         .measure("settle: 200 bundles, 400 names", in_flight, settling)
         .await;
+    let sweeping = async |fixture: &StoreFixture| {
+        let swept = sweep(&fixture.store, P, 0, false).await.expect("swept");
+        assert_eq!(swept.expired as usize, MESSAGES);
+    };
+    let expired = async |fixture: &StoreFixture| {
+        bundles(fixture, MESSAGES, true, false).await;
+        let mut pipe = Pipeline::new();
+        for n in 0..MESSAGES {
+            pipe.cmd("ZADD")
+                .arg(fixture.key("claims"))
+                .arg(past().0)
+                .arg(id(n, MESSAGES))
+                .ignore();
+        }
+        pipe.query_async::<()>(&mut fixture.raw.clone())
+            .await
+            .expect("made");
+    };
+    bounds
+        .measure("sweep: 500 expired claims", expired, sweeping)
+        .await;
 }
 
 async fn messages_at_their_bounds(bounds: &mut Bounds) {

@@ -58,6 +58,7 @@ mod dead;
 mod declared;
 mod dedupe;
 mod driver;
+mod expired;
 pub mod fixture;
 mod invariants;
 mod large;
