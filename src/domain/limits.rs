@@ -15,7 +15,8 @@ pub const BUNDLE_BYTES: usize = 64 * 1024;
 pub const MAX_HEADER_DEPTH: usize = 128;
 /// Longest id, bytes.
 pub const MAX_ID_BYTES: usize = 256;
-/// Number of claims of one message that may expire before it is dead (`crashes`).
+/// Number of claims on a bundle that may expire before it is dead (`crashes`). Each takes a whole claim time, so kills in quick
+/// succession never add up to it.
 pub const MAX_EXPIRIES: u32 = 50;
 /// Number of expired claims after which a bundle is split into single messages.
 pub const SPLIT_EXPIRIES: u32 = 2;

@@ -69,8 +69,7 @@ impl<'a> ClaimReader<'a> {
                 continue;
             };
             let behind = policy != ReadPolicy::Fitting && reader.left.is_some();
-            // Returning a bundle would not undo an opening that was counted.
-            let forced = one.claimed.opened > 0 || (at == 0 && policy == ReadPolicy::FirstForced);
+            let forced = at == 0 && policy == ReadPolicy::FirstForced;
             let reservation = if behind {
                 None
             } else {

@@ -9,9 +9,9 @@ use crate::store::{BundleId, DeadId};
 
 /// Names of the keys that every script gets, in the order of `prelude.lua`. `shelves` is the key that orders
 /// the due sets of a route.
-const FIXED_NAMES: [&str; 13] = [
-    "idx", "claims", "tokens", "gone", "done", "expiries", "opened", "names", "counts", "calls",
-    "heads", "shelves", "put_back",
+const FIXED_NAMES: [&str; 12] = [
+    "idx", "claims", "tokens", "gone", "done", "expiries", "put_back", "names", "counts", "calls",
+    "heads", "shelves",
 ];
 
 #[derive(Clone, Debug)]

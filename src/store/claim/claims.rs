@@ -13,7 +13,7 @@ use tracing::warn;
 
 use super::blobs::BlobHead;
 use crate::backoff::Backoff;
-use crate::domain::limits::SPLIT_EXPIRIES;
+use crate::domain::limits::MAX_EXPIRIES;
 use crate::domain::{Partition, UnixMs};
 use crate::store::call::keys::Keys;
 use crate::store::call::numbered::{ScriptArg, ScriptCall};
@@ -420,13 +420,14 @@ impl SweepWork {
     }
 }
 
-/// Decodes a claimed bundle. A bundle that was opened twice since it expired twice kills whoever decodes it, so
-/// nobody decodes it any more. A bundle of a later version is not decoded, and never judged by that.
+/// Decodes a claimed bundle. One whose claims expired more often than [`MAX_EXPIRIES`] is not decoded any more: at
+/// that number a claim has it decoded for the last time and ends it, unless decoding it kills its reader. A bundle of
+/// a later version is not decoded, and never judged by that.
 fn open(claimed: &ClaimAnswer) -> Result<Bundle, CodecError> {
     if let Some(version) = later_version(&claimed.blob) {
         return Err(CodecError::UnknownVersion(version));
     }
-    if claimed.opened > SPLIT_EXPIRIES {
+    if claimed.expiries > MAX_EXPIRIES {
         Err(CodecError::Poison)
     } else {
         decode(&claimed.blob)
@@ -460,10 +461,8 @@ fn read_claimed(
     let row = &*row;
     let (due, said, id) = match row.strip_prefix("* ") {
         None => row.split_once(' ').map(|(due, id)| (due, None, id)),
-        Some(row) => match row.splitn(6, ' ').collect::<Vec<_>>()[..] {
-            [due, expiries, opened, gone, done, id] => {
-                Some((due, Some((expiries, opened, gone, done)), id))
-            }
+        Some(row) => match row.splitn(5, ' ').collect::<Vec<_>>()[..] {
+            [due, expiries, gone, done, id] => Some((due, Some((expiries, gone, done)), id)),
             _ => None,
         },
     }
@@ -475,7 +474,7 @@ fn read_claimed(
         );
         return Ok(None);
     };
-    let (expiries, opened, gone, done) = said.unwrap_or(("0", "0", "", ""));
+    let (expiries, gone, done) = said.unwrap_or(("0", "", ""));
     // A score may be any number that Redis knows, infinite ones included.
     let number = |text: &str| text.parse::<f64>().map_or(0, |number| number as i64);
     let bit = |map: &str, index: usize| map.as_bytes().get(index) == Some(&b'1');
@@ -490,7 +489,6 @@ fn read_claimed(
         },
         due: UnixMs(number(due)),
         expiries: number(expiries) as u32,
-        opened: number(opened) as u32,
         skip,
         bundle: Err(CodecError::Missing),
         blob: Bytes::new(),

@@ -236,8 +236,7 @@ impl Store {
         )
     }
 
-    /// Returns claims of one partition whose content this version cannot read, as if they had never been
-    /// opened. The bundles are due again after `wait_ms`, so that they block nothing else. With 0 they keep
+    /// Returns claims of one partition whose content this version cannot read. The bundles are due again after `wait_ms`, so that they block nothing else. With 0 they keep
     /// their places.
     pub async fn put_off(
         &self,

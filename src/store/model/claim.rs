@@ -45,8 +45,6 @@ pub struct ClaimAnswer {
     pub due: UnixMs,
     /// How often a claim on it expired.
     pub expiries: u32,
-    /// How often it was opened since it expired twice, this time included. 0 if it did not expire twice.
-    pub opened: u32,
     /// By index, the messages that are not to be published: cancelled, moved, suppressed, or already confirmed.
     pub skip: Vec<bool>,
     /// The messages, or why they cannot be read.

@@ -73,8 +73,8 @@ pub enum CodecError {
     /// The blob was cut or flipped.
     #[error("the checksum does not match")]
     Checksum,
-    /// Whoever opened the bundle died, twice. It is not opened any more.
-    #[error("opening it has killed its readers")]
+    /// Claims on the bundle expired so often that it is not opened any more: opening it may have killed its readers.
+    #[error("its claims expired too often, and it was not opened again")]
     Poison,
     /// The checksum matches, but the content does not parse.
     #[error("malformed at byte {0}")]

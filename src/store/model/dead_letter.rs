@@ -175,7 +175,7 @@ pub struct DeadBody {
 }
 
 impl DeadBody {
-    /// Reads the content of a dead letter. Does not open a bundle that has killed its readers.
+    /// Reads the content of a dead letter. Does not open a bundle that was kept unopened.
     pub(in crate::store) fn read(content: &Bytes) -> Self {
         let unopened = UnopenedBundle::read(content);
         let bundle = if unopened.is_some() {

@@ -1,4 +1,4 @@
-//! The content of a dead letter that holds a bundle unopened, because opening it has killed its readers.
+//! The content of a dead letter that holds a bundle unopened, because opening it may have killed its readers.
 //!
 //! ```text
 //! "PU" | version 1 | count: a byte a message, 1 where it was cancelled or confirmed | the bundle's blob

@@ -13,14 +13,13 @@ use crate::store::model::codec::is_whole;
 use crate::store::{ScrubReport, Store, StoreError};
 
 /// The keys that each partition has, and their types.
-const FIXED_TYPES: [(&str, &str); 17] = [
+const FIXED_TYPES: [(&str, &str); 16] = [
     ("idx", "zset"),
     ("claims", "zset"),
     ("tokens", "hash"),
     ("gone", "hash"),
     ("done", "hash"),
     ("expiries", "hash"),
-    ("opened", "hash"),
     ("names", "hash"),
     ("counts", "hash"),
     ("calls", "hash"),

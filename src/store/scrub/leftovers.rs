@@ -10,12 +10,11 @@ use crate::store::model::bundle::BundleId;
 use crate::store::{Store, StoreError};
 
 /// Keys with a field or a member per bundle, and the command that walks through each.
-const PER_BUNDLE: [(&str, &str); 6] = [
+const PER_BUNDLE: [(&str, &str); 5] = [
     ("tokens", "HSCAN"),
     ("gone", "HSCAN"),
     ("done", "HSCAN"),
     ("expiries", "HSCAN"),
-    ("opened", "HSCAN"),
     ("put_back", "ZSCAN"),
 ];
 /// The positions of the walks through them.
@@ -147,7 +146,7 @@ fn is_malformed(key: &str, id: &str, value: &str) -> bool {
             let count = BundleId::parse(id).map_or(0, |id| id.count());
             value.len() != count || value.bytes().any(|bit| !matches!(bit, b'0' | b'1'))
         }
-        "expiries" | "opened" => !value
+        "expiries" => !value
             .parse::<u32>()
             .is_ok_and(|n| n <= MAX_TIMES && n.to_string() == value),
         _ => false,

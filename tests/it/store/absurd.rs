@@ -27,7 +27,7 @@ fn plants(slice: &str) -> Vec<Vec<String>> {
         plants.push(format!("ZADD KEYdue:orders/{slice} 5 {id}"));
         plants.push(format!("ZADD KEYclaims 5 {id}"));
         plants.push(format!("HSET KEYnames orders/absurd-{count} {id}_7"));
-        for hash in ["tokens", "gone", "done", "expiries", "opened"] {
+        for hash in ["tokens", "gone", "done", "expiries"] {
             plants.push(format!("HSET KEY{hash} {id} 1"));
         }
         plants.push(format!("SET KEYb:{id} PB"));
@@ -35,7 +35,7 @@ fn plants(slice: &str) -> Vec<Vec<String>> {
     }
     let id = format!("orders/{slice}/ad.4.2");
     for number in NUMBERS {
-        for hash in ["tokens", "gone", "done", "expiries", "opened"] {
+        for hash in ["tokens", "gone", "done", "expiries"] {
             plants.push(format!("HSET KEY{hash} {id} {number}"));
         }
         plants.push(format!(

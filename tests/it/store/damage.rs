@@ -84,7 +84,7 @@ async fn a_key_of_the_wrong_type_refuses_before_any_write() {
     let redis = Redis::start().await;
     let fixture = StoreFixture::on(&redis, 1).await;
     let fixed = [
-        "idx", "claims", "tokens", "gone", "done", "expiries", "opened", "names", "counts",
+        "idx", "claims", "tokens", "gone", "done", "expiries", "put_back", "names", "counts",
         "calls", "heads", "shelves",
     ];
     for spoilt in fixed {

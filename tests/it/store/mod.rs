@@ -31,7 +31,7 @@
 //! | 23 | what was stored is read again and is due by now | `outage/rereads.rs::a_rewound_group_repeats_with_a_cause_and_recognises_pending_names`, `transitions::interleaving_23_*` |
 //! | 24 | a store whose answer is lost | `lost_replies::interleaving_24_*`, `random` behind a wire that loses replies; model: planted `Unnumbered` |
 //! | 25 | a claim whose answer is lost | `lost_replies::interleaving_25_*`; after the store went back: `registry::interleaving_25_*`, `cluster/lost.rs`; model: `give_back`, `two_timers_and_a_failover` |
-//! | 26 | a poison message among innocents | `races::interleaving_26_*`, `transitions::a_bundle_that_expired_twice_is_marked_before_it_is_opened`, `unreadable::interleaving_26_*`; model: `apart` |
+//! | 26 | a poison message among innocents | `races::interleaving_26_*`, `transitions::a_bundle_is_opened_until_*`, `quick_kills`, `unreadable::interleaving_26_*`; model: `apart` |
 //! | 27 | no commit, and marks from before | `kafka/ingress.rs::a_topic_re_created_while_nobody_reads_is_read_from_its_first_record` |
 //! | 28 | a name whose message is in flight, or comes back | `races::interleaving_28_*`; model: `three_of_a_name`, `remembered` |
 //! | 29 | a `~` id after a retry | `races::interleaving_29_*` |
@@ -76,6 +76,7 @@ mod pauses;
 mod plain_bytes;
 mod preflight;
 mod proxy;
+mod quick_kills;
 mod races;
 mod random;
 mod rates;

@@ -101,21 +101,6 @@ fn random_histories_with_lost_replies_are_as_in_the_model() {
     assert!(proxy.played() > 0, "replies were lost");
 }
 
-/// The steps, with at most three expiries: a bundle that was opened after each of four is not opened any more, which the
-/// model does not know.
-fn with_few_expiries(mut history: Vec<Step>) -> Vec<Step> {
-    let mut left = 3;
-    for step in &mut history {
-        if let Step::Claim { expires, .. } | Step::Extend { expires, .. } = step
-            && *expires
-        {
-            *expires = left > 0;
-            left -= i32::from(left > 0);
-        }
-    }
-    history
-}
-
 /// Steps whose calls are numbered.
 fn numbered() -> impl Strategy<Value = Step> {
     step().prop_filter("a call without a number may be run twice", |step| {
@@ -186,10 +171,7 @@ fn histories(cases: u32, fixtures: impl AsyncFnOnce() -> Option<[StoreFixture; 2
         failure_persistence: None,
         ..Config::default()
     };
-    let history = (
-        any::<bool>(),
-        prop::collection::vec(step(), 1..30).prop_map(with_few_expiries),
-    );
+    let history = (any::<bool>(), prop::collection::vec(step(), 1..30));
     let result = TestRunner::new(config).run(&history, |(remembers, history)| {
         let fixture = &fixtures[usize::from(remembers)];
         let run = std::panic::AssertUnwindSafe(|| {

@@ -247,7 +247,7 @@ async fn what_stands_beside_nothing_is_removed() {
     let (_redis, fixture) = full().await;
     let nowhere = bundle_of(&fixture, "a").await.replacen('.', ".z", 1);
     let standing = bundle_of(&fixture, "b").await;
-    for hash in ["gone", "done", "expiries", "opened", "tokens"] {
+    for hash in ["gone", "done", "expiries", "tokens"] {
         fixture
             .command::<i64>(&["HSET", &fixture.key(hash), &nowhere, "11"])
             .await;

@@ -1,5 +1,6 @@
 //! Every transition with its refusals, and all invariants after each step.
 
+use postdate::domain::limits::MAX_EXPIRIES;
 use postdate::domain::{OnDuplicate, RouteName, UnixMs};
 use postdate::store::{
     DeadLetter, Division, NewBundle, Remainder, SettleAnswer, SweepOutcome, WriteOp, WriteResult,
@@ -37,10 +38,7 @@ async fn what_is_stored_is_claimed_as_it_was_and_settled_leaves_nothing() {
     let s = fixture.check().await;
     assert_eq!((s.due.len(), s.claims.len()), (0, 1));
     assert_eq!(entries(&claimed[0]), stored);
-    assert_eq!(
-        (claimed[0].due, claimed[0].expiries, claimed[0].opened),
-        (past(), 0, 0)
-    );
+    assert_eq!((claimed[0].due, claimed[0].expiries), (past(), 0));
     assert_eq!(claimed[0].skip, [false; 3]);
     assert_eq!(
         i64::try_from(claimed[0].blob.len()),
@@ -379,10 +377,7 @@ async fn a_divided_bundle_leaves_its_parts_where_they_belong() {
         Ok(vec![SettleAnswer::Applied(vec![])])
     );
     let again = fixture.claim(LONG).await.remove(0);
-    assert_eq!(
-        (live(&again), again.expiries, again.opened),
-        (vec!["back".to_owned()], 2, 0)
-    );
+    assert_eq!((live(&again), again.expiries), (vec!["back".to_owned()], 2));
     fixture.settle(&again).await;
     let s = fixture.check().await;
     assert!(s.bundles.is_empty() && s.names.is_empty());
@@ -481,23 +476,22 @@ async fn extend_moves_the_deadline_and_give_back_keeps_the_place_in_time() {
 }
 
 #[tokio::test]
-async fn a_bundle_that_expired_twice_is_marked_before_it_is_opened() {
+async fn a_bundle_is_opened_until_its_claims_have_expired_more_often_than_they_may() {
     let fixture = StoreFixture::shared().await;
     fixture
-        .keep(vec![unnamed(past(), "poison"), unnamed(past(), "innocent")])
+        .keep(vec![unnamed(past(), "a"), unnamed(past(), "b")])
         .await;
     fixture.keep(vec![unnamed(past(), "alone")]).await;
-    // A single message judges only itself: its expiries are enough.
-    for (expiries, opened) in [(0, 0), (1, 0), (2, 1), (3, 2)] {
-        let claimed = fixture.claim(0).await;
-        let [alone, several] = [1, 2].map(|n| {
-            claimed
-                .iter()
-                .find(|c| c.claim.id.count() == n)
-                .expect("claimed")
-        });
-        assert_eq!((several.expiries, several.opened), (expiries, opened));
-        assert_eq!((alone.expiries, alone.opened), (expiries, 0));
+    for expiries in 0..=MAX_EXPIRIES + 2 {
+        for claimed in fixture.claim(0).await {
+            assert_eq!(claimed.expiries, expiries);
+            assert_eq!(
+                claimed.bundle.is_ok(),
+                expiries <= MAX_EXPIRIES,
+                "{expiries}: {:?}",
+                claimed.bundle
+            );
+        }
         assert_eq!(
             sweep(&fixture.store, P, LONG, false).await,
             Ok(SweepOutcome {
@@ -505,8 +499,8 @@ async fn a_bundle_that_expired_twice_is_marked_before_it_is_opened() {
                 clamped: 0
             })
         );
-        fixture.check().await;
     }
+    fixture.check().await;
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@
 --       token, lookahead ms, lease ms, bundles at most, due sets;
 --       then per due set: due set, messages at most (the first bundle of a due set is always taken)
 -- returns {s, us, rolled_back, answer}: per bundle a text: "due id", or if there is more to say
---       "* due expiries opened gone done id", gone and done "-" without a bitmap;
+--       "* due expiries gone done id", gone and done "-" without a bitmap;
 --       ordered: before them "n" if the claimant has become the owner or "o" if it was, then due and id of the first
 --       due bundle that is left or "". If nothing was done, instead of all that: "h" and for how many ms another
 --       may still own the route; or "l": the claimant was the owner, and is not any more
@@ -137,15 +137,9 @@ if #ids > 0 then
   local gone = fields(GONE, ids)
   local n = #reply
   for i, id in ipairs(ids) do
-    local expired, opened = times(expiries[i]), 0
-    -- Count the opening before anyone decodes the bundle: a bundle that kills its reader is known by it. A
-    -- single message judges only itself, so its expiries are enough.
-    if expired >= 2 and count_of(id) > 1 then
-      opened = count_up(OPENED, id)
-    end
+    local expired = times(expiries[i])
     if expired > 0 or gone[i] or done[i] then
-      reply[n + i] = table.concat(
-        { '*', scores[i], int(expired), int(opened), bits(gone[i]), bits(done[i]), id }, ' ')
+      reply[n + i] = table.concat({ '*', scores[i], int(expired), bits(gone[i]), bits(done[i]), id }, ' ')
     else
       reply[n + i] = scores[i] .. ' ' .. id
     end

@@ -15,13 +15,9 @@ for i = 1, num() do
   local id, token, confirmed = arg(), arg(), arg()
   local score = owned_by(id, token)
   if score then
-    local due, opened = tonumber(score) or now, wait and redis.call('HGET', OPENED, id)
+    local due = tonumber(score) or now
     if wait and wait > 0 then
       due = math.max(due, now + wait)
-    end
-    if opened then
-      -- The claim counted an opening, and the bundle was not opened.
-      redis.call('HSET', OPENED, id, int(math.max((tonumber(opened) or 0) - 1, 0)))
     end
     redis.call('ZADD', KEYS[FIXED + i], int(due), id)
     reindex(KEYS[FIXED + i], due_set_of(id))

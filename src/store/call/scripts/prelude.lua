@@ -1,13 +1,13 @@
 -- Shared by every script: it stands before each of them. Reads nothing but TIME by itself.
 --
--- KEYS[1..13] are the same in every script. A due set reads route/slice:
+-- KEYS[1..12] are the same in every script. A due set reads route/slice:
 --   1 idx      zset: due set -> its earliest due ms
 --   2 claims   zset: bundle id -> deadline ms
 --   3 tokens   hash: bundle id -> "token score": who may settle it, and its score in its due set
 --   4 gone     hash: bundle id -> bitmap of the messages that were cancelled, moved or suppressed
 --   5 done     hash: bundle id -> bitmap of the confirmed messages
 --   6 expiries hash: bundle id -> how often a claim on it expired
---   7 opened   hash: bundle id -> how often it was opened after that
+--   7 put_back zset: id of a bundle that was put back after it was due -> when its oldest message was to be delivered, ms
 --   8 names    hash: route/name -> "bundle index"
 --   9 counts   hash: n:route messages, b:route bytes, d:queue dead letters, x:queue their bytes, r:route delivered
 --              names; moves: see `moved`. A dead-letter queue has a route's failed (`route`) or invalid (`route/invalid`) dead letters
@@ -15,19 +15,18 @@
 --  11 heads    zset: of each route the due set that is due first -> its score in `idx`: what claimers read
 --  12 shelves  zset, all scores 0: "route/due/slice" for each entry of `idx`, due with 16 digits: in this order
 --              the due sets of a route lie side by side, the earliest first
---  13 put_back zset: id of a bundle that was put back after it was due -> when its oldest message was to be delivered, ms
 -- and if the call concerns a route that remembers delivered names (`REMEMBERS`):
---  14 delivered zset: route/name -> until when the name stays taken, ms
+--  13 delivered zset: route/name -> until when the name stays taken, ms
 -- and if it concerns an ordered route (`ORDERED`), as the last of the fixed ones:
 --     order    hash: h:route -> "owner deadline": who alone may claim of it, see claim.lua;
 --              k:route/key -> "due from to": behind which messages of a held key go, see divide.lua;
 --              stamp -> the highest sequence number given so far, see write.lua
 -- Bitmaps are texts of 0 and 1, one per message: short, and readable by whoever has to look.
 local IDX, CLAIMS, TOKENS, GONE, DONE, EXPIRIES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local OPENED, NAMES, COUNTS, CALLS = KEYS[7], KEYS[8], KEYS[9], KEYS[10]
-local HEADS, SHELVES, PUT_BACK = KEYS[11], KEYS[12], KEYS[13]
-local DELIVERED = REMEMBERS and KEYS[14]
-local FIXED = 13 + (REMEMBERS and 1 or 0) + (ORDERED and 1 or 0)
+local PUT_BACK, NAMES, COUNTS, CALLS = KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local HEADS, SHELVES = KEYS[11], KEYS[12]
+local DELIVERED = REMEMBERS and KEYS[13]
+local FIXED = 12 + (REMEMBERS and 1 or 0) + (ORDERED and 1 or 0)
 local ORDER = ORDERED and KEYS[FIXED]
 
 local time = redis.call('TIME')
@@ -49,8 +48,8 @@ local function int(n)
 end
 
 -- Every key is checked before the first write: an error in the middle would keep half of a transition.
-local KINDS = { 'zset', 'zset', 'hash', 'hash', 'hash', 'hash', 'hash', 'hash', 'hash', 'hash',
-  'zset', 'zset', 'zset' }
+local KINDS = { 'zset', 'zset', 'hash', 'hash', 'hash', 'hash', 'zset', 'hash', 'hash', 'hash',
+  'zset', 'zset' }
 if REMEMBERS then
   KINDS[#KINDS + 1] = 'zset'
 end
@@ -261,13 +260,6 @@ local function add_counts(route, messages, bytes, bundles)
   moved(bundles)
 end
 
--- Adds one to a bundle's expiries or openings. A malformed number starts again from one.
-local function count_up(key, id)
-  local n = times(redis.call('HGET', key, id)) + 1
-  redis.call('HSET', key, id, int(n))
-  return n
-end
-
 -- Adds dead letters to their queue. Their blobs exist and have `bytes` bytes together.
 local function add_dead_letters(key, queue, ids, bytes)
   if #ids == 0 then
@@ -328,7 +320,7 @@ local function forget(bundles, missing)
   if not absent[PUT_BACK] then
     redis.call('ZREM', PUT_BACK, unpack(ids))
   end
-  for _, key in ipairs({ TOKENS, GONE, DONE, EXPIRIES, OPENED }) do
+  for _, key in ipairs({ TOKENS, GONE, DONE, EXPIRIES }) do
     if not (missing and missing[key]) then
       redis.call('HDEL', key, unpack(ids))
     end

@@ -25,10 +25,9 @@ for i = 1, D do
 end
 local function drop_fields(id)
   local dropped = redis.call('HDEL', TOKENS, id) + redis.call('HDEL', GONE, id) + redis.call('HDEL', DONE, id)
-  dropped = dropped + redis.call('ZREM', PUT_BACK, id)
-  return dropped + redis.call('HDEL', EXPIRIES, id) + redis.call('HDEL', OPENED, id)
+  return dropped + redis.call('HDEL', EXPIRIES, id) + redis.call('ZREM', PUT_BACK, id)
 end
--- Repairs the fields of a bundle: bitmaps are as long as it, the others whole numbers.
+-- Repairs the fields of a bundle: bitmaps are as long as it, its expiries a whole number.
 local function repair(id)
   local count, repaired = count_of(id), 0
   for _, key in ipairs({ GONE, DONE }) do
@@ -42,12 +41,10 @@ local function repair(id)
       repaired = 1
     end
   end
-  for _, key in ipairs({ EXPIRIES, OPENED }) do
-    local n = redis.call('HGET', key, id)
-    if n and n ~= int(times(n)) then
-      redis.call('HDEL', key, id)
-      repaired = 1
-    end
+  local n = redis.call('HGET', EXPIRIES, id)
+  if n and n ~= int(times(n)) then
+    redis.call('HDEL', EXPIRIES, id)
+    repaired = 1
   end
   return repaired
 end
@@ -81,7 +78,7 @@ local function judge(id, due, blob, first)
     end
     -- It may have been in flight when its entry was lost: it counts as an expired claim.
     redis.call('ZADD', due, first, id)
-    count_up(EXPIRIES, id)
+    redis.call('HSET', EXPIRIES, id, int(times(redis.call('HGET', EXPIRIES, id)) + 1))
     redis.call('HDEL', TOKENS, id)
     return 'r', true
   end
