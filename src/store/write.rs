@@ -6,6 +6,7 @@
 //! one partition, and a partition's calls are made one after another.
 
 mod cut;
+mod names;
 mod plan;
 mod reschedule;
 
@@ -15,17 +16,15 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
+use self::names::names_of;
 use self::plan::WritePlan;
 use super::call::ids::Ids;
 use super::call::keys::Keys;
-use super::call::names::name_key;
 use super::call::numbered::{CallTurn, NumberedCalls};
 use super::call::reply::{shape, text};
 use super::claim::dedupe::DeliveredNames;
 use super::claim::key_order::KeyOrder;
 use super::connection::link::StoreLink;
-use super::model::bundle::BundleId;
-use super::query::find::MessagePlace;
 use super::trail::Trails;
 use super::{Bundle, DeadId, Store, StoreDependencies, StoreError, WakeUps, WriteOp, WriteResult};
 use crate::backoff::Backoff;
@@ -326,6 +325,7 @@ impl PartitionWriter {
             let answer = turn.run(self.partition, plan.call).await?;
             let letters = text(&answer)?;
             if letters == "CHANGED" {
+                self.free_malformed(&names_of(ops)).await?;
                 continue;
             }
             if let Some(given) = letters.strip_prefix("BEHIND ") {
@@ -352,39 +352,6 @@ impl PartitionWriter {
         for (dead_letter, dead_id) in dead_letters.zip(dead_ids) {
             self.trails.dead(sent_at, dead_letter, dead_id);
         }
-    }
-
-    /// The bundles that the names of these operations mean right now, only to declare their keys.
-    async fn bundles_of(&self, ops: &[&WriteOp]) -> Result<Vec<BundleId>, StoreError> {
-        let names: Vec<String> = ops.iter().flat_map(|op| names_of(op)).collect();
-        if names.is_empty() {
-            return Ok(Vec::new());
-        }
-        let places = self.places(&names).await?;
-        let mut ids: Vec<BundleId> = places
-            .into_iter()
-            .flatten()
-            .map(|place| place.bundle)
-            .collect();
-        ids.sort();
-        ids.dedup();
-        Ok(ids)
-    }
-
-    /// The places of these names. A `~` id without an entry names its place itself.
-    async fn places(&self, names: &[String]) -> Result<Vec<Option<MessagePlace>>, StoreError> {
-        let connected = self.calls.link().to(Keys::slot(self.partition)).await?;
-        let mut connection = connected.connection.clone();
-        let mut hmget = redis::cmd("HMGET");
-        hmget.arg(self.keys.of(self.partition, "names")).arg(names);
-        let found: Vec<Option<String>> = hmget
-            .query_async(&mut connection)
-            .await
-            .map_err(|error| self.calls.link().judge(&connected, &error))?;
-        let place = |(name, listed): (&String, Option<String>)| {
-            MessagePlace::of(self.partition, name, listed.as_deref())
-        };
-        Ok(names.iter().zip(found).map(place).collect())
     }
 }
 
@@ -430,19 +397,6 @@ fn split(ops: &[&WriteOp], letters: &str) -> Result<Vec<Vec<WriteResult>>, Store
             WriteOp::Reschedule { .. } => Err(shape("a batch with a reschedule")),
         })
         .collect()
-}
-
-fn names_of(op: &WriteOp) -> Vec<String> {
-    match op {
-        WriteOp::Store { route, bundle, .. } => bundle
-            .entries
-            .iter()
-            .filter(|e| e.flags.has(Flags::NAMED))
-            .filter_map(|e| e.id.as_ref().map(|id| name_key(route, id)))
-            .collect(),
-        WriteOp::Cancel { route, id, .. } => vec![name_key(route, id)],
-        WriteOp::Reschedule { .. } | WriteOp::DeadLetter(_) => Vec::new(),
-    }
 }
 
 fn size(ops: &[WriteOp]) -> usize {

@@ -40,8 +40,11 @@ pub(in crate::store) fn queues_of(ids: &[DeadId]) -> (Vec<String>, Vec<usize>) {
     (queues, places)
 }
 
-/// Reads an entry of `names`, `bundle index`.
+/// Reads an entry of `names`, `bundle index`. `None` if it is no place: no transition writes such an entry.
 pub(in crate::store) fn parse_place(place: &str) -> Option<(BundleId, u32)> {
     let (id, index) = place.rsplit_once(' ')?;
-    Some((BundleId::parse(id)?, index.parse().ok()?))
+    let bundle = BundleId::parse(id)?;
+    let is_number = index.bytes().all(|b| b.is_ascii_digit());
+    let index: u32 = index.parse().ok().filter(|_| is_number)?;
+    ((index as usize) < bundle.count()).then_some((bundle, index))
 }

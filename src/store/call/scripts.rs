@@ -149,8 +149,8 @@ pub(in crate::store) static CLAIM: LazyLock<ScriptVariants> =
     LazyLock::new(|| versions!(allow_oom "claim.lua"));
 pub(in crate::store) static RELEASE_ROUTE: LazyLock<Script> =
     LazyLock::new(|| script!(bare "release_route.lua"));
-pub(in crate::store) static FREE_HELD_KEYS: LazyLock<Script> =
-    LazyLock::new(|| script!(bare "free_held_keys.lua"));
+pub(in crate::store) static FREE_FIELDS: LazyLock<Script> =
+    LazyLock::new(|| script!(bare "free_fields.lua"));
 pub(in crate::store) static SETTLE: LazyLock<ScriptVariants> =
     LazyLock::new(|| versions!(allow_oom "settle.lua"));
 pub(in crate::store) static DIVIDE: LazyLock<ScriptVariants> =

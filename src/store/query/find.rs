@@ -88,8 +88,9 @@ pub(in crate::store) async fn read_place(
         .key(keys.due(p, place.bundle.due_set()))
         .arg(name)
         .arg(place.bundle.as_str());
-    let (listed, due, claimed, gone, done): (String, String, String, String, String) =
+    let (listed, due, claimed, gone, done): (Bytes, String, String, Bytes, Bytes) =
         script.invoke_async(&mut connection).await.map_err(judged)?;
+    let listed = String::from_utf8_lossy(&listed);
     if MessagePlace::of(p, name, Some(&*listed).filter(|l| !l.is_empty())).as_ref() != Some(place) {
         return Ok(None);
     }
@@ -98,7 +99,7 @@ pub(in crate::store) async fn read_place(
         .await?
         .pop()
         .flatten();
-    let is_set = |map: &str| map.as_bytes().get(place.index as usize) == Some(&b'1');
+    let is_set = |map: &[u8]| map.get(place.index as usize) == Some(&b'1');
     let state = match (!due.is_empty(), !claimed.is_empty()) {
         (false, false) => None,
         _ if is_set(&gone) => None,
@@ -120,10 +121,11 @@ pub(in crate::store) async fn place_of(
     let mut connection = connected.connection.clone();
     let mut hget = redis::cmd("HGET");
     hget.arg(keys.of(p, "names")).arg(name);
-    let listed: Option<String> = hget
+    let listed: Option<Bytes> = hget
         .query_async(&mut connection)
         .await
         .map_err(|error| link.judge(&connected, &error))?;
+    let listed = listed.map(|listed| String::from_utf8_lossy(&listed).into_owned());
     Ok(MessagePlace::of(p, name, listed.as_deref()))
 }
 

@@ -61,7 +61,7 @@ impl Store {
                 .flat_map(|(field, value)| [ScriptArg::Blob(Bytes::from(field)), value.into()]);
             let args = args.collect();
             let call = ScriptCall {
-                script: &scripts::FREE_HELD_KEYS,
+                script: &scripts::FREE_FIELDS,
                 op: "unhold",
                 keys: vec![order],
                 args,

@@ -92,7 +92,10 @@ impl PartitionWriter {
             };
             let answer = text(&turn.run(self.partition, call).await?)?;
             let result = match answer.as_str() {
-                "CHANGED" => continue,
+                "CHANGED" => {
+                    self.free_malformed(std::slice::from_ref(&name)).await?;
+                    continue;
+                }
                 "r" => WriteResult::Rescheduled,
                 "s" => WriteResult::Stored,
                 "l" => return Ok(WriteResult::TooLate),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use postdate::store::{CodecError, DeadId, Division, Settlement, StoreError};
+use postdate::store::{CodecError, DeadId, Division, Settlement, StoreError, WriteResult};
 
 use super::fixture::*;
 use crate::support::{Redis, eventually};
@@ -261,4 +261,99 @@ async fn a_bundle_that_cannot_be_read_does_not_stop_what_is_written_after_it() {
         .collect();
     why.sort_by_key(|why| *why != CodecError::Missing);
     assert_eq!(why, [CodecError::Missing, CodecError::Checksum]);
+}
+
+/// Entries of `names` that no transition writes, and some that one could have: of a bundle that stands, or of none.
+fn entries_of_a_name(stands: &str) -> Vec<Vec<u8>> {
+    let mut entries: Vec<Vec<u8>> = [
+        "",
+        " ",
+        "?",
+        "0",
+        " 0",
+        "orders/0/a.b.1",
+        "orders/0/a.b.1 ",
+        "orders/0/a.b.1 -1",
+        "orders/0/a.b.1 +0",
+        "orders/0/a.b.1 1",
+        "orders/0/a.b.1 4294967296",
+        "orders/0/a.b.1 99999999999999999999",
+        "orders/0/a.b.0 0",
+        "orders/0/a.b.zz 0",
+        "orders/0/A.b.1 0",
+        "orders/zzzzzzzzzzzzzz/a.b.1 0",
+        "or__ders/0/a.b.1 0",
+        "/0/a.b.1 0",
+        "orders/0/a.b.1 0 0",
+    ]
+    .map(|entry| entry.as_bytes().to_vec())
+    .into();
+    entries.push(format!("{stands} 1").into());
+    let mut rng = fastrand::Rng::with_seed(7);
+    for _ in 0..100 {
+        let mut entry = format!("{stands} 0").into_bytes();
+        for _ in 0..=rng.usize(..2) {
+            let at = rng.usize(..entry.len());
+            match rng.u8(..3) {
+                0 => entry[at] = rng.u8(..),
+                1 => drop(entry.remove(at)),
+                _ => entry.insert(at, rng.u8(32..127)),
+            }
+        }
+        entries.push(entry);
+    }
+    // Zeros before the index: the place of the message that stands.
+    let zeros = |entry: &Vec<u8>| {
+        let index = entry.strip_prefix(format!("{stands} ").as_bytes());
+        index.is_some_and(|index| !index.is_empty() && index.iter().all(|byte| *byte == b'0'))
+    };
+    entries.retain(|entry| !zeros(entry));
+    entries
+}
+
+#[tokio::test]
+async fn an_entry_of_a_name_that_is_no_place_keeps_no_call_waiting() {
+    let fixture = StoreFixture::shared().await;
+    fixture.keep(vec![named("stands", far(), "stands")]).await;
+    let place: String = fixture
+        .command(&["HGET", &fixture.key("names"), "orders/stands"])
+        .await;
+    let stands = place.split(' ').next().expect("a place");
+    for entry in entries_of_a_name(stands) {
+        let plant = async |name: &str| {
+            redis::cmd("HSET")
+                .arg(fixture.key("names"))
+                .arg(format!("orders/{name}"))
+                .arg(&entry[..])
+                .query_async::<i64>(&mut fixture.raw.clone())
+                .await
+                .expect("set");
+        };
+        let calls = async {
+            plant("kept").await;
+            // Two names of one call: what one of them means is known to the script when it judges the other.
+            let both = vec![named("kept", far(), "x"), named("stands", far(), "y")];
+            let kept = fixture.keep(both).await;
+            plant("cancelled").await;
+            fixture.cancel("cancelled").await;
+            plant("moved").await;
+            fixture.reschedule("moved", far(), "z").await;
+            kept
+        };
+        let kept = tokio::time::timeout(std::time::Duration::from_secs(20), calls)
+            .await
+            .unwrap_or_else(|_| panic!("{:?} is waited for", String::from_utf8_lossy(&entry)));
+        assert_eq!(
+            kept,
+            [WriteResult::Stored, WriteResult::Duplicate],
+            "{:?}",
+            String::from_utf8_lossy(&entry)
+        );
+        for name in ["kept", "moved"] {
+            fixture.cancel(name).await;
+        }
+        let counts = fixture.counts().await;
+        assert_eq!(counts.messages, 1, "only the one that stands");
+    }
+    fixture.check().await;
 }

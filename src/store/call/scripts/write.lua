@@ -103,11 +103,13 @@ while at < #ARGV do
     local place = redis.call('HGET', NAMES, name)
     if place then
       local id, index = string.match(place, '^(%S+) (%d+)$')
-      if not (id and known[id]) then
+      local bundle = id and known[id]
+      -- The caller frees an entry that is no place.
+      if not bundle or tonumber(index) >= bundle.count then
         tidy()
         return answer('CHANGED')
       end
-      names[name] = { bundle = known[id], index = tonumber(index) }
+      names[name] = { bundle = bundle, index = tonumber(index) }
     elseif said_id then
       if not known[said_id] then
         tidy()
