@@ -1,7 +1,7 @@
 //! A TCP proxy before a server, on which a link's faults are played: resets, replies cut in the middle,
 //! half-open silence, trickles, delay, refused connections.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -46,6 +46,8 @@ enum Stroke {
 
 #[derive(Debug)]
 struct State {
+    /// The port of the server that new connections go to.
+    server: AtomicU16,
     mode: watch::Sender<Mode>,
     stroke: broadcast::Sender<Stroke>,
     /// Connections that were quiet for so many ms are forgotten; 0: none is.
@@ -74,6 +76,7 @@ impl Proxy {
             .await
             .expect("a free port");
         let state = Arc::new(State {
+            server: AtomicU16::new(port),
             mode: watch::Sender::new(Mode::Pass),
             stroke: broadcast::Sender::new(16),
             forgets_ms: AtomicU64::new(0),
@@ -87,7 +90,8 @@ impl Proxy {
                 let Ok((client, _)) = listener.accept().await else {
                     continue;
                 };
-                tokio::spawn(carry(client, port, shared.clone()));
+                let server = shared.server.load(Ordering::SeqCst);
+                tokio::spawn(carry(client, server, shared.clone()));
             }
         });
         Self { port: own, state }
@@ -96,6 +100,11 @@ impl Proxy {
     /// Where it listens.
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Has new connections go to another server. Those that stand stay where they are.
+    pub fn lead_to(&self, port: u16) {
+        self.state.server.store(port, Ordering::SeqCst);
     }
 
     /// Changes the link, for connections that stand and new ones.

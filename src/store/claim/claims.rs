@@ -20,7 +20,7 @@ use crate::store::call::numbered::{ScriptArg, ScriptCall};
 use crate::store::call::reply::{shape, text};
 use crate::store::call::scripts;
 use crate::store::call::scripts::ScriptVariant;
-use crate::store::connection::link::read;
+use crate::store::connection::link::{StoreLink, read};
 use crate::store::model::bundle::BundleId;
 use crate::store::model::codec::later_version;
 use crate::store::{
@@ -133,10 +133,10 @@ impl Store {
             .iter()
             .map(|c| self.0.keys.blob(p, &c.claim.id))
             .collect();
-        let link = &self.0.contents;
         let mut failures = 0;
         let mut asked_again = false;
         let heads = loop {
+            let link = self.contents_link(asked_again);
             let answer = link.measure_blobs(Keys::slot(p), &keys).await;
             if self
                 .is_worth_another(answer.as_ref().err(), until_us, &mut failures)
@@ -148,7 +148,6 @@ impl Store {
             if asked_again || heads.iter().all(Option::is_some) {
                 break heads;
             }
-            // A node that answered for this partition only for a moment may have lacked the blobs.
             asked_again = true;
             tokio::time::sleep(Backoff::CLIENT.wait(1)).await;
         };
@@ -178,16 +177,22 @@ impl Store {
             ))
         };
         let wanted: Vec<(String, BlobHead)> = measured.iter().filter_map(wanted).collect();
-        let link = &self.0.contents;
         let mut failures = 0;
+        let mut asked_again = false;
         let mut blobs = loop {
+            let link = self.contents_link(asked_again);
             let answer = link.read_blobs(Keys::slot(p), &wanted).await;
-            if !self
+            if self
                 .is_worth_another(answer.as_ref().err(), until_us, &mut failures)
                 .await
             {
-                break answer?.into_iter();
+                continue;
             }
+            let blobs = answer?;
+            if asked_again || blobs.iter().all(Option::is_some) {
+                break blobs.into_iter();
+            }
+            asked_again = true;
         };
         let opened = |one: &MeasuredClaim| {
             let mut claimed = one.claimed.clone();
@@ -198,6 +203,16 @@ impl Store {
             claimed
         };
         Ok(measured.iter().map(opened).collect())
+    }
+
+    /// The connection that reads contents. The node that it leads to may have answered for this partition only for a
+    /// moment, or be a former master that lacks blobs: what it misses is asked for again where the claim was made.
+    fn contents_link(&self, again: bool) -> &StoreLink {
+        if again {
+            self.0.claims.link()
+        } else {
+            &self.0.contents
+        }
     }
 
     /// Waits before the next attempt while the claims are valid. Bundles given up here would wait for their

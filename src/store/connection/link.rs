@@ -16,7 +16,7 @@ use tracing::{info, warn};
 use super::durability::WaitFailure;
 use super::health::RedisHealth;
 pub(in crate::store) use super::node::Connected;
-use super::node::{LinkPurpose, NodeAccess, NodeLink, is_broken};
+use super::node::{LinkPurpose, NodeAccess, NodeLink, is_broken, is_turned};
 use super::rights::{RightsProbe, is_denied};
 use super::topology::{RedisNode, SlotMap, WatchedTopology, client};
 use crate::domain::StoreClock;
@@ -57,6 +57,7 @@ struct LinkStarter {
     purpose: LinkPurpose,
     health: Arc<RedisHealth>,
     clock: Arc<StoreClock>,
+    turned: watch::Sender<u64>,
     tasks: Tasks,
     force: CancellationToken,
 }
@@ -76,6 +77,7 @@ impl StoreLink {
             purpose,
             health: health.clone(),
             clock: clock.clone(),
+            turned: watched.turned.clone(),
             tasks: tasks.clone(),
             force: force.clone(),
         };
@@ -311,6 +313,9 @@ impl StoreLink {
         if broken {
             connected.give_up();
         }
+        if is_turned(error) {
+            self.0.watched.turned.send_modify(|turns| *turns += 1);
+        }
         let text = error.to_string();
         let moved = ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"];
         let moved = moved.iter().any(|code| text.contains(code));
@@ -358,6 +363,7 @@ impl LinkStarter {
                 let access = NodeAccess {
                     client,
                     clock: node.clock(),
+                    turned: self.turned.clone(),
                     rights,
                 };
                 Some(NodeLink::start(

@@ -69,6 +69,8 @@ pub(in crate::store) struct NodeAccess {
     pub(in crate::store) client: RedisClient,
     /// The number of the node's clock.
     pub(in crate::store) clock: u64,
+    /// See [`super::topology::WatchedTopology::turned`].
+    pub(in crate::store) turned: watch::Sender<u64>,
     /// Tries the user's rights at each new connection. `None` where the store has no keys.
     pub(in crate::store) rights: Option<RightsProbe>,
 }
@@ -145,15 +147,17 @@ impl Connected {
 
 /// Reports whether an error speaks of the connection, of its user's rights, or of the role of the server behind it.
 pub(in crate::store) fn is_broken(error: &RedisError) -> bool {
-    let turned = matches!(
-        error.code(),
-        Some("READONLY" | "MASTERDOWN" | "LOADING" | "UNBLOCKED" | "NOAUTH")
-    );
     error.is_timeout()
         || error.is_io_error()
         || error.is_unrecoverable_error()
-        || turned
+        || is_turned(error)
+        || matches!(error.code(), Some("LOADING" | "NOAUTH"))
         || is_denied(error)
+}
+
+/// Reports whether only a server that is no master (any more) gives such an error.
+pub(in crate::store) fn is_turned(error: &RedisError) -> bool {
+    matches!(error.code(), Some("READONLY" | "MASTERDOWN" | "UNBLOCKED"))
 }
 
 /// Connects and checks the role, within a deadline.
@@ -230,9 +234,15 @@ impl ConnectionSupervisor {
                         durability: Arc::new(DurabilityWaits::new(wait)),
                     }));
                     self.health.report((role, self.node), None);
+                    let watching = watch_over(
+                        connection,
+                        generation,
+                        self.broken.subscribe(),
+                        self.access.turned.subscribe(),
+                    );
                     let why = tokio::select! {
                         () = self.unwanted() => return,
-                        why = watch_over(connection, generation, self.broken.subscribe()) => why,
+                        why = watching => why,
                     };
                     self.publish.send_replace(None);
                     self.health.report((role, self.node), Some(&why));
@@ -293,15 +303,24 @@ async fn watch_over(
     mut connection: RedisWire,
     generation: u64,
     mut broken: watch::Receiver<u64>,
+    mut turned: watch::Receiver<u64>,
 ) -> String {
     loop {
         tokio::select! {
             () = until_broken(&mut broken, generation) => return "a call failed".to_owned(),
-            () = tick(PROBE_INTERVAL) => {
-                if let Err(why) = probe(&mut connection).await {
-                    return why;
-                }
-            }
+            () = until_turned(&mut turned) => {}
+            () = tick(PROBE_INTERVAL) => {}
         }
+        if let Err(why) = probe(&mut connection).await {
+            return why;
+        }
+    }
+}
+
+/// Waits until any connection got an answer that only a server which is no master gives.
+async fn until_turned(turned: &mut watch::Receiver<u64>) {
+    if turned.changed().await.is_err() {
+        // Nobody is left to tell.
+        std::future::pending::<()>().await;
     }
 }

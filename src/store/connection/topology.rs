@@ -107,6 +107,9 @@ pub(in crate::store) struct WatchedTopology {
     pub(in crate::store) map: watch::Receiver<Arc<SlotMap>>,
     /// Has the topology read at once.
     pub(in crate::store) read_now: Arc<Notify>,
+    /// Counts answers that only a server which is no master (any more) gives. Every connection of every role is probed
+    /// at each of them: one that only reads never gets such an answer.
+    pub(in crate::store) turned: watch::Sender<u64>,
     /// Set if there may be several nodes.
     pub(in crate::store) split: bool,
 }
@@ -174,6 +177,7 @@ pub(in crate::store) fn watch(
     let watched = WatchedTopology {
         map,
         read_now: read_now.clone(),
+        turned: watch::Sender::new(0),
         split: matches!(watcher, TopologyWatcher::Nodes(_)),
     };
     if matches!(watcher, TopologyWatcher::Nobody) {

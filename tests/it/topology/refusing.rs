@@ -2,10 +2,10 @@
 
 use postdate::domain::Partition;
 use postdate::store::config::{Login, Topology};
-use postdate::store::{PreflightFailure, preflight};
+use postdate::store::{ClaimRequest, PreflightFailure, preflight};
 
 use crate::store::fixture::{StoreFixture, config_of, far, keep, past, settlement, unnamed};
-use crate::support::{Cluster, Redis, Sentinel, eventually, names};
+use crate::support::{Cluster, Proxy, Redis, Sentinel, eventually, names};
 
 /// One node of three is full: what is to be stored there waits, what is due there goes out, the others go on.
 #[tokio::test]
@@ -90,6 +90,51 @@ async fn a_server_that_becomes_a_replica_is_left_until_it_is_a_master_again() {
     waiting.await.expect("stored in the end");
     assert_eq!(fixture.claim(600_000).await.len(), 1);
     assert_eq!(fixture.check().await.bundles.len(), 2);
+}
+
+/// A failover behind one address: connections to the former master stay open, and it lacks what came since.
+#[tokio::test]
+async fn what_is_claimed_at_a_new_master_is_not_looked_for_at_the_former_one() {
+    let former = Redis::start().await;
+    let follow = format!("127.0.0.1 {}", former.port());
+    let master = Redis::start_with("redis-server", &["--replicaof", &follow]).await;
+    let proxy = Proxy::before(former.port()).await;
+    let url = format!("redis://127.0.0.1:{}", proxy.port());
+    let fixture = StoreFixture::through(&master, &url, 1).await;
+    fixture.keep(vec![unnamed(past(), "a")]).await;
+    // Every role has its connection.
+    for claimed in fixture.claim(600_000).await {
+        fixture.settle(&claimed).await;
+    }
+    eventually("the replica follows", async || {
+        let info: String = former.command(&["INFO", "replication"]).await?;
+        anyhow::ensure!(info.contains("state=online"), "{info}");
+        anyhow::Ok(())
+    })
+    .await;
+    let say = async |server: &Redis, command: &[&str]| {
+        server.command::<()>(command).await.expect("said");
+    };
+    say(&master, &["REPLICAOF", "NO", "ONE"]).await;
+    proxy.lead_to(master.port());
+    say(&former, &["REPLICAOF", "127.0.0.1", "1"]).await;
+    for _ in 0..100 {
+        fixture.keep(vec![unnamed(past(), "b")]).await;
+    }
+    let due: Vec<String> = fixture.command(&["KEYS", &fixture.key("due:*")]).await;
+    let due_set = due[0].rsplit_once("due:").expect("a due set").1;
+    let request = ClaimRequest {
+        partition: fixture.p,
+        due_sets: vec![(due_set.to_owned(), 1000)],
+        lookahead_ms: 0,
+        lease_ms: 600_000,
+        max_bundles: 1000,
+    };
+    let claimed = fixture.store.claim(&request).await.expect("claimed");
+    assert_eq!(claimed.len(), 100);
+    for one in claimed {
+        assert!(one.bundle.is_ok(), "{:?}", one.bundle);
+    }
 }
 
 fn login(password: &str) -> Login {
