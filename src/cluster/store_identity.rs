@@ -1,7 +1,7 @@
 //! The identity of the store: finds out that it was rolled back, replaced or wiped.
 //!
 //! A store that *went back* (a failover that lost writes, a restored copy) no longer knows heartbeats that it had
-//! answered. A store that was *wiped* or *replaced* has no store identity, or a different one. Nothing is stored in
+//! answered. One whose master is another server may have gone back: the store itself remembers who answered last. A store that was *wiped* or *replaced* has no store identity, or a different one. Nothing is stored in
 //! it or claimed from it until a preflight has found that it may be used: the new store may evict keys, may keep
 //! nothing over a restart, or may belong to somebody else. See ADR 0024.
 
@@ -82,8 +82,8 @@ impl IdentityWatcher {
         error!(
             generation = is.identity,
             since,
-            "the store went back: what was stored since then may be lost, and what was published since then may be \
-             published again (redelivered_total, store_rollback); to read it again from a kafka source: \
+            "the store went back, or another master answers for it (a failover, a restart): what was stored since then \
+             may be lost, and what was published since then may be published again (redelivered_total, store_rollback); to read it again from a kafka source: \
              postdate replay --route ROUTE --since {since}"
         );
     }

@@ -4,6 +4,7 @@ use postdate::domain::{Partition, UnixMs};
 use postdate::store::{HeartbeatReply, KnownStore, RegisteredReplica, ReplicaStatus, StoreError};
 
 use super::fixture::StoreFixture;
+use crate::support::{Proxy, Redis, eventually};
 
 fn presence(name: &str, held: &[u16]) -> ReplicaStatus {
     let held = held.iter().copied().map(Partition).collect();
@@ -121,6 +122,56 @@ async fn each_hears_what_all_say_until_they_leave_or_were_silent_for_long() {
         None,
         "nobody knows it any more"
     );
+}
+
+/// The replica has every beat, and who knew what it lacks may be gone.
+#[tokio::test]
+async fn another_master_is_told_by_its_first_beat_to_those_who_knew_the_former_and_to_those_who_start()
+ {
+    let former = Redis::start().await;
+    let follow = format!("127.0.0.1 {}", former.port());
+    let master = Redis::start_with("redis-server", &["--replicaof", &follow]).await;
+    let proxy = Proxy::before(former.port()).await;
+    let url = format!("redis://127.0.0.1:{}", proxy.port());
+    let fixture = StoreFixture::through(&master, &url, 1).await;
+    let here = presence("a", &[]);
+    let (known, _, _) = beat(&fixture, &here, &KnownStore::default()).await;
+    let (known, _, _) = beat(&fixture, &here, &known).await;
+    assert_eq!(known.rolled_back_at, UnixMs(0), "the same server");
+    eventually("the replica has the beats", async || {
+        let beats: Option<String> = fixture
+            .command(&["HGET", &key(&fixture, "store"), "beats"])
+            .await;
+        if beats.as_deref() == Some("2") {
+            Ok(())
+        } else {
+            Err(format!("{beats:?}"))
+        }
+    })
+    .await;
+    master
+        .command::<()>(&["REPLICAOF", "NO", "ONE"])
+        .await
+        .expect("promoted");
+    proxy.lead_to(master.port());
+    proxy.reset();
+    let before: Vec<i64> = fixture.command(&["TIME"]).await;
+    let again = eventually("the new master answers", async || {
+        match fixture.store.heartbeat(&here, &known).await {
+            Ok(HeartbeatReply::Same { known, .. }) => Ok(known),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    assert_eq!(again.heartbeat, 3, "no beat is missing");
+    assert!(
+        again.rolled_back_at.0 >= before[0] * 1000,
+        "{:?}",
+        again.rolled_back_at
+    );
+    let starting = fixture.another();
+    let (heard, _, _) = beat(&starting, &presence("b", &[]), &KnownStore::default()).await;
+    assert_eq!(heard.rolled_back_at, again.rolled_back_at, "once, for all");
 }
 
 #[tokio::test]

@@ -2,7 +2,8 @@
 --
 -- KEYS  1 replicas  hash: nonce -> "heartbeat ms status": the number of its last heartbeat, its time, and its status
 --       2 store     hash: generation: the store's identity, made once; beats: the number of all heartbeats; changed:
---                   when the store was last found to have rolled back, Unix ms
+--                   when the store was last found to have rolled back, Unix ms; master: the run id of the server that
+--                   answered the last heartbeat
 -- ARGV  nonce, the identity that it knows or "", a new identity if there is none, the highest heartbeat that it was
 --       answered, the last rollback that it knows (ms), its status, ms after which a silent entry is removed
 -- returns {s, us, 0, answer}: "strange", the identity of this store or "" (nothing was written); or "here", identity,
@@ -37,6 +38,19 @@ local last, at = string.match(own or '', '^(%d+) (%d+) ')
 -- or without an entry that of all heartbeats.
 if tonumber(last or beats) < seen then
   changed = now
+end
+-- Another server than at the last heartbeat is a restart or a failover. It may lack the last writes, and whoever was
+-- answered them may be gone. A server that does not tell its run id is not compared.
+local info = redis.pcall('INFO', 'server')
+local server = type(info) == 'string' and string.match(info, 'run_id:(%x+)')
+if server then
+  local was = redis.call('HGET', KEYS[2], 'master')
+  if was and was ~= server then
+    changed = now
+  end
+  if was ~= server then
+    redis.call('HSET', KEYS[2], 'master', server)
+  end
 end
 -- A clock that stepped back must not leave the rollback in the future.
 changed = math.min(math.max(changed, noticed), now)
