@@ -32,11 +32,22 @@ pub(super) struct ClusterNodes {
     known: BTreeMap<Address, Option<RedisWire>>,
 }
 
-/// One node's view: ranges of slots with their masters, and all nodes that it named.
+/// One node's view: ranges of slots with their masters, ranges whose master it has no address of, and all nodes that it
+/// named.
 #[derive(Debug, Default, PartialEq)]
 struct NodeView {
     ranges: Vec<(u16, u16, Address)>,
+    unnamed: Vec<(u16, u16)>,
     nodes: BTreeSet<Address>,
+}
+
+impl NodeView {
+    /// Reports whether somebody serves this slot of whom the view has no address.
+    fn has_unnamed(&self, slot: u16) -> bool {
+        self.unnamed
+            .iter()
+            .any(|(first, last)| *first <= slot && slot <= *last)
+    }
 }
 
 impl ClusterNodes {
@@ -88,15 +99,25 @@ impl ClusterNodes {
             self.known.entry(address).or_default();
         }
         let mut map = merge(&views, before);
-        let missing = self
+        let missing: Vec<Slot> = self
             .wanted
             .iter()
-            .filter(|slot| map.node_of(**slot).is_none())
-            .count();
-        if missing > 0 {
-            map.trouble = Some(format!(
-                "{missing} slots that the store uses are not served"
-            ));
+            .copied()
+            .filter(|slot| map.node_of(*slot).is_none())
+            .collect();
+        if !missing.is_empty() {
+            let unnamed = views.iter().flat_map(|view| &view.unnamed);
+            let unnamed = unnamed.into_iter().find(|(first, last)| {
+                let mut slots = (*first..=*last).filter_map(Slot::new);
+                slots.any(|slot| missing.contains(&slot))
+            });
+            map.trouble = Some(match unnamed {
+                Some((first, last)) => format!(
+                    "the cluster names no address for the node that serves slots {first} to {last}: set \
+                     cluster-announce-hostname"
+                ),
+                None => format!("{} slots that the store uses are not served", missing.len()),
+            });
         }
         map
     }
@@ -160,43 +181,84 @@ fn read_slots(answer: &Value, asked: &Address) -> Option<NodeView> {
         let [Value::Int(first), Value::Int(last), nodes @ ..] = row.as_slice() else {
             return None;
         };
-        let nodes: Option<Vec<Address>> = nodes.iter().map(|node| node_at(node, asked)).collect();
+        let nodes: Option<Vec<NodeName>> = nodes.iter().map(|node| node_at(node, asked)).collect();
         let nodes = nodes?;
         let fits = 0 <= *first && first <= last && *last < i64::from(SLOT_COUNT);
-        let master = nodes.first().filter(|_| fits)?;
-        view.ranges
-            .push((*first as u16, *last as u16, master.clone()));
-        view.nodes.extend(nodes);
+        let (first, last) = (*first as u16, *last as u16);
+        match nodes.first().filter(|_| fits)? {
+            NodeName::At(master) => view.ranges.push((first, last, master.clone())),
+            NodeName::Unknown => view.unnamed.push((first, last)),
+        }
+        view.nodes
+            .extend(nodes.into_iter().filter_map(|node| match node {
+                NodeName::At(address) => Some(address),
+                NodeName::Unknown => None,
+            }));
     }
     Some(view)
 }
 
-/// Reads `[host, port, id, ...]`. Without a host it is the node that was asked.
-fn node_at(node: &Value, asked: &Address) -> Option<Address> {
+/// How a view names a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum NodeName {
+    At(Address),
+    /// The node that was asked has not heard of an address of it.
+    Unknown,
+}
+
+/// Reads `[host, port, id, metadata]`. Without a host it is the node that was asked. The host `?` is not known to that
+/// node, which may know another name of it: the metadata has pairs `ip` or `hostname` and its value.
+fn node_at(node: &Value, asked: &Address) -> Option<NodeName> {
     let Value::Array(node) = node else {
         return None;
     };
-    let [host, Value::Int(port), ..] = node.as_slice() else {
+    let [host, Value::Int(port), rest @ ..] = node.as_slice() else {
         return None;
     };
+    let port = u16::try_from(*port).ok()?;
     let host = match host {
-        Value::BulkString(host) => String::from_utf8(host.clone()).ok()?,
-        Value::SimpleString(host) => host.clone(),
         Value::Nil => String::new(),
+        host => word(host)?,
+    };
+    let host = match host.as_str() {
+        "" => Some(asked.host.clone()),
+        "?" => rest.get(1).and_then(other_name),
+        _ => Some(host),
+    };
+    Some(host.map_or(NodeName::Unknown, |host| {
+        NodeName::At(Address { host, port })
+    }))
+}
+
+/// Another name of a node, by its metadata.
+fn other_name(metadata: &Value) -> Option<String> {
+    let pairs: Vec<(String, String)> = match metadata {
+        Value::Array(words) => words
+            .chunks_exact(2)
+            .filter_map(|pair| Some((word(&pair[0])?, word(&pair[1])?)))
+            .collect(),
+        Value::Map(pairs) => pairs
+            .iter()
+            .filter_map(|(key, value)| Some((word(key)?, word(value)?)))
+            .collect(),
         _ => return None,
     };
-    let host = if host.is_empty() || host == "?" {
-        asked.host.clone()
-    } else {
-        host
-    };
-    Some(Address {
-        host,
-        port: u16::try_from(*port).ok()?,
+    ["ip", "hostname"].iter().find_map(|wanted| {
+        let (_, name) = pairs.iter().find(|(key, _)| key == wanted)?;
+        Some(name.clone()).filter(|name| !name.is_empty() && name != "?")
     })
 }
 
-/// For each slot the owner that most views name. Among equals it is the owner of before.
+fn word(value: &Value) -> Option<String> {
+    match value {
+        Value::BulkString(word) => String::from_utf8(word.clone()).ok(),
+        Value::SimpleString(word) => Some(word.clone()),
+        _ => None,
+    }
+}
+
+/// For each slot the owner that most views name. Among equals it is the owner of before. A view that has no name for the
+/// owner has no vote.
 fn merge(views: &[NodeView], before: &SlotMap) -> SlotMap {
     let ranges = || views.iter().flat_map(|view| &view.ranges);
     let mut bounds: BTreeSet<u16> = ranges()
@@ -218,7 +280,7 @@ fn merge(views: &[NodeView], before: &SlotMap) -> SlotMap {
             .and_then(|slot| before.node_of(slot))
             .and_then(|at| before.nodes.get(at));
         let mut votes: BTreeMap<Option<&Address>, usize> = BTreeMap::new();
-        for view in views {
+        for view in views.iter().filter(|view| !view.has_unnamed(from)) {
             let owner = view
                 .ranges
                 .iter()
@@ -276,7 +338,7 @@ mod tests {
             .collect();
         NodeView {
             ranges,
-            nodes: BTreeSet::new(),
+            ..NodeView::default()
         }
     }
 
@@ -333,5 +395,38 @@ mod tests {
             "a range without a node"
         );
         assert_eq!(read_slots(&Value::Int(1), &address(7)), None);
+    }
+
+    #[test]
+    fn a_host_that_a_node_does_not_know_is_taken_from_the_metadata_or_from_the_views_of_others() {
+        let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let view = |host: &str, metadata: &[&str]| {
+            let metadata = Value::Array(metadata.iter().map(|word| text(word)).collect());
+            let node = Value::Array(vec![text(host), Value::Int(1), text("id"), metadata]);
+            let row = Value::Array(vec![Value::Int(0), Value::Int(16383), node]);
+            read_slots(&Value::Array(vec![row]), &address(7)).expect("a view")
+        };
+        for (metadata, host) in [
+            (&["ip", "127.0.0.2"][..], Some("127.0.0.2")),
+            (&["hostname", "n"], Some("n")),
+            (&["hostname", "n", "ip", "127.0.0.2"], Some("127.0.0.2")),
+            (&["ip", ""], None),
+            (&["ip", "?"], None),
+            (&["other", "n"], None),
+            (&["ip"], None),
+            (&[], None),
+        ] {
+            let view = view("?", metadata);
+            let owner = view.ranges.first().map(|(.., owner)| owner.host.as_str());
+            assert_eq!(owner, host, "{metadata:?}");
+            assert_eq!(view.has_unnamed(0), host.is_none(), "{metadata:?}");
+            let asked = usize::from(host.is_some()) + 1;
+            assert_eq!(view.nodes.len(), asked, "{metadata:?}");
+        }
+        let blind = || view("?", &[]);
+        let map = merge(&[blind(), blind(), view("h", &[])], &SlotMap::default());
+        assert_eq!(owner(&map, 0), Some(1), "the one that knows it is enough");
+        let map = merge(&[blind()], &SlotMap::default());
+        assert_eq!(owner(&map, 0), None);
     }
 }
