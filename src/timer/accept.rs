@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 
 use tracing::{debug, error, warn};
 
-use super::budget::ByteReservation;
 use super::claimed::{BundleTicket, ClaimedBundle, DeliveryState, InFlightBatch, KeyedEntry};
+use super::credit::HeldCredit;
 use super::wheel::WheelItem;
 use super::{ServedRoute, Shard};
 use crate::domain::limits::{MAX_EXPIRIES, SPLIT_EXPIRIES};
@@ -37,7 +37,7 @@ pub(super) enum AcceptOutcome {
 pub(super) async fn accept(
     shard: &Shard,
     claimed: ClaimAnswer,
-    reservation: ByteReservation,
+    credit: HeldCredit,
     lease_end: MonoUs,
 ) -> AcceptOutcome {
     let Some(served) = shard.routes.get(claimed.claim.id.route()).cloned() else {
@@ -98,14 +98,7 @@ pub(super) async fn accept(
     if dies && served.route.dead_letter_to.is_none() {
         return end_dying(shard, &claimed, &served, &bundle).await;
     }
-    AcceptOutcome::Accepted(enter(
-        shard,
-        claimed,
-        reservation,
-        &served,
-        &bundle,
-        lease_end,
-    ))
+    AcceptOutcome::Accepted(enter(shard, claimed, credit, &served, &bundle, lease_end))
 }
 
 /// Flags the messages that were due before the store was found to have gone back: a replica may have published them
@@ -190,7 +183,7 @@ async fn put_off(shard: &Shard, claim: &Claim, served: &ServedRoute, version: u8
 fn enter(
     shard: &Shard,
     claimed: ClaimAnswer,
-    reservation: ByteReservation,
+    credit: HeldCredit,
     served: &Arc<ServedRoute>,
     bundle: &Bundle,
     lease_end: MonoUs,
@@ -276,20 +269,20 @@ fn enter(
             }
         })
         .collect();
-    served.count_claimed(skip.len() as i64);
-    let claimed = ClaimedBundle {
+    let mut claimed = ClaimedBundle {
         claim,
         in_flight: in_flight.clone(),
         stored: (0..skip.len() as u32).collect(),
         states,
         open,
-        reservation,
+        credit,
         news: false,
         busy: false,
         moving: Vec::new(),
         lost: false,
         split: false,
     };
+    claimed.update_credit();
     shard.table.lock().enter(slot, claimed);
     if open == 0 {
         // No message of the bundle is left to publish. This verdict has the settler finish it like any other bundle.

@@ -78,8 +78,7 @@ pub(super) fn is_open(
     // The holder of an ordered route goes on polling it, even where another replica owns the partition.
     let ours =
         served.route.policy.ordered || (scope.may_claim(head) && !busy.contains(&head.partition));
-    ours && shard.store.pauses().may_publish(head.route())
-        && served.claim_allowance(shard.mono_us()).is_some()
+    ours && shard.store.pauses().may_publish(head.route()) && served.credit.is_open(shard.number)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use bytes::Bytes;
 
 use super::ServedRoute;
-use super::budget::ByteReservation;
+use super::credit::HeldCredit;
 use crate::domain::{
     Entry, Flags, MonoUs, Partition, RouteName, StoreClock, TargetRef, Text, UnixMs, Verdict, retry,
 };
@@ -293,8 +293,8 @@ pub(super) struct ClaimedBundle {
     pub(super) states: Vec<DeliveryState>,
     /// Number of open entries in `stored`.
     pub(super) open: usize,
-    /// The bytes that the bundle takes, until its messages are settled.
-    pub(super) reservation: ByteReservation,
+    /// The credit that the messages hold.
+    pub(super) credit: HeldCredit,
     /// A message was confirmed after the last report to the store.
     pub(super) news: bool,
     /// A call about this bundle is on its way to the store.
@@ -348,6 +348,15 @@ impl ClaimedBundle {
         waits.then_some(handed_us)
     }
 
+    /// Gives back the credit of messages that have a verdict since, or whose claim has ended.
+    pub(super) fn update_credit(&mut self) {
+        if self.lost {
+            self.credit.keep(0, 0);
+        } else {
+            self.credit.keep(self.open, self.stored.len());
+        }
+    }
+
     /// Stops all further hand-overs, and marks the rest as not tried.
     pub(super) fn drop_unpublished(&mut self) {
         let keyed =
@@ -359,6 +368,7 @@ impl ClaimedBundle {
                 self.open -= 1;
             }
         }
+        self.update_credit();
     }
 
     /// The key queue of the messages, if the route is ordered.

@@ -15,6 +15,7 @@ use tracing::warn;
 use super::Shard;
 use super::accept::{self, AcceptOutcome};
 use super::claim_scope::{ClaimScope, POLL_INTERVAL};
+use super::credit::{Grant, HeldCredit};
 use super::key_order::rules::StorePoll;
 use super::polling::PollHistory;
 use super::read_claimed::{ClaimReader, ReadPolicy};
@@ -23,7 +24,7 @@ use crate::domain::limits::BUNDLE_MESSAGES;
 use crate::domain::{Partition, UnixMs};
 use crate::lifecycle::until_tick;
 use crate::mutants;
-use crate::store::{ClaimRequest, Head, HeadsSeen, StoreError};
+use crate::store::{ClaimAnswer, ClaimRequest, Head, HeadsSeen, StoreError};
 
 /// Longest time between two polls after a failed one, and while a claim is on its way. One claim that hangs must not
 /// delay the others beyond the lookahead.
@@ -51,7 +52,7 @@ pub(super) async fn run(shard: Arc<Shard>) {
         failing: false,
         history: PollHistory::new(shard.store.pauses()),
         next_us: 0,
-        starved: false,
+        waits: BTreeSet::new(),
         near: BTreeMap::new(),
     };
     let timeout = async {
@@ -88,8 +89,8 @@ pub(super) struct Claimer {
     failing: bool,
     /// Monotonic microseconds of the next poll of all partitions.
     next_us: i64,
-    /// A route's window was too full for everything that is due.
-    starved: bool,
+    /// Routes with something due for which this shard waits for credit.
+    pub(super) waits: BTreeSet<String>,
     /// Partitions in which this process stored a message that is due before their owner is sure to poll, with that
     /// due time. Nobody wakes the owner, so the process that stored the message claims it.
     near: BTreeMap<Partition, UnixMs>,
@@ -99,20 +100,35 @@ pub(super) struct Claimer {
 enum NextPoll {
     /// At once: more was due than one claim takes.
     Now,
-    /// All partitions, after this wait. The wait ends early if a message due before its end is stored, or, where a
-    /// route's window was too full, if the window empties.
+    /// All partitions, after this wait. The wait ends early if a message due before its end is stored, or if the shard
+    /// is offered credit that it waits for.
     In(Duration),
     /// At the time that the last poll of all partitions has set.
     AsBefore,
 }
 
 /// The claims that follow from one poll.
+#[derive(Default)]
 struct ClaimRequests {
-    claims: Vec<ClaimRequest>,
-    /// A route's window was too full to claim anything.
-    starved: bool,
-    /// A route's window left some of its due sets to the next poll.
+    claims: Vec<PartitionClaim>,
+    /// A route's credit left some of its due sets to the next poll.
     more: bool,
+}
+
+/// The claim of the unordered routes in one partition.
+struct PartitionClaim {
+    request: ClaimRequest,
+    /// The credit of each route.
+    grants: BTreeMap<String, Grant>,
+}
+
+/// The due sets to claim from in one partition.
+#[derive(Default)]
+struct PartitionHeads<'a> {
+    /// Each with the messages to claim from it.
+    heads: Vec<(&'a Head, u32)>,
+    /// The credit of each route.
+    grants: BTreeMap<String, Grant>,
 }
 
 impl Claimer {
@@ -147,7 +163,6 @@ impl Claimer {
                     warn!(shard = self.shard.number, error = %why, "claim failed; retrying");
                 }
                 self.failing = true;
-                self.starved = false;
                 NextPoll::In(RETRY_INTERVAL)
             }
         }
@@ -192,23 +207,26 @@ impl Claimer {
         };
         let (looked, late_claims) = self.heads_while_claiming(partitions, &scope).await;
         let looked = looked?;
-        self.starved &= !all;
-        let ClaimRequests {
-            claims,
-            starved,
-            mut more,
-        } = self.requests(&looked, &scope);
-        for request in claims {
-            self.busy.insert(request.partition);
+        let waited = if all {
+            std::mem::take(&mut self.waits)
+        } else {
+            BTreeSet::new()
+        };
+        let ClaimRequests { claims, mut more } = self.requests(&looked, &scope);
+        for claim in claims {
+            let partition = claim.request.partition;
+            self.busy.insert(partition);
             let shard = shard.clone();
-            let kind = ClaimKind::Unordered(request.partition);
-            self.claims.push(Box::pin(
-                async move { (kind, claim(&shard, &request).await) },
-            ));
+            self.claims.push(Box::pin(async move {
+                (ClaimKind::Unordered(partition), claim.make(&shard).await)
+            }));
         }
-        let ordered = self.claim_in_order(&looked, poll, &scope);
-        self.starved |= starved | ordered.starved;
-        more |= ordered.more;
+        more |= self.claim_in_order(&looked, poll, &scope);
+        for route in waited.difference(&self.waits) {
+            if let Some(served) = shard.routes.get(route) {
+                served.credit.withdraw(shard.number);
+            }
+        }
         more |= late_claims?;
         more |= self.await_claims().await?;
         if more {
@@ -280,10 +298,10 @@ impl Claimer {
         }
     }
 
-    /// Makes one claim request for each partition that has something due. A route's allowance is shared among its due
-    /// sets.
-    fn requests(&self, looked: &HeadsSeen, scope: &ClaimScope) -> ClaimRequests {
-        let pauses = self.shard.store.pauses();
+    /// Makes one claim for each partition that has something due. A route's credit is shared among its due sets.
+    fn requests(&mut self, looked: &HeadsSeen, scope: &ClaimScope) -> ClaimRequests {
+        let shard = self.shard.clone();
+        let pauses = shard.store.pauses();
         let mut of_route: BTreeMap<&str, Vec<&Head>> = BTreeMap::new();
         for head in looked
             .heads
@@ -292,53 +310,52 @@ impl Claimer {
         {
             of_route.entry(head.route()).or_default().push(head);
         }
-        let mut requests = ClaimRequests {
-            claims: Vec::new(),
-            starved: false,
-            more: false,
-        };
-        let mut of_partition: BTreeMap<Partition, Vec<(&Head, u32)>> = BTreeMap::new();
+        let mut requests = ClaimRequests::default();
+        let mut of_partition: BTreeMap<Partition, PartitionHeads> = BTreeMap::new();
         for (route, mut heads) in of_route {
-            let Some(served) = self
-                .shard
+            let Some(served) = shard
                 .routes
                 .get(route)
                 .filter(|served| !served.route.policy.ordered)
             else {
                 continue;
             };
-            // Its bundles stay where they are and do not count as starved: the head of a paused route is overdue all
-            // the time.
+            // The bundles of a paused route stay where they are, and wait for no credit.
             if !pauses.may_publish(route) {
                 continue;
             }
-            let Some((messages, due_sets)) = served.claim_allowance(self.shard.mono_us()) else {
-                requests.starved = true;
+            let Some(mut grant) = served.credit.ask(shard.number, heads.len()) else {
+                self.waits.insert(route.to_owned());
                 continue;
             };
-            if heads.len() > due_sets {
+            if heads.len() > grant.due_sets {
                 heads.sort_by_key(|head| head.due);
-                heads.truncate(due_sets);
+                heads.truncate(grant.due_sets);
                 requests.more = true;
             }
-            let messages_each = (messages / heads.len() as i64).max(1) as u32;
             requests.more |= heads
                 .iter()
                 .any(|head| looked.beyond.contains_key(&head.partition_route()));
-            for head in heads {
-                of_partition
-                    .entry(head.partition)
-                    .or_default()
-                    .push((head, messages_each));
+            heads.sort_by_key(|head| head.partition);
+            for heads in heads.chunk_by(|one, other| one.partition == other.partition) {
+                let Some(first) = heads.first() else { continue };
+                let claimed = of_partition.entry(first.partition).or_default();
+                let due_sets = heads.iter().map(|&head| (head, grant.messages_each));
+                claimed.heads.extend(due_sets);
+                let part = grant.part(heads.len());
+                claimed.grants.insert(route.to_owned(), part);
             }
         }
-        for (partition, mut heads) in of_partition {
+        for (partition, PartitionHeads { mut heads, grants }) in of_partition {
             heads.sort_by_key(|(head, _)| head.due);
             let due_sets = heads
                 .into_iter()
                 .map(|(head, messages)| (head.due_set.clone(), messages))
                 .collect();
-            requests.claims.push(self.request(partition, due_sets));
+            requests.claims.push(PartitionClaim {
+                request: self.request(partition, due_sets),
+                grants,
+            });
         }
         requests
     }
@@ -413,7 +430,7 @@ impl Claimer {
                     }
                     return shard.partitions.clone();
                 }
-                () = shard.window_freed.notified(), if self.starved => return shard.partitions.clone(),
+                () = shard.credit_offered.notified() => return shard.partitions.clone(),
                 () = tokio::time::sleep(key_poll.unwrap_or_default()), if key_poll.is_some() => {
                     let due = shard.table.lock().partitions_due(shard.store.clock().now());
                     if !due.is_empty() {
@@ -443,32 +460,44 @@ impl Claimer {
     }
 }
 
-/// Makes one claim. Returns whether there may be more to claim.
-async fn claim(shard: &Arc<Shard>, request: &ClaimRequest) -> Result<bool, StoreError> {
-    // Read the clock before the claim is sent, so that the deadline in the store can only be later.
-    let lease_end = shard.lease_end(shard.mono());
-    let claimed = shard.store.claim_unread(request).await?;
-    let messages: usize = claimed.iter().map(|one| one.claim.id.count()).sum();
-    let allowed: u32 = request.due_sets.iter().map(|(_, messages)| messages).sum();
-    let full =
-        claimed.len() >= request.max_bundles || messages + BUNDLE_MESSAGES > allowed as usize;
-    let mut reader = ClaimReader::begin(
-        shard,
-        request.partition,
-        claimed,
-        ReadPolicy::Fitting,
-        lease_end,
-    )
-    .await?;
-    while let Some(read) = reader.next().await {
-        let mut items = Vec::new();
-        for (one, reservation) in read? {
-            let outcome = accept::accept(shard, one, reservation, reader.lease_end()).await;
-            if let AcceptOutcome::Accepted(item) = outcome {
-                items.extend(item);
+impl PartitionClaim {
+    /// Makes the claim. Returns whether there may be more to claim.
+    async fn make(mut self, shard: &Arc<Shard>) -> Result<bool, StoreError> {
+        let request = &self.request;
+        // Read the clock before the claim is sent, so that the deadline in the store can only be later.
+        let lease_end = shard.lease_end(shard.mono());
+        let claimed = shard.store.claim_unread(request).await?;
+        let messages: usize = claimed.iter().map(|one| one.claim.id.count()).sum();
+        let allowed: u32 = request.due_sets.iter().map(|(_, messages)| messages).sum();
+        let full =
+            claimed.len() >= request.max_bundles || messages + BUNDLE_MESSAGES > allowed as usize;
+        let mut held: Vec<(ClaimAnswer, HeldCredit)> = Vec::with_capacity(claimed.len());
+        for one in claimed {
+            if let Some(grant) = self.grants.get_mut(one.claim.id.route()) {
+                let credit = grant.hold(one.claim.id.count());
+                held.push((one, credit));
             }
         }
-        shard.wheel.add(items);
+        // What the claim did not bring is free for others at once.
+        self.grants.clear();
+        let mut reader = ClaimReader::begin(
+            shard,
+            request.partition,
+            held,
+            ReadPolicy::Fitting,
+            lease_end,
+        )
+        .await?;
+        while let Some(read) = reader.next().await {
+            let mut items = Vec::new();
+            for (one, credit) in read? {
+                let outcome = accept::accept(shard, one, credit, reader.lease_end()).await;
+                if let AcceptOutcome::Accepted(item) = outcome {
+                    items.extend(item);
+                }
+            }
+            shard.wheel.add(items);
+        }
+        Ok(full && reader.left().is_none())
     }
-    Ok(full && reader.left().is_none())
 }

@@ -13,12 +13,12 @@
 //! wake-up only shortens a wait. Messages that are claimed but not published go back to the store on a clean stop.
 
 mod accept;
-mod budget;
 mod claim_scope;
 mod claim_table;
 mod claimed;
 mod claimer;
 pub mod config;
+mod credit;
 mod key_order;
 mod maintenance;
 mod polling;

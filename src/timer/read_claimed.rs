@@ -1,6 +1,6 @@
 //! Reads claimed bundles, as many as the byte budget allows, some mebibytes at a time.
 //!
-//! A bundle without a reservation goes back to the store unread; neither an expiry nor an attempt is counted. Claims
+//! A bundle for which there are no bytes goes back to the store unread; neither an expiry nor an attempt is counted. Claims
 //! are extended while bundles are on their way, so that a slow link costs time and no claim.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -11,7 +11,7 @@ use std::time::Duration;
 use tracing::warn;
 
 use super::Shard;
-use super::budget::ByteReservation;
+use super::credit::HeldCredit;
 use crate::backoff::Backoff;
 use crate::domain::{MonoUs, Partition};
 use crate::store::{
@@ -36,7 +36,7 @@ pub(super) enum ReadPolicy {
 pub(super) struct ClaimReader<'a> {
     shard: &'a Shard,
     partition: Partition,
-    rest: VecDeque<(MeasuredClaim, ByteReservation)>,
+    rest: VecDeque<(MeasuredClaim, HeldCredit)>,
     left: Option<OrderPosition>,
     /// Claims could not be returned: they stay in the store until they expire, and nobody knows them.
     has_orphans: bool,
@@ -45,11 +45,11 @@ pub(super) struct ClaimReader<'a> {
 }
 
 impl<'a> ClaimReader<'a> {
-    /// Measures the claimed bundles, reserves bytes for those to read, and returns the others.
+    /// Measures the claimed bundles, takes bytes for those to read, and returns the others.
     pub(super) async fn begin(
         shard: &'a Shard,
         partition: Partition,
-        claimed: Vec<ClaimAnswer>,
+        claimed: Vec<(ClaimAnswer, HeldCredit)>,
         policy: ReadPolicy,
         lease_end: MonoUs,
     ) -> Result<Self, StoreError> {
@@ -61,31 +61,25 @@ impl<'a> ClaimReader<'a> {
             has_orphans: false,
             lease_end_us: lease_end.0.into(),
         };
+        let (claimed, credits): (Vec<ClaimAnswer>, Vec<HeldCredit>) = claimed.into_iter().unzip();
         let measured = reader.measure(claimed).await?;
-        learn(shard, &measured);
+        note_sizes(shard, &measured);
         let mut back = Vec::new();
-        for (at, one) in measured.into_iter().enumerate() {
-            let Some(served) = shard.routes.get(one.claimed.claim.id.route()) else {
-                continue;
-            };
+        let mut returned = Vec::new();
+        for (at, (one, mut credit)) in measured.into_iter().zip(credits).enumerate() {
             let behind = policy != ReadPolicy::Fitting && reader.left.is_some();
             let forced = at == 0 && policy == ReadPolicy::FirstForced;
-            let reservation = if behind {
-                None
-            } else {
-                served.bytes.reserve(one.bytes, forced)
-            };
-            if let Some(reservation) = reservation {
-                reader.rest.push_back((one, reservation));
+            if !behind && credit.take_bytes(one.bytes, forced) {
+                reader.rest.push_back((one, credit));
                 continue;
             }
-            served.bytes.pause(one.bytes, shard.mono_us());
             let ClaimAnswer { claim, due, .. } = one.claimed;
             reader.left.get_or_insert(OrderPosition {
                 due,
                 sequence: claim.id.sequence(),
             });
             back.push(claim);
+            returned.push(credit);
         }
         reader.has_orphans = !reader.give_back(back).await;
         Ok(reader)
@@ -125,7 +119,7 @@ impl<'a> ClaimReader<'a> {
     /// Reads the next bundles. `None`: there are no more.
     pub(super) async fn next(
         &mut self,
-    ) -> Option<Result<Vec<(ClaimAnswer, ByteReservation)>, StoreError>> {
+    ) -> Option<Result<Vec<(ClaimAnswer, HeldCredit)>, StoreError>> {
         if self.shard.shutdown.is_draining() {
             self.leave_rest().await;
         }
@@ -139,7 +133,7 @@ impl<'a> ClaimReader<'a> {
         if count == 0 {
             return None;
         }
-        let (measured, reservations): (Vec<MeasuredClaim>, Vec<ByteReservation>) =
+        let (measured, credits): (Vec<MeasuredClaim>, Vec<HeldCredit>) =
             self.rest.drain(..count).unzip();
         let claims = measured.iter().chain(self.rest.iter().map(|(one, _)| one));
         let claims: Vec<ClaimProgress> = claims
@@ -153,12 +147,16 @@ impl<'a> ClaimReader<'a> {
             opened = opening => opened,
             never = self.extend(&claims) => match never {},
         };
-        Some(opened.map(|opened| opened.into_iter().zip(reservations).collect()))
+        Some(opened.map(|opened| opened.into_iter().zip(credits).collect()))
     }
 
     /// Returns the bundles that were not read yet.
     async fn leave_rest(&mut self) {
-        let rest: Vec<ClaimAnswer> = self.rest.drain(..).map(|(one, _)| one.claimed).collect();
+        let (rest, _credits): (Vec<ClaimAnswer>, Vec<HeldCredit>) = self
+            .rest
+            .drain(..)
+            .map(|(one, credit)| (one.claimed, credit))
+            .unzip();
         if let Some(first) = rest.first() {
             self.left.get_or_insert(OrderPosition {
                 due: first.due,
@@ -224,18 +222,19 @@ fn no_progress(claim: Claim) -> ClaimProgress {
     }
 }
 
-/// Updates the mean message size of each route.
-fn learn(shard: &Shard, measured: &[MeasuredClaim]) {
-    let mut by_route: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+/// Tells the credit of each route how large its bundles are.
+fn note_sizes(shard: &Shard, measured: &[MeasuredClaim]) {
+    let mut by_route: BTreeMap<&str, Vec<(usize, usize)>> = BTreeMap::new();
     for one in measured {
         let id = &one.claimed.claim.id;
-        let (messages, bytes) = by_route.entry(id.route()).or_default();
-        *messages += id.count();
-        *bytes += one.bytes;
+        by_route
+            .entry(id.route())
+            .or_default()
+            .push((id.count(), one.bytes));
     }
-    for (route, (messages, bytes)) in by_route {
+    for (route, bundles) in by_route {
         if let Some(served) = shard.routes.get(route) {
-            served.bytes.learn(messages, bytes);
+            served.credit.measured(bundles.into_iter());
         }
     }
 }

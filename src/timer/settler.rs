@@ -21,7 +21,7 @@ use tracing::{debug, warn};
 
 pub(super) use self::return_claims::until_returned;
 use super::claim_table::ClaimSlots;
-use super::claimed::{ClaimedBundle, DeliveryState, VerdictTime};
+use super::claimed::{BundleTicket, ClaimedBundle, DeliveryState, VerdictTime};
 use super::{Shard, resolve};
 use crate::cluster::OwnedPartitions;
 use crate::domain::limits::MAX_CALL_NAMES;
@@ -153,8 +153,20 @@ impl Settler {
         let mut finished = Vec::new();
         let heard_at = VerdictTime::now(shard.store.clock());
         let mut slots = shard.table.lock();
+        let mut judged = Vec::new();
         for (ticket, verdict) in verdicts {
+            let BundleTicket { slot, .. } = BundleTicket::decode(ticket);
+            if judged.last() != Some(&slot) {
+                judged.push(slot);
+            }
             finished.extend(slots.judge(ticket, verdict, heard_at));
+        }
+        judged.sort_unstable();
+        judged.dedup();
+        for slot in judged {
+            if let Some(claimed) = slots.bundles.get_mut(&slot) {
+                claimed.update_credit();
+            }
         }
         drop(slots);
         for slot in finished {
@@ -183,7 +195,6 @@ impl Settler {
             let claimed = slots.remove(slot);
             drop(slots);
             self.note(claimed.as_ref().filter(|h| h.news));
-            self.release(claimed);
             return;
         }
         claimed.busy = true;
@@ -327,7 +338,7 @@ impl Settler {
             }
             let claimed = slots.remove(slot);
             drop(slots);
-            self.release(claimed);
+            drop(claimed);
         }
         self.advance_key_queues();
     }
@@ -359,6 +370,7 @@ impl Settler {
                     .filter(|&&e| claimed.states[e as usize] == DeliveryState::Open)
                     .count();
                 claimed.busy = false;
+                claimed.update_credit();
                 slots.moved(slot);
                 drop(slots);
                 self.finish(slot);
@@ -373,7 +385,7 @@ impl Settler {
                 slots.moved(slot);
                 let claimed = slots.remove(slot);
                 drop(slots);
-                self.release(claimed);
+                drop(claimed);
             }
             Ok(SettleAnswer::Stale) | Err(_) => {
                 self.shard.metrics.stale_claims.inc();
@@ -392,22 +404,6 @@ impl Settler {
             }
         }
         self.advance_key_queues();
-    }
-
-    fn release(&self, claimed: Option<ClaimedBundle>) {
-        let Some(claimed) = claimed else { return };
-        let ClaimedBundle {
-            in_flight,
-            states,
-            reservation,
-            ..
-        } = claimed;
-        let served = &in_flight.served;
-        served.count_claimed(-(states.len() as i64));
-        drop(reservation);
-        if served.claim_allowance(self.shard.mono_us()).is_some() {
-            self.shard.window_freed.notify_one();
-        }
     }
 }
 

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicUsize, Ordering};
 use prometheus_client::registry::Registry;
 
 use super::ServedRoute;
-use super::budget::{ByteBudget, RouteBytes};
 use super::claimed::{BundleTicket, InFlightBatch};
+use super::credit::Credit;
 use super::wheel::{WheelItem, hand_over};
 use crate::domain::testing::{entry, route};
 use crate::domain::{Clock, Entry, StoreClock, TargetRef, Text, UnixMs};
@@ -81,26 +81,28 @@ impl WheelSimulation {
 ///
 /// # Panics
 /// Never: the route has its metrics.
-pub(super) fn served(clock: Clock) -> Arc<ServedRoute> {
-    served_through(clock, Arc::<CountingLane>::default())
-}
-
-/// A plain served route whose target is reached through this lane.
 #[expect(clippy::expect_used, reason = "the route has its metrics")]
-pub(super) fn served_through(clock: Clock, lane: Arc<dyn Lane>) -> Arc<ServedRoute> {
+pub(super) fn served(clock: Clock) -> Arc<ServedRoute> {
     let route = route();
     let metrics = Metrics::new(&mut Registry::default(), [route.name.clone()]);
+    let metrics = metrics.route(&route.name).cloned().expect("of this route");
+    let lane = Arc::<CountingLane>::default();
     Arc::new(ServedRoute {
-        metrics: metrics.route(&route.name).cloned().expect("of this route"),
+        credit: Credit::new(
+            lane,
+            None,
+            metrics.clone(),
+            Arc::default(),
+            Vec::new(),
+            clock,
+        ),
+        metrics,
         route,
-        lane,
         watch: Arc::default(),
         bursts: Arc::new(BurstLog::new(clock)),
         tracer: Tracer::default(),
         trail: None,
         limit: None,
-        messages: AtomicI64::new(0),
-        bytes: RouteBytes::new(ByteBudget::new(Vec::new())),
     })
 }
 

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64};
+use std::sync::atomic::AtomicBool;
 
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::budget::{ByteBudget, RouteBytes};
 use super::claim_table::ClaimTable;
+use super::credit::{Credit, ProcessBytes};
 use super::rate_limit::{self, RateLimiter};
 use super::shard::{ServedRoute, Shard};
 use super::wheel::Wheel;
@@ -58,13 +58,12 @@ pub fn start(dependencies: &TimerDependencies<'_>) -> std::io::Result<()> {
         &dependencies.shutdown,
     )?;
     let wake_ups: Vec<Arc<Notify>> = (0..dependencies.shards).map(|_| Arc::default()).collect();
-    let budget = ByteBudget::new(wake_ups.clone());
+    let process_bytes = Arc::<ProcessBytes>::default();
     let clock = dependencies.store.clock().local();
     let served = dependencies.routes.iter().filter_map(|route| {
+        let metrics = dependencies.metrics.route(&route.name)?.clone();
         let served = ServedRoute {
             route: route.clone(),
-            lane: dependencies.lanes.lane(&route.to),
-            metrics: dependencies.metrics.route(&route.name)?.clone(),
             watch: dependencies.watch.clone(),
             bursts: dependencies.bursts.clone(),
             tracer: dependencies.tracer.clone(),
@@ -73,8 +72,15 @@ pub fn start(dependencies: &TimerDependencies<'_>) -> std::io::Result<()> {
                 .policy
                 .rate
                 .map(|rate| Arc::new(RateLimiter::new(rate, clock))),
-            messages: AtomicI64::new(0),
-            bytes: RouteBytes::new(budget.clone()),
+            credit: Credit::new(
+                dependencies.lanes.lane(&route.to),
+                route.policy.rate,
+                metrics.clone(),
+                process_bytes.clone(),
+                wake_ups.clone(),
+                clock,
+            ),
+            metrics,
         };
         Some((route.name.as_str().to_owned(), Arc::new(served)))
     });
@@ -94,7 +100,7 @@ pub fn start(dependencies: &TimerDependencies<'_>) -> std::io::Result<()> {
         );
         dependencies.tasks.spawn(&task_name, run);
     }
-    for (number, window_freed) in wake_ups.into_iter().enumerate() {
+    for (number, credit_offered) in wake_ups.into_iter().enumerate() {
         let partitions = dependencies
             .store
             .partitions()
@@ -116,7 +122,7 @@ pub fn start(dependencies: &TimerDependencies<'_>) -> std::io::Result<()> {
             verdicts: Arc::default(),
             wheel: wheel.clone(),
             key_queues_changed: Notify::new(),
-            window_freed,
+            credit_offered,
             claiming_ended: CancellationToken::new(),
             shutdown: dependencies.shutdown.clone(),
         });

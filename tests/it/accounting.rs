@@ -104,6 +104,24 @@ fn lateness_is_told_however_large() {
 }
 
 #[test]
+fn a_message_that_leaves_after_others_that_were_due_later_is_seen() {
+    let late = |late_ms| {
+        let ledger = run(|seq, mut delivery| {
+            if seq == 7 {
+                delivery.received_ms += late_ms;
+            }
+            vec![delivery]
+        });
+        let overtaken = ledger.overtaken(10);
+        let told = overtaken.iter().map(|(id, by_ms)| format!("{id} {by_ms}"));
+        told.collect::<Vec<_>>()
+    };
+    assert!(late(11).is_empty(), "by ten at most");
+    assert_eq!(late(12), ["run/1/7 11"]);
+    assert_eq!(late(5000), ["run/1/7 42"]);
+}
+
+#[test]
 fn a_lost_message_is_seen() {
     let ledger = run(|seq, delivery| if seq == 7 { vec![] } else { vec![delivery] });
     assert_eq!(ledger.missing().len(), 1);

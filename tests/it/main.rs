@@ -17,6 +17,7 @@ mod cluster;
 mod compose;
 mod console;
 mod credentials;
+mod credit;
 mod fixture;
 mod flow;
 mod guides;

@@ -263,6 +263,25 @@ impl Ledger {
         first.into_values().collect()
     }
 
+    /// Messages that arrived at their target after one from the same source that was due later by more than `by_ms`;
+    /// each with the time by which that one was due later, ms. Says something of unordered routes whose messages are not
+    /// retried, and come from one replica.
+    pub fn overtaken(&self, by_ms: i64) -> Vec<(Id, i64)> {
+        let mut arrivals = self.arrivals();
+        arrivals.sort_by_key(|(stamp, at)| (*at, stamp.due_ms));
+        let mut latest = BTreeMap::<(Option<Arc<str>>, String), i64>::new();
+        let mut overtaken = Vec::new();
+        for (stamp, _) in arrivals {
+            let source = self.sources.get(&stamp.id).cloned();
+            let due_ms = latest.entry((source, stamp.target)).or_insert(stamp.due_ms);
+            *due_ms = stamp.due_ms.max(*due_ms);
+            if *due_ms > stamp.due_ms + by_ms {
+                overtaken.push((stamp.id, *due_ms - stamp.due_ms));
+            }
+        }
+        overtaken
+    }
+
     /// The ids that are confirmed to their producer and have been found nowhere yet.
     pub fn missing(&self) -> Vec<Id> {
         self.waiting.iter().cloned().collect()

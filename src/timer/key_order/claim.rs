@@ -17,20 +17,12 @@ use crate::timer::claim_scope::ClaimScope;
 use crate::timer::claim_table::ClaimSlots;
 use crate::timer::claimed::KeyQueueId;
 use crate::timer::claimer::{ClaimKind, Claimer, MAX_CLAIM_BUNDLES};
+use crate::timer::credit::Grant;
 use crate::timer::read_claimed::{ClaimReader, ReadPolicy};
 use crate::timer::{ServedRoute, Shard};
 
 /// Longest wait before another holder is asked again, microseconds. The holder may give up before its time is over.
 const HOLDER_RETRY_US: i64 = 500_000;
-
-/// The result of the claims of ordered routes in one poll.
-#[derive(Default)]
-pub(in crate::timer) struct OrderedOutcome {
-    /// There may be more to claim.
-    pub(in crate::timer) more: bool,
-    /// A route's window was too full for everything that is due.
-    pub(in crate::timer) starved: bool,
-}
 
 /// A key queue, with the due sets that hold something due for it.
 struct DueKeyQueue<'a> {
@@ -51,7 +43,7 @@ impl DueKeyQueue<'_> {
             .unwrap_or_default()
     }
 
-    /// Notes that nothing of it is claimed, because the window is full. Messages before its first bundle may still
+    /// Notes that nothing of it is claimed, because the route has no credit. Messages before its first bundle may still
     /// leave.
     fn note_unclaimed<'s>(
         &self,
@@ -72,14 +64,14 @@ impl DueKeyQueue<'_> {
 
 impl Claimer {
     /// Begins the claims of ordered routes, and tells the key queues of the polled partitions how far they are
-    /// covered.
+    /// covered. Returns whether there may be more to claim.
     pub(in crate::timer) fn claim_in_order(
         &mut self,
         looked: &HeadsSeen,
         poll: StorePoll,
         scope: &ClaimScope,
-    ) -> OrderedOutcome {
-        let mut outcome = OrderedOutcome::default();
+    ) -> bool {
+        let mut more = false;
         let shard = self.shard.clone();
         for served in shard
             .routes
@@ -87,17 +79,18 @@ impl Claimer {
             .filter(|served| served.route.policy.ordered)
         {
             let due = self.due(served, looked, poll, scope);
-            for (due, messages) in self.within_window(served, due, poll, &mut outcome) {
+            for (due, grant) in self.within_credit(served, due, poll, &mut more) {
+                let messages = grant.messages_each;
                 let claim = KeyQueueClaim::new(&shard, due, messages, poll, scope.until);
-                self.claims.push(Box::pin(
-                    async move { (ClaimKind::Ordered, claim.make().await) },
-                ));
+                self.claims.push(Box::pin(async move {
+                    (ClaimKind::Ordered, claim.make(grant).await)
+                }));
             }
         }
         if !shard.table.lock().key_queues.is_empty() {
             shard.key_queues_changed.notify_one();
         }
-        outcome
+        more
     }
 
     /// Finds the key queues of a route that have something due. The others are told that they are covered.
@@ -159,39 +152,40 @@ impl Claimer {
         due
     }
 
-    /// Selects the key queues that fit into the route's window, each with the messages that may be claimed from one
-    /// of its due sets.
-    fn within_window<'a>(
-        &self,
+    /// Selects the key queues for which the route has credit, each with its part.
+    fn within_credit<'a>(
+        &mut self,
         served: &ServedRoute,
         mut due: Vec<DueKeyQueue<'a>>,
         poll: StorePoll,
-        outcome: &mut OrderedOutcome,
-    ) -> Vec<(DueKeyQueue<'a>, u32)> {
+        more: &mut bool,
+    ) -> Vec<(DueKeyQueue<'a>, Grant)> {
         if due.is_empty() {
             return Vec::new();
         }
-        let Some((messages, due_sets)) = served.claim_allowance(self.shard.mono_us()) else {
-            outcome.starved = true;
+        let Some(mut grant) = served.credit.ask(self.shard.number, due.len()) else {
+            self.waits.insert(served.route.name.to_string());
             let mut slots = self.shard.table.lock();
-            // Claim one bundle more: a window full of messages that wait for an unclaimed one would never empty.
+            // Claim one bundle more: messages that wait for an unclaimed one would never give their credit back.
             due.retain(|due| {
                 due.note_unclaimed(&mut slots, poll)
                     .is_some_and(|key_queue| key_queue.holds_stuck())
             });
-            outcome.more |= !due.is_empty();
-            return due.into_iter().map(|due| (due, 1)).collect();
+            *more |= !due.is_empty();
+            return due
+                .into_iter()
+                .map(|due| (due, served.credit.force()))
+                .collect();
         };
-        if due.len() > due_sets {
+        if due.len() > grant.due_sets {
             due.sort_by_key(DueKeyQueue::first);
             let mut slots = self.shard.table.lock();
-            for due in due.split_off(due_sets) {
+            for due in due.split_off(grant.due_sets) {
                 due.note_unclaimed(&mut slots, poll);
             }
-            outcome.more = true;
+            *more = true;
         }
-        let messages_each = (messages / due.len() as i64).max(1) as u32;
-        due.into_iter().map(|due| (due, messages_each)).collect()
+        due.into_iter().map(|due| (due, grant.part(1))).collect()
     }
 }
 
@@ -246,7 +240,7 @@ impl KeyQueueClaim {
     }
 
     /// Makes the claim. Returns whether there may be more to claim.
-    async fn make(self) -> Result<bool, StoreError> {
+    async fn make(self, mut grant: Grant) -> Result<bool, StoreError> {
         let Some((request, policy, mut guard)) = self.begin() else {
             return Ok(false);
         };
@@ -264,8 +258,13 @@ impl KeyQueueClaim {
             }
             OrderedAnswer::Claimed(taken) => taken,
         };
-        let mut reader =
-            ClaimReader::begin(shard, self.id.1, taken.claimed, policy, lease_end).await?;
+        let mut held = Vec::with_capacity(taken.claimed.len());
+        for one in taken.claimed {
+            let credit = grant.hold(one.claim.id.count());
+            held.push((one, credit));
+        }
+        drop(grant);
+        let mut reader = ClaimReader::begin(shard, self.id.1, held, policy, lease_end).await?;
         let mut claimed = Vec::new();
         while let Some(read) = reader.next().await {
             claimed.extend(read?);
@@ -277,8 +276,8 @@ impl KeyQueueClaim {
         let mut items = Vec::new();
         let mut is_stored_again = false;
         let mut is_left_claimed = reader.has_orphans();
-        for (one, reservation) in claimed {
-            match accept::accept(shard, one, reservation, reader.lease_end()).await {
+        for (one, credit) in claimed {
+            match accept::accept(shard, one, credit, reader.lease_end()).await {
                 AcceptOutcome::Accepted(item) => items.extend(item),
                 AcceptOutcome::Dead => {}
                 AcceptOutcome::StoredAgain => is_stored_again = true,

@@ -128,5 +128,6 @@ impl ClaimedBundle {
         }
         self.states[entry as usize] = DeliveryState::Moved(to);
         self.open -= 1;
+        self.update_credit();
     }
 }

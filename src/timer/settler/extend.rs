@@ -181,7 +181,7 @@ mod tests {
         let entries = vec![entry(UnixMs(1), b"a"), entry(UnixMs(1), b"b")];
         let in_flight = Arc::new(in_flight(&served, SLOT, entries, 0));
         let mut slots = ClaimSlots::default();
-        let reservation = served.bytes.reserve(10, true).expect("forced");
+        let credit = served.credit.force().hold(2);
         slots.enter(
             SLOT,
             ClaimedBundle {
@@ -190,7 +190,7 @@ mod tests {
                 stored: vec![0, 1],
                 states: vec![DeliveryState::Confirmed, DeliveryState::Open],
                 open: 1,
-                reservation,
+                credit,
                 news: false,
                 busy,
                 moving: Vec::new(),

@@ -105,9 +105,7 @@ impl Settler {
             returned.push(claimed);
         }
         drop(slots);
-        for claimed in returned {
-            self.release(Some(claimed));
-        }
+        drop(returned);
         for (p, mut held) in back {
             while !held.is_empty() {
                 let rest = held.split_off(one_call(held.iter().map(|of| of.delivered.len())));
