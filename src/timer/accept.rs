@@ -31,6 +31,8 @@ pub(super) enum AcceptOutcome {
     StoredAgain,
     /// The bundle stays claimed in the store, and this shard does not know it.
     LeftClaimed,
+    /// The bundle's target gets no more messages: it is to be put off.
+    TargetFull(Claim, HeldCredit),
 }
 
 /// Enters one claimed bundle into the claim table, or disposes of one that cannot be published as it is.
@@ -97,6 +99,18 @@ pub(super) async fn accept(
         .any(|entry| entry.flags.has(Flags::DYING));
     if dies && served.route.dead_letter_to.is_none() {
         return end_dying(shard, &claimed, &served, &bundle).await;
+    }
+    let target = if dies {
+        served.route.dead_letter_to.as_ref()
+    } else {
+        served.route.target(&bundle.target)
+    };
+    if target.is_some_and(|target| served.credit.is_full(target)) {
+        let asked = bundle.entries.iter().map(Entry::asked_due).min();
+        if let Some(asked) = asked.filter(|&asked| asked <= shard.store.clock().now()) {
+            served.metrics.overdue.put_back(asked);
+        }
+        return AcceptOutcome::TargetFull(claimed.claim, credit);
     }
     AcceptOutcome::Accepted(enter(shard, claimed, credit, &served, &bundle, lease_end))
 }
@@ -283,6 +297,15 @@ fn enter(
         split: false,
     };
     claimed.update_credit();
+    let batch_target = &in_flight.batch.target;
+    if served.credit.sets_aside(batch_target)
+        && in_flight
+            .lane
+            .as_ref()
+            .is_some_and(|lane| lane.trouble().is_some())
+    {
+        claimed.credit.set_aside(batch_target);
+    }
     shard.table.lock().enter(slot, claimed);
     if open == 0 {
         // No message of the bundle is left to publish. This verdict has the settler finish it like any other bundle.

@@ -13,18 +13,16 @@ use futures_util::stream::FuturesUnordered;
 use tracing::warn;
 
 use super::Shard;
-use super::accept::{self, AcceptOutcome};
 use super::claim_scope::{ClaimScope, POLL_INTERVAL};
-use super::credit::{Grant, HeldCredit};
+use super::credit::Grant;
 use super::key_order::rules::StorePoll;
+use super::partition_claim::PartitionClaim;
 use super::polling::PollHistory;
-use super::read_claimed::{ClaimReader, ReadPolicy};
 use crate::cluster::Cluster;
-use crate::domain::limits::BUNDLE_MESSAGES;
 use crate::domain::{Partition, UnixMs};
 use crate::lifecycle::until_tick;
 use crate::mutants;
-use crate::store::{ClaimAnswer, ClaimRequest, Head, HeadsSeen, StoreError};
+use crate::store::{ClaimRequest, Head, HeadsSeen, StoreError};
 
 /// Longest time between two polls after a failed one, and while a claim is on its way. One claim that hangs must not
 /// delay the others beyond the lookahead.
@@ -113,13 +111,6 @@ struct ClaimRequests {
     claims: Vec<PartitionClaim>,
     /// A route's credit left some of its due sets to the next poll.
     more: bool,
-}
-
-/// The claim of the unordered routes in one partition.
-struct PartitionClaim {
-    request: ClaimRequest,
-    /// The credit of each route.
-    grants: BTreeMap<String, Grant>,
 }
 
 /// The due sets to claim from in one partition.
@@ -457,47 +448,5 @@ impl Claimer {
             .until_due_us(due)
             .clamp(0, POLL_INTERVAL.as_micros() as i64);
         Some(Duration::from_micros(until_us as u64).max(MIN_POLL_GAP))
-    }
-}
-
-impl PartitionClaim {
-    /// Makes the claim. Returns whether there may be more to claim.
-    async fn make(mut self, shard: &Arc<Shard>) -> Result<bool, StoreError> {
-        let request = &self.request;
-        // Read the clock before the claim is sent, so that the deadline in the store can only be later.
-        let lease_end = shard.lease_end(shard.mono());
-        let claimed = shard.store.claim_unread(request).await?;
-        let messages: usize = claimed.iter().map(|one| one.claim.id.count()).sum();
-        let allowed: u32 = request.due_sets.iter().map(|(_, messages)| messages).sum();
-        let full =
-            claimed.len() >= request.max_bundles || messages + BUNDLE_MESSAGES > allowed as usize;
-        let mut held: Vec<(ClaimAnswer, HeldCredit)> = Vec::with_capacity(claimed.len());
-        for one in claimed {
-            if let Some(grant) = self.grants.get_mut(one.claim.id.route()) {
-                let credit = grant.hold(one.claim.id.count());
-                held.push((one, credit));
-            }
-        }
-        // What the claim did not bring is free for others at once.
-        self.grants.clear();
-        let mut reader = ClaimReader::begin(
-            shard,
-            request.partition,
-            held,
-            ReadPolicy::Fitting,
-            lease_end,
-        )
-        .await?;
-        while let Some(read) = reader.next().await {
-            let mut items = Vec::new();
-            for (one, credit) in read? {
-                let outcome = accept::accept(shard, one, credit, reader.lease_end()).await;
-                if let AcceptOutcome::Accepted(item) = outcome {
-                    items.extend(item);
-                }
-            }
-            shard.wheel.add(items);
-        }
-        Ok(full && reader.left().is_none())
     }
 }

@@ -4,11 +4,16 @@
 //! back with its verdict, or when its claim ends otherwise. Shards that find too little wait, and get equal parts in
 //! the order in which they asked ([`hand_out`]).
 //!
+//! Where a route has several targets, messages that hang are set aside: they count for their target alone, and leave
+//! their room to the others. A target with many of them gets no more until some have a verdict.
+//!
 //! Bytes are taken once a claimed bundle is measured, before it is read ([`bytes`]). They are given back with the whole
 //! bundle: lanes hold it as one allocation until its last message has a verdict.
 
 mod bytes;
 mod hand_out;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
@@ -19,7 +24,7 @@ pub(super) use self::bytes::ProcessBytes;
 use self::bytes::{LARGE_BUNDLE_BYTES, RouteBytes};
 use self::hand_out::{HandOut, Terms};
 use crate::domain::limits::{BUNDLE_BYTES, BUNDLE_MESSAGES};
-use crate::domain::{Clock, RateLimit};
+use crate::domain::{Clock, Route, Target};
 use crate::egress::Lane;
 use crate::telemetry::RouteMetrics;
 
@@ -35,10 +40,17 @@ const POLL_MESSAGES: i64 = ROUTE_MESSAGES / 4;
 /// to confirm.
 const LIMITED_SECONDS: i64 = 2;
 
+/// Pause of a route after a bundle was put off, because its target gets no more messages, microseconds. It bounds what
+/// that costs Redis to 2,000 bundles a second.
+const PUT_OFF_PAUSE_US: i64 = 500;
+
 /// What of a route may be claimed, over all shards of the process.
 pub(super) struct Credit {
+    route: Arc<Route>,
+    /// The lane to the route's own target.
     lane: Arc<dyn Lane>,
-    rate: Option<RateLimit>,
+    /// The targets whose messages are set aside when they hang: those of which the route has several.
+    apart: Vec<Arc<Target>>,
     metrics: Arc<RouteMetrics>,
     process: Arc<ProcessBytes>,
     /// One wake-up a shard.
@@ -50,6 +62,10 @@ pub(super) struct Credit {
 #[derive(Default)]
 struct CreditState {
     messages: HandOut,
+    /// Messages of each target of `apart` that are set aside.
+    aside: Vec<i64>,
+    /// Nothing is claimed before this moment, because bundles were put off; monotonic microseconds.
+    paused_until_us: i64,
     bytes: RouteBytes,
     /// Bytes of a message in the latest claim, of the bundle with the largest. The next claim counts on as many.
     message_bytes: i64,
@@ -73,37 +89,57 @@ pub(super) struct HeldCredit {
     /// Messages of the bundle in the store.
     claimed: i64,
     bytes: i64,
+    /// The target for which the messages are set aside.
+    aside: Option<usize>,
 }
 
 impl Credit {
     pub(super) fn new(
+        route: Arc<Route>,
         lane: Arc<dyn Lane>,
-        rate: Option<RateLimit>,
         metrics: Arc<RouteMetrics>,
         process: Arc<ProcessBytes>,
         wake_ups: Vec<Arc<Notify>>,
         clock: Clock,
     ) -> Arc<Self> {
+        // Messages of an ordered route cannot be put off: their followers wait for them.
+        let apart: Vec<Arc<Target>> = if route.policy.ordered {
+            Vec::new()
+        } else if route.allow_targets.is_empty() {
+            route.dead_letter_to.iter().cloned().collect()
+        } else {
+            route.targets().cloned().collect()
+        };
+        let state = CreditState {
+            aside: vec![0; apart.len()],
+            ..CreditState::default()
+        };
         Arc::new(Self {
+            route,
             lane,
-            rate,
+            apart,
             metrics,
             process,
             wake_ups,
             clock,
-            state: Mutex::default(),
+            state: Mutex::new(state),
         })
     }
 
     /// Takes credit for the claims of one poll, which found this many due sets. `None`: too little is free, or others
-    /// wait; the shard is woken when its turn comes.
+    /// wait, and the shard is woken when its turn comes; or bundles were put off just now.
     pub(super) fn ask(self: &Arc<Self>, shard: usize, due_sets: usize) -> Option<Grant> {
         let mut state = self.state.lock();
         let terms = self.terms(&state);
+        if terms.now_us < state.paused_until_us {
+            return None;
+        }
         let wanted = POLL_MESSAGES.max((due_sets * BUNDLE_MESSAGES) as i64);
         let messages = state.messages.ask(shard, wanted, &terms);
         let left = state.bytes.left(&self.process).max(1);
         let message_bytes = state.message_bytes.max(1);
+        let few = terms.limit.min(TROUBLE_MESSAGES);
+        let is_looking_behind = state.aside.iter().any(|&messages| messages >= few);
         let woken = self.serve(&mut state);
         drop(state);
         self.wake(&woken);
@@ -114,7 +150,13 @@ impl Credit {
             .min(left / message_bytes.max(BUNDLE_BYTES as i64))
             .max(1);
         let due_sets = due_sets.min(most as usize).max(1);
-        let most = messages.min(POLL_MESSAGES).min(left / message_bytes);
+        // What is claimed for a target that gets no more is put off again.
+        let poll = if is_looking_behind {
+            TROUBLE_MESSAGES
+        } else {
+            POLL_MESSAGES
+        };
+        let most = messages.min(poll).min(left / message_bytes);
         Some(Grant {
             credit: self.clone(),
             messages,
@@ -137,7 +179,27 @@ impl Credit {
     pub(super) fn is_open(&self, shard: usize) -> bool {
         let mut state = self.state.lock();
         let terms = self.terms(&state);
-        state.messages.is_open(shard, &terms)
+        terms.now_us >= state.paused_until_us && state.messages.is_open(shard, &terms)
+    }
+
+    /// Reports whether so many messages of a target are set aside that it gets no more.
+    pub(super) fn is_full(&self, target: &Arc<Target>) -> bool {
+        let Some(at) = self.position(target) else {
+            return false;
+        };
+        let few = self.limit().min(TROUBLE_MESSAGES);
+        self.state.lock().aside[at] >= few
+    }
+
+    /// Reports whether messages of this target are set aside when they hang.
+    pub(super) fn sets_aside(&self, target: &Arc<Target>) -> bool {
+        self.position(target).is_some()
+    }
+
+    fn position(&self, target: &Arc<Target>) -> Option<usize> {
+        self.apart
+            .iter()
+            .position(|apart| Arc::ptr_eq(apart, target))
     }
 
     /// Notes that this shard has nothing to claim, so that it does not wait any more.
@@ -189,17 +251,28 @@ impl Credit {
         }
     }
 
-    /// Messages that may be claimed.
+    /// Messages that may be claimed, without those that are set aside.
     fn limit(&self) -> i64 {
-        let most = if self.lane.trouble().is_some() {
+        let is_alone = !self.sets_aside(&self.route.to);
+        let most = if is_alone && self.lane.trouble().is_some() {
             TROUBLE_MESSAGES
         } else {
             ROUTE_MESSAGES
         };
-        self.rate.map_or(most, |rate| {
+        self.route.policy.rate.map_or(most, |rate| {
             let worth = i64::from(rate.per_second) * LIMITED_SECONDS;
             worth.max(i64::from(rate.capacity())).min(most)
         })
+    }
+}
+
+impl CreditState {
+    /// Gives messages back: of a target for which they were set aside, or of all.
+    fn give_back(&mut self, aside: Option<usize>, messages: i64) {
+        match aside {
+            Some(at) => self.aside[at] -= messages,
+            None => self.messages.give_back(messages),
+        }
     }
 }
 
@@ -225,6 +298,7 @@ impl Grant {
             open: messages as i64,
             claimed: 0,
             bytes: 0,
+            aside: None,
         };
         held.count_claimed(messages as i64);
         held
@@ -264,8 +338,28 @@ impl HeldCredit {
         self.open = open as i64;
         if given_back != 0 {
             self.credit
-                .change(|state| state.messages.give_back(given_back));
+                .change(|state| state.give_back(self.aside, given_back));
         }
+    }
+
+    /// Notes that the bundle is put off.
+    pub(super) fn note_put_off(&self) {
+        let now_us = self.credit.clock.mono_us();
+        let mut state = self.credit.state.lock();
+        state.paused_until_us = state.paused_until_us.max(now_us) + PUT_OFF_PAUSE_US;
+    }
+
+    /// Has the messages count for this target alone, if the route has other targets.
+    pub(super) fn set_aside(&mut self, target: &Arc<Target>) {
+        let at = self.credit.position(target);
+        if self.aside.is_some() || at.is_none() {
+            return;
+        }
+        self.credit.change(|state| {
+            state.give_back(self.aside, self.open);
+            state.give_back(at, -self.open);
+        });
+        self.aside = at;
     }
 
     fn count_claimed(&mut self, claimed: i64) {
@@ -284,151 +378,7 @@ impl Drop for HeldCredit {
         let credit = &self.credit;
         credit.change(|state| {
             state.bytes.give_back(&credit.process, self.bytes);
-            state.messages.give_back(self.open);
+            state.give_back(self.aside, self.open);
         });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
-
-    use futures_util::FutureExt;
-    use prometheus_client::registry::Registry;
-
-    use super::*;
-    use crate::domain::testing::route;
-    use crate::egress::Publication;
-    use crate::telemetry::Metrics;
-
-    const MIB: usize = 1 << 20;
-
-    #[derive(Default)]
-    struct TroubledLane(AtomicBool);
-
-    impl Lane for TroubledLane {
-        fn submit_all(&self, _: Vec<Publication>) {}
-
-        fn backlog(&self) -> usize {
-            0
-        }
-
-        fn trouble(&self) -> Option<String> {
-            self.0.load(Ordering::Relaxed).then(|| "away".to_owned())
-        }
-    }
-
-    struct CreditFixture {
-        lane: Arc<TroubledLane>,
-        wake_ups: Vec<Arc<Notify>>,
-        metrics: Arc<RouteMetrics>,
-        credit: Arc<Credit>,
-    }
-
-    fn credit(per_second: Option<u32>) -> CreditFixture {
-        let lane = Arc::<TroubledLane>::default();
-        let wake_ups: Vec<Arc<Notify>> = (0..2).map(|_| Arc::default()).collect();
-        let name = route().name.clone();
-        let metrics = Metrics::new(&mut Registry::default(), [name.clone()])
-            .route(&name)
-            .cloned()
-            .expect("of this route");
-        let rate = per_second.map(|per_second| RateLimit {
-            per_second,
-            burst: 0,
-        });
-        let credit = Credit::new(
-            lane.clone(),
-            rate,
-            metrics.clone(),
-            Arc::default(),
-            wake_ups.clone(),
-            Clock::start(),
-        );
-        CreditFixture {
-            lane,
-            wake_ups,
-            metrics,
-            credit,
-        }
-    }
-
-    #[test]
-    fn a_target_in_trouble_holds_few_messages_until_it_works_again() {
-        let CreditFixture { lane, credit, .. } = credit(None);
-        let most = || {
-            let grant = credit.ask(0, 1)?;
-            Some(i64::from(grant.messages_each))
-        };
-        assert_eq!(most(), Some(POLL_MESSAGES));
-        lane.0.store(true, Ordering::Relaxed);
-        assert_eq!(most(), Some(TROUBLE_MESSAGES));
-        let _few = credit.force().hold(TROUBLE_MESSAGES as usize);
-        assert_eq!(most(), None);
-        lane.0.store(false, Ordering::Relaxed);
-        credit.withdraw(0);
-        assert_eq!(most(), Some(POLL_MESSAGES), "at once");
-        let _rest = credit.force().hold(ROUTE_MESSAGES as usize);
-        lane.0.store(true, Ordering::Relaxed);
-        assert_eq!(most(), None, "what was claimed before stays claimed");
-    }
-
-    #[test]
-    fn each_message_gives_its_credit_back_with_its_verdict_and_wakes_who_waits() {
-        let CreditFixture {
-            wake_ups,
-            metrics,
-            credit,
-            ..
-        } = credit(Some(100));
-        let mut grant = credit.ask(0, 7).expect("all of it is free");
-        assert_eq!((grant.due_sets, grant.messages_each), (1, 200));
-        let mut part = grant.part(1);
-        drop(grant);
-        let mut bundle = part.hold(150);
-        drop(part);
-        assert_eq!(metrics.in_flight.get(), 150);
-        let _other = credit.ask(1, 1).expect("a quarter is free").hold(50);
-        assert!(credit.ask(1, 1).is_none());
-        bundle.keep(101, 150);
-        let woken = || wake_ups[1].notified().now_or_never().is_some();
-        assert!(!woken(), "less than a quarter");
-        bundle.keep(100, 150);
-        assert!(woken());
-        assert_eq!(metrics.in_flight.get(), 200, "the claims are as they were");
-        bundle.keep(100, 100);
-        assert_eq!(metrics.in_flight.get(), 150, "they were divided");
-        let offered = credit.ask(1, 1).expect("its turn");
-        assert_eq!(offered.messages, 50);
-        drop((bundle, offered));
-        assert_eq!(metrics.in_flight.get(), 50);
-        assert_eq!(credit.ask(0, 1).map(|grant| grant.messages), Some(150));
-    }
-
-    #[test]
-    fn a_claim_counts_on_messages_as_large_as_in_the_one_before() {
-        let CreditFixture { credit, .. } = credit(None);
-        let cut = |due_sets| {
-            let grant = credit.ask(0, due_sets)?;
-            Some((grant.due_sets, grant.messages_each))
-        };
-        assert_eq!(cut(10), Some((10, 1250)), "nothing is known");
-        credit.measured([(10, 10 * MIB), (1, MIB / 2)].into_iter());
-        assert_eq!(cut(1), Some((1, 64)));
-        assert_eq!(cut(100), Some((64, 1)));
-        let mut grant = credit.ask(0, 100).expect("room");
-        let mut held: Vec<HeldCredit> = (0..64).map(|_| grant.hold(1)).collect();
-        let taken = held.iter_mut().all(|held| held.take_bytes(MIB, false));
-        assert!(taken && !grant.hold(1).take_bytes(MIB, false), "half of it");
-        drop(grant);
-        assert_eq!(cut(1), None, "it waits for bytes");
-        held.truncate(63);
-        assert_eq!(cut(1), Some((1, 1)));
-        drop(held);
-        credit.measured([(1, 500 * MIB)].into_iter());
-        assert_eq!(cut(1), Some((1, 8)), "a large one has another pool");
-        credit.measured(std::iter::empty());
-        credit.measured([(500, 5000)].into_iter());
-        assert_eq!(cut(10), Some((10, 1250)));
     }
 }

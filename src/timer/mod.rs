@@ -21,6 +21,7 @@ pub mod config;
 mod credit;
 mod key_order;
 mod maintenance;
+mod partition_claim;
 mod polling;
 mod rate_limit;
 mod read_claimed;

@@ -89,8 +89,8 @@ pub(super) fn served(clock: Clock) -> Arc<ServedRoute> {
     let lane = Arc::<CountingLane>::default();
     Arc::new(ServedRoute {
         credit: Credit::new(
+            route.clone(),
             lane,
-            None,
             metrics.clone(),
             Arc::default(),
             Vec::new(),

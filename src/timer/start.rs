@@ -73,8 +73,8 @@ pub fn start(dependencies: &TimerDependencies<'_>) -> std::io::Result<()> {
                 .rate
                 .map(|rate| Arc::new(RateLimiter::new(rate, clock))),
             credit: Credit::new(
+                route.clone(),
                 dependencies.lanes.lane(&route.to),
-                route.policy.rate,
                 metrics.clone(),
                 process_bytes.clone(),
                 wake_ups.clone(),

@@ -163,6 +163,13 @@ async fn what_hangs_takes_the_room_of_its_own_messages_only() {
             is_apart: false,
             more: "rate = 50\n".to_owned(),
         },
+        HangingRoute {
+            name: "apart",
+            healthy: 100,
+            hanging: 250,
+            is_apart: true,
+            more: format!("rate = 50\nallow_targets = [\"{away}\"]\n"),
+        },
     ];
     let admin = kafka.admin();
     for (name, nodes) in placed {

@@ -281,7 +281,10 @@ impl KeyQueueClaim {
                 AcceptOutcome::Accepted(item) => items.extend(item),
                 AcceptOutcome::Dead => {}
                 AcceptOutcome::StoredAgain => is_stored_again = true,
-                AcceptOutcome::LeftClaimed => is_left_claimed = true,
+                // Ordered routes set nothing aside, so no target of theirs is full.
+                AcceptOutcome::LeftClaimed | AcceptOutcome::TargetFull(..) => {
+                    is_left_claimed = true;
+                }
             }
         }
         shard.wheel.add(items);

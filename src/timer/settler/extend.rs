@@ -34,8 +34,11 @@ impl Settler {
             let published = MonoUs(claimed.in_flight.published_us.load(Ordering::Acquire));
             let waited_us = now.since(published);
             let resolved = claimed.open < claimed.stored.len();
-            let all_handed = claimed.all_handed_over();
-            if waited_us >= SPLIT_AFTER_US && resolved && all_handed && !claimed.lost {
+            let hangs = waited_us >= SPLIT_AFTER_US && claimed.all_handed_over() && !claimed.lost;
+            if hangs {
+                claimed.credit.set_aside(&claimed.in_flight.batch.target);
+            }
+            if hangs && resolved {
                 claimed.busy = true;
                 let key_queue = claimed
                     .key_queue_id()
