@@ -186,8 +186,10 @@ impl ReadinessParts {
             let catches_up = route_parts.lateness.catches_up(now_s, late_s, count);
             let place = metrics.overdue.place();
             let catching_up = catches_up.then_some(count);
+            let route = &route_parts.route;
+            let full = metrics.full_credits.cause();
             let causes =
-                || lateness::causes(&route_parts.route, paused, catching_up, place, trouble);
+                || lateness::causes(route, paused, catching_up, place, full.as_ref(), trouble);
             if let Some(change) = change {
                 change.log(name, late_s, &causes());
             }

@@ -24,7 +24,7 @@ use self::labels::{
     RouteLabel, TraceLabel, VersionLabel, WhatLabel,
 };
 use super::flow::{FlowHistory, RecentLateness};
-use super::{KafkaClients, OldestOverdue, SpanLosses, TargetFailures};
+use super::{FullCredits, KafkaClients, OldestOverdue, SpanLosses, TargetFailures};
 use crate::domain::{InvalidReason, RepeatCause, RouteName, UnixMs};
 
 /// A gauge of whole numbers.
@@ -133,6 +133,8 @@ pub struct RouteMetrics {
     target_waits: Mutex<usize>,
     /// The oldest overdue message of the route, and its place.
     pub overdue: OldestOverdue,
+    /// What the timer shards say of the route's credit.
+    pub full_credits: FullCredits,
     /// Failures of the targets of all routes.
     pub target_failures: Arc<TargetFailures>,
     source_trouble: Mutex<Option<String>>,
@@ -361,6 +363,7 @@ impl RouteMetrics {
             paused: Mutex::default(),
             target_waits: Mutex::default(),
             overdue: OldestOverdue::default(),
+            full_credits: FullCredits::default(),
             target_failures: target_failures.clone(),
             source_trouble: Mutex::default(),
             route: label.route,

@@ -22,7 +22,7 @@ pub use follow::{FollowNews, FollowRegistry, MAX_FOLLOWERS, MessageEnd, MessageF
 pub use kafka_clients::KafkaClients;
 pub use logging::{LogError, init};
 pub use metrics::{Metrics, RouteMetrics};
-pub use overdue::{OldestOverdue, OverduePlace};
+pub use overdue::{FullCredit, FullCredits, OldestOverdue, OverduePlace};
 pub use process::ProcessFigures;
 pub use target_failures::{TargetChange, TargetFailures};
 pub use traces::{AdmissionSpan, DeliveryFacts, DeliverySpan, SpanExporter, SpanLosses, Tracer};

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 
-use crate::domain::UnixMs;
+use crate::domain::{Text, UnixMs};
 
 /// Place of a message that is overdue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,6 +34,48 @@ struct EarliestMoments {
     /// Moments that a place of the store no longer reports. Each counts until the next report of that place: a message
     /// that was claimed is reported by its claimer a little later, and must not be forgotten in between.
     before: BTreeMap<OverduePlace, UnixMs>,
+}
+
+/// Messages that wait for a target while the credit of their route is used up: nothing more of the route is claimed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FullCredit {
+    /// The target that they wait for.
+    pub target: Text,
+    /// Their number.
+    pub messages: i64,
+    /// Messages of the route that hold credit.
+    pub taken: i64,
+}
+
+/// What each timer shard says of the credit of one route.
+#[derive(Debug, Default)]
+pub struct FullCredits(Mutex<BTreeMap<usize, FullCredit>>);
+
+impl FullCredits {
+    /// Reports the messages of one shard that wait for a target; `None` while the route has credit.
+    pub fn report(&self, shard: usize, full: Option<FullCredit>) {
+        let mut shards = self.0.lock();
+        match full {
+            Some(full) => drop(shards.insert(shard, full)),
+            None => drop(shards.remove(&shard)),
+        }
+    }
+
+    /// The target that most of the credit waits for. `None` if the route has credit, or if most of its messages wait
+    /// for something else.
+    pub fn cause(&self) -> Option<FullCredit> {
+        let mut by_target: BTreeMap<Text, FullCredit> = BTreeMap::new();
+        for full in self.0.lock().values() {
+            match by_target.get_mut(&full.target) {
+                Some(all) => all.messages += full.messages,
+                None => drop(by_target.insert(full.target.clone(), full.clone())),
+            }
+        }
+        by_target
+            .into_values()
+            .max_by_key(|full| full.messages)
+            .filter(|full| full.messages * 2 >= full.taken)
+    }
 }
 
 impl EarliestMoments {
@@ -141,6 +183,26 @@ mod tests {
             overdue.report(place, None);
         }
         assert_eq!((overdue.oldest(), overdue.claimed()), (None, None));
+    }
+
+    #[test]
+    fn a_full_credit_names_the_target_that_most_of_it_waits_for() {
+        let credits = FullCredits::default();
+        let full = |target: &'static str, messages, taken| {
+            Some(FullCredit {
+                target: Text::from_static(target),
+                messages,
+                taken,
+            })
+        };
+        assert_eq!(credits.cause(), None);
+        credits.report(0, full("a", 20, 100));
+        assert_eq!(credits.cause(), None, "the others wait for tokens");
+        credits.report(1, full("a", 30, 100));
+        credits.report(2, full("b", 40, 100));
+        assert_eq!(credits.cause(), full("a", 50, 100));
+        credits.report(0, None);
+        assert_eq!(credits.cause(), None);
     }
 
     #[test]

@@ -337,15 +337,16 @@ impl ClaimedBundle {
         asked.min().filter(|asked| *asked <= now)
     }
 
-    /// The latest hand-over to the lane, if one of the handed messages has no verdict yet; monotonic microseconds.
-    pub(super) fn unanswered_us(&self) -> Option<i64> {
+    /// The latest hand-over to the lane, monotonic microseconds, and the number of messages that were handed over and
+    /// have no verdict yet. `None` if there is none.
+    pub(super) fn unanswered(&self) -> Option<(i64, i64)> {
         let handed_us = self.in_flight.published_us.load(Ordering::Acquire);
-        let waits = handed_us < i64::MAX
-            && self
-                .in_flight
-                .handed_over()
-                .any(|entry| self.states[entry] == DeliveryState::Open);
-        waits.then_some(handed_us)
+        let waits = self
+            .in_flight
+            .handed_over()
+            .filter(|&entry| self.states[entry] == DeliveryState::Open)
+            .count();
+        (waits > 0 && handed_us < i64::MAX).then_some((handed_us, waits as i64))
     }
 
     /// Gives back the credit of messages that have a verdict since, or whose claim has ended.

@@ -202,6 +202,13 @@ impl Credit {
             .position(|apart| Arc::ptr_eq(apart, target))
     }
 
+    /// Messages that hold credit, if so few are free that shards wait. `None`: the route has credit.
+    pub(super) fn used_up(&self) -> Option<i64> {
+        let state = self.state.lock();
+        let terms = self.terms(&state);
+        state.messages.used_up(&terms)
+    }
+
     /// Notes that this shard has nothing to claim, so that it does not wait any more.
     pub(super) fn withdraw(&self, shard: usize) {
         self.change(|state| state.messages.withdraw(shard));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tracing::{info, warn};
 
 use crate::domain::{Route, RouteName, route};
-use crate::telemetry::OverduePlace;
+use crate::telemetry::{FullCredit, OverduePlace};
 
 /// Lateness from which on a route is late, seconds.
 const LATE_FROM_S: f64 = 3.0;
@@ -97,12 +97,14 @@ impl LatenessChange {
 }
 
 /// The causes of a route's lateness, in words: parts on its way that are in trouble, the number of waiting messages if it
-/// catches up, and the place of its oldest message if nothing else is known. `trouble` holds all parts in trouble.
+/// catches up, a full credit, and the place of its oldest message if nothing else is known. `trouble` holds all parts in
+/// trouble.
 pub(super) fn causes(
     route: &Route,
     paused: bool,
     waits: Option<i64>,
     oldest: Option<OverduePlace>,
+    full: Option<&FullCredit>,
     trouble: &BTreeMap<String, String>,
 ) -> String {
     let mut causes = Vec::new();
@@ -116,7 +118,14 @@ pub(super) fn causes(
     for part in store.into_iter().chain(targets) {
         causes.extend(trouble.get(&part).map(|why| format!("{part}: {why}")));
     }
-    if route.policy.rate.is_some() {
+    if let Some(FullCredit {
+        target, messages, ..
+    }) = full
+    {
+        causes.push(format!(
+            "the credit of the route is full: {messages} messages are claimed and wait for {target}"
+        ));
+    } else if route.policy.rate.is_some() {
         causes.push("the route's rate is limited".to_owned());
     }
     causes.extend(
@@ -139,7 +148,7 @@ pub(super) fn causes(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::testing;
+    use crate::domain::{RateLimit, testing};
 
     #[test]
     fn a_route_is_late_from_three_seconds_until_less_than_one() {
@@ -191,6 +200,7 @@ mod tests {
             false,
             None,
             None,
+            None,
             &trouble(&["target:main:another", "kafka:main"]),
         );
         assert_eq!(none, "no trouble is known; the oldest is delivered by now");
@@ -199,17 +209,36 @@ mod tests {
             false,
             None,
             Some(OverduePlace::Claimed(1)),
+            None,
             &BTreeMap::new(),
         );
         assert_eq!(
             claimed,
             "no trouble is known; the oldest is claimed by this replica and not settled"
         );
+        let full = FullCredit {
+            target: "main:orders".into(),
+            messages: 198,
+            taken: 200,
+        };
+        let mut limited = Route::clone(&route);
+        limited.policy.rate = Some(RateLimit {
+            per_second: 100,
+            burst: 0,
+        });
+        let waiting = Some(OverduePlace::Waiting);
+        let of_credit = |full| causes(&limited, false, None, waiting, full, &BTreeMap::new());
+        assert_eq!(
+            of_credit(Some(&full)),
+            "the credit of the route is full: 198 messages are claimed and wait for main:orders"
+        );
+        assert_eq!(of_credit(None), "the route's rate is limited");
         let dead = causes(
             &route,
             false,
             None,
             Some(OverduePlace::DeadReplica),
+            None,
             &BTreeMap::new(),
         );
         assert_eq!(
@@ -221,6 +250,7 @@ mod tests {
             true,
             Some(7),
             Some(OverduePlace::Waiting),
+            None,
             &trouble(&["redis", &target]),
         );
         let expected = format!("publishing is paused; redis: away; {target}: away");

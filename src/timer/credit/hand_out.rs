@@ -112,6 +112,11 @@ impl HandOut {
         }
     }
 
+    /// Messages that are taken, if too few are free for a claim.
+    pub(super) fn used_up(&self, terms: &Terms) -> Option<i64> {
+        (self.free(terms) < terms.enough()).then_some(self.taken)
+    }
+
     /// Reports whether a shard waits.
     pub(super) fn is_awaited(&self) -> bool {
         !self.waiting.is_empty()

@@ -1,5 +1,5 @@
-//! Reports late messages of this shard: the oldest overdue message of each route, and the oldest unanswered publish
-//! of each target.
+//! Reports late messages of this shard: the oldest overdue message of each route, the oldest unanswered publish of each
+//! target, and the messages that keep a route's credit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::Settler;
 use crate::domain::route::describe;
 use crate::domain::{Target, UnixMs};
-use crate::telemetry::OverduePlace;
+use crate::telemetry::{FullCredit, OverduePlace};
 
 /// Ticks between two reports.
 const REPORT_TICKS: u32 = 4;
@@ -25,6 +25,8 @@ impl Settler {
         let mut overdue: BTreeMap<String, UnixMs> = BTreeMap::new();
         // Keyed by address, because thousands of bundles share a few targets.
         let mut unanswered: BTreeMap<usize, (Arc<Target>, i64)> = BTreeMap::new();
+        // Keyed by the addresses of route and target.
+        let mut waiting: BTreeMap<(usize, usize), (Arc<Target>, i64)> = BTreeMap::new();
         let slots = shard.table.lock();
         for claimed in slots.bundles.values().filter(|claimed| !claimed.lost) {
             let in_flight = &claimed.in_flight;
@@ -35,8 +37,13 @@ impl Settler {
                     None => drop(overdue.insert(route.to_owned(), asked)),
                 }
             }
-            if let Some(handed_us) = claimed.unanswered_us() {
+            if let Some((handed_us, messages)) = claimed.unanswered() {
                 let target = &in_flight.batch.target;
+                let route = Arc::as_ptr(&in_flight.served).addr();
+                let (_, all) = waiting
+                    .entry((route, Arc::as_ptr(target).addr()))
+                    .or_insert_with(|| (target.clone(), 0));
+                *all += messages;
                 let fresh = || (target.clone(), handed_us);
                 let (_, oldest) = unanswered
                     .entry(Arc::as_ptr(target).addr())
@@ -50,6 +57,18 @@ impl Settler {
                 .metrics
                 .overdue
                 .report(OverduePlace::Claimed(number), overdue.get(route).copied());
+            let address = Arc::as_ptr(served).addr();
+            let most = waiting
+                .range((address, usize::MIN)..=(address, usize::MAX))
+                .map(|(_, of_target)| of_target)
+                .max_by_key(|(_, messages)| *messages);
+            let full = served.credit.used_up().zip(most);
+            let full = full.map(|(taken, (target, messages))| FullCredit {
+                target: describe(target),
+                messages: *messages,
+                taken,
+            });
+            served.metrics.full_credits.report(number, full);
         }
         let mut by_target = BTreeMap::new();
         for (target, handed_us) in unanswered.into_values() {
