@@ -49,6 +49,8 @@ pub enum Mutant {
     BlameBatch,
     /// Counts a message as refused, again and again, while its Kafka target is away.
     OutageCounts,
+    /// Counts a message as refused, again and again, while its Kafka partition has no leader.
+    LeaderlessCounts,
     /// Publishes the headers `CC` and `BCC`, whatever the route says.
     CopiesPass,
     /// Counts claims by their bytes in Redis, not by what they take when they are opened.
@@ -130,6 +132,7 @@ mod planted {
             "stay_paused" => Mutant::StayPaused,
             "blame_batch" => Mutant::BlameBatch,
             "outage_counts" => Mutant::OutageCounts,
+            "leaderless_counts" => Mutant::LeaderlessCounts,
             "copies_pass" => Mutant::CopiesPass,
             "compressed_budget" => Mutant::CompressedBudget,
             "no_byte_quota" => Mutant::NoByteQuota,

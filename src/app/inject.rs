@@ -70,7 +70,7 @@ impl Inject for IngressInject {
                     "{}: {error}",
                     reason.as_str()
                 ))),
-                Some(Verdict::Unknown { error }) => {
+                Some(Verdict::Unknown { error } | Verdict::Interrupted { error }) => {
                     Err(InjectError::Unconfirmed(error.to_string()))
                 }
                 Some(Verdict::NotTried) | None => Err(InjectError::Unreachable(

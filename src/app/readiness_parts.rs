@@ -132,10 +132,10 @@ impl ReadinessParts {
         }
         let trouble = trouble(&self.readiness);
         for (part, target) in &self.targets {
-            let why = self
-                .lanes
-                .lane(target)
+            let lane = self.lanes.lane(target);
+            let why = lane
                 .trouble()
+                .or_else(|| lane.partial_trouble())
                 .or_else(|| self.metrics.target_failures.why(target, now_us));
             show(
                 part,

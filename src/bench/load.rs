@@ -65,7 +65,9 @@ impl SendCounts {
                         continue;
                     }
                     Verdict::Refused { reason, error } => format!("{}: {error}", reason.as_str()),
-                    Verdict::Unknown { error } => error.to_string(),
+                    Verdict::Unknown { error } | Verdict::Interrupted { error } => {
+                        error.to_string()
+                    }
                     Verdict::NotTried => "the broker did not take it in time".to_owned(),
                 };
                 self.why.lock().get_or_insert(why);

@@ -85,8 +85,8 @@ pub const OWNED_PROPERTIES: &[&str] = &[
     "transactional.id",
 ];
 
-/// Interval at which a producer reports on itself.
-const PRODUCER_REPORT_INTERVAL: Duration = Duration::from_secs(5);
+/// Interval at which a producer reports on itself. Its messages that timed out wait for the next report.
+const PRODUCER_REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// Time after which the producer gives up delivering a message. Its fate is then unknown.
 pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -255,21 +255,58 @@ impl TopicState {
     }
 }
 
+/// The state of a partition, as the brokers answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartitionState {
+    /// Some broker leads it.
+    pub has_leader: bool,
+    /// Replicas that are in sync.
+    pub in_sync: usize,
+    /// All its replicas.
+    pub replicas: usize,
+}
+
 /// Asks a client's brokers for a topic. Blocks for at most `at_most`.
 pub fn look_up<C: ClientContext>(client: &Client<C>, topic: &str, at_most: Duration) -> TopicState {
+    look_up_partitions(client, topic, at_most).0
+}
+
+/// Asks a client's brokers for a topic and its partitions, in order. Blocks for at most `at_most`.
+pub fn look_up_partitions<C: ClientContext>(
+    client: &Client<C>,
+    topic: &str,
+    at_most: Duration,
+) -> (TopicState, Vec<PartitionState>) {
     let metadata = match client.fetch_metadata(Some(topic), at_most) {
         Ok(metadata) => metadata,
-        Err(error) => return topic_error(error.rdkafka_error_code(), error.to_string()),
+        Err(error) => {
+            let state = topic_error(error.rdkafka_error_code(), error.to_string());
+            return (state, Vec::new());
+        }
     };
-    match metadata.topics().first() {
-        None => TopicState::Missing,
-        Some(found) => match found.error() {
-            None => TopicState::There {
-                partitions: found.partitions().len(),
-            },
-            Some(code) => topic_error(Some(code.into()), RDKafkaErrorCode::from(code).to_string()),
-        },
+    let Some(found) = metadata.topics().first() else {
+        return (TopicState::Missing, Vec::new());
+    };
+    if let Some(code) = found.error() {
+        let text = RDKafkaErrorCode::from(code).to_string();
+        return (topic_error(Some(code.into()), text), Vec::new());
     }
+    let partitions: BTreeMap<i32, PartitionState> = found
+        .partitions()
+        .iter()
+        .map(|partition| {
+            let state = PartitionState {
+                has_leader: partition.leader() >= 0,
+                in_sync: partition.isr().len(),
+                replicas: partition.replicas().len(),
+            };
+            (partition.id(), state)
+        })
+        .collect();
+    let state = TopicState::There {
+        partitions: partitions.len(),
+    };
+    (state, partitions.into_values().collect())
 }
 
 fn topic_error(code: Option<RDKafkaErrorCode>, text: String) -> TopicState {

@@ -14,6 +14,8 @@ pub const TARGET_RETRY_MS: i64 = 1000;
 pub const DROP_REASON: &str = "refused";
 /// Logged when a message is out of attempts and the dead-letter quota is exhausted.
 pub const QUOTA_FULL: &str = "dead_letters is full: what is out of attempts is tried again";
+/// Shortest and longest wait of a delayed message whose partition is away, ms. It waits half as long as it is late.
+const PARTITION_RETRY_MS: (i64, i64) = (1000, 30_000);
 /// Time until a passing message that was never handed to the broker is submitted again, ms.
 const UNTRIED_RETRY_MS: i64 = 100;
 
@@ -104,13 +106,14 @@ pub fn decide(
             FailureDecision::RetryAt(at)
         }
     };
-    let is_over =
-        rule == RetryRule::DeadLetter || verdict.is_hopeless() || entry.failures >= retry.attempts;
+    let is_over = rule == RetryRule::DeadLetter
+        || verdict.is_hopeless()
+        || verdict.spends_attempt() && entry.failures >= retry.attempts;
     let (decision, is_full) = if rule == RetryRule::Drop {
         (FailureDecision::Drop, None)
     } else if !is_over {
         (
-            again(now.plus(back_off_ms(retry, entry.failures, jitter))),
+            again(now.plus(back_off_ms(retry, entry.failures.max(1), jitter))),
             None,
         )
     } else {
@@ -157,7 +160,7 @@ fn rule(verdict: &Verdict, flow: PublishFlow, on_refused: OnRefused) -> RetryRul
     }
 }
 
-/// The decision on a publish that costs no attempt: it was never tried, or its target is away and its source can
+/// The decision on a publish that leaves nothing to note: it was never tried, or its target is away and its source can
 /// wait.
 fn not_counted(publish: FailedPublish<'_>, retry: RetryPolicy) -> Option<FailureDecision> {
     let FailedPublish { now, jitter, .. } = publish;
@@ -169,9 +172,21 @@ fn not_counted(publish: FailedPublish<'_>, retry: RetryPolicy) -> Option<Failure
             Some(FailureDecision::WaitUntil(now.plus(UNTRIED_RETRY_MS)))
         }
         (
+            PublishFlow::Delayed,
+            Verdict::Refused {
+                reason: Refusal::PartitionAway,
+                ..
+            },
+        ) => {
+            let (shortest, longest) = PARTITION_RETRY_MS;
+            let late_ms = now.since(publish.entry.asked_due());
+            let whole = (late_ms / 2).clamp(shortest, longest);
+            Some(FailureDecision::RetryAt(now.plus(jittered(whole, jitter))))
+        }
+        (
             PublishFlow::Passing { waits },
             Verdict::Refused {
-                reason: Refusal::UnknownTarget | Refusal::Unavailable,
+                reason: Refusal::UnknownTarget | Refusal::Unavailable | Refusal::PartitionAway,
                 ..
             },
         ) => {
@@ -217,7 +232,12 @@ fn back_off_ms(retry: RetryPolicy, failures: u32, jitter: f64) -> i64 {
         .initial_ms
         .saturating_mul(1i64 << doublings)
         .min(retry.max_ms);
-    ((whole as f64 * (0.5 + jitter / 2.0)) as i64).max(1)
+    jittered(whole, jitter)
+}
+
+/// Half to all of a wait, at least a millisecond.
+fn jittered(whole_ms: i64, jitter: f64) -> i64 {
+    ((whole_ms as f64 * (0.5 + jitter / 2.0)) as i64).max(1)
 }
 
 #[cfg(test)]

@@ -11,20 +11,22 @@ pub fn describe(verdict: &Verdict) -> (&'static str, Text) {
     match verdict {
         Verdict::Confirmed => ("confirmed", Text::default()),
         Verdict::Refused { reason, error } => (reason.as_str(), error.clone()),
-        Verdict::Unknown { error } => ("confirm_unknown", error.clone()),
+        Verdict::Unknown { error } | Verdict::Interrupted { error } => {
+            ("confirm_unknown", error.clone())
+        }
         Verdict::NotTried => ("not_tried", Text::default()),
     }
 }
 
-/// The entry after a failed publish: one hand-out and one failure more, the failure in its history, and a flag if
-/// nobody knows whether it arrived.
+/// The entry after a failed publish: one hand-out more, and one failure more unless the target was away; the failure in
+/// its history, and a flag if nobody knows whether it arrived.
 #[must_use]
 pub fn failed(entry: &Entry, verdict: &Verdict, handouts: u32, now: UnixMs) -> Entry {
     let (reason, error) = describe(verdict);
     let mut entry = entry.clone();
     entry.handouts = handouts;
-    entry.failures += 1;
-    if matches!(verdict, Verdict::Unknown { .. }) {
+    entry.failures += u32::from(verdict.spends_attempt());
+    if verdict.is_unknown() {
         entry.flags = entry.flags.with(Flags::CONFIRM_UNKNOWN);
     }
     remember(&mut entry, now, reason, error.as_str());

@@ -19,6 +19,12 @@ pub enum Verdict {
         /// The event that was seen instead.
         error: Text,
     },
+    /// Nobody knows whether the broker has the message, and the target could not be written meanwhile. The message is
+    /// not to blame.
+    Interrupted {
+        /// The event that was seen instead.
+        error: Text,
+    },
     /// The message was never handed to the broker (draining, or its claim's deadline had passed).
     NotTried,
 }
@@ -36,6 +42,9 @@ pub enum Refusal {
     TooBig,
     /// The broker is away or overloaded, or it said no.
     Unavailable,
+    /// The partition of the message cannot be written now: it has no leader, or too few in-sync replicas. Nothing was
+    /// handed to the broker.
+    PartitionAway,
     /// No publish of this message can succeed, because of its form or its content: the target's protocol cannot
     /// carry it, or the broker refuses what it says.
     Unpublishable,
@@ -50,6 +59,7 @@ impl Refusal {
             Self::NotAllowed => "not_allowed",
             Self::TooBig => "too_big_for_target",
             Self::Unavailable => "unavailable",
+            Self::PartitionAway => "partition_away",
             Self::Unpublishable => "unpublishable",
         }
     }
@@ -64,6 +74,24 @@ impl Verdict {
     /// Reports whether this is a refusal that no retry can change.
     pub fn is_hopeless(&self) -> bool {
         matches!(self, Self::Refused { reason, .. } if reason.is_hopeless())
+    }
+
+    /// Reports whether it costs the message one of its attempts. An outage of the target does not.
+    pub fn spends_attempt(&self) -> bool {
+        !matches!(
+            self,
+            Self::NotTried
+                | Self::Interrupted { .. }
+                | Self::Refused {
+                    reason: Refusal::PartitionAway,
+                    ..
+                }
+        )
+    }
+
+    /// Reports whether the broker may have the message without a confirm: a further publish may repeat this one.
+    pub fn is_unknown(&self) -> bool {
+        matches!(self, Self::Unknown { .. } | Self::Interrupted { .. })
     }
 }
 

@@ -7,7 +7,7 @@
 //!
 //! Guarantees: `submit` never blocks. Every publication gets exactly one verdict, within [`CONFIRM_DEADLINE`] of
 //! leaving the queue of its lane. `Confirmed` means that the broker has the message stored *and* routed. Publications
-//! of one lane from one submitter leave in the order submitted.
+//! of one lane from one submitter leave in the order submitted; on Kafka, those of one partition do.
 
 mod bridge_headers;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -155,6 +155,11 @@ pub trait Lane: Send + Sync {
 
     /// A sentence on the trouble of the lane; `None` while it works.
     fn trouble(&self) -> Option<String>;
+
+    /// A sentence on the trouble of a part of the target, while the rest of it works.
+    fn partial_trouble(&self) -> Option<String> {
+        None
+    }
 }
 
 /// The lanes of the process, made on demand.

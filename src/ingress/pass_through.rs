@@ -275,7 +275,8 @@ impl PassThroughPublisher {
                 () = shutdown.draining(), if is_waiting => return None,
                 () = tokio::time::sleep(VERDICT_WAIT), if !is_waiting => {
                     let Some(oldest) = in_flight.iter().flatten().next() else { continue };
-                    let trouble = self.lanes.lane(&oldest.target).trouble();
+                    let lane = self.lanes.lane(&oldest.target);
+                    let trouble = lane.trouble().or_else(|| lane.partial_trouble());
                     let error = trouble.as_deref().unwrap_or("no answer yet");
                     self.wait.begin(&oldest.target.name(), "unavailable", error);
                 }

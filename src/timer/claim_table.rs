@@ -53,7 +53,7 @@ impl ClaimSlots {
                 claimed.in_flight.end_span(entry, &verdict, heard_at);
             }
             *state = match verdict {
-                Verdict::Unknown { .. } if mutants::is(Mutant::UnknownIsConfirmed) => {
+                ref unknown if unknown.is_unknown() && mutants::is(Mutant::UnknownIsConfirmed) => {
                     DeliveryState::Confirmed
                 }
                 Verdict::Confirmed if claimed.in_flight.dying => {

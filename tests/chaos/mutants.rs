@@ -103,6 +103,12 @@ pub(crate) const PLANTED: &[Planted] = &[
         row: "F43",
         sign: "became dead letters",
     },
+    Planted {
+        name: "leaderless_counts",
+        does: "counts an attempt where a message waits for a Kafka partition without a leader",
+        row: "F45",
+        sign: "became dead letters",
+    },
 ];
 /// How rows say that a message was published by someone who had lost it.
 pub(crate) const LOST_CLAIM: &str = "published on a claim that was lost";

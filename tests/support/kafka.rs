@@ -266,6 +266,21 @@ impl Kafka {
         .await;
     }
 
+    /// Creates a topic whose partitions have their copies on these brokers, by id, the first of each its leader.
+    pub async fn create_topic_placed(
+        &self,
+        name: &str,
+        copies: &[&[i32]],
+        settings: &[(&str, &str)],
+    ) {
+        let placed = TopicReplication::Variable(copies);
+        let mut topic = NewTopic::new(name, copies.len() as i32, placed);
+        for (key, value) in settings {
+            topic = topic.set(key, value);
+        }
+        self.create(topic).await;
+    }
+
     /// A topic that no other test uses.
     pub async fn unique_topic(&self, kind: &str, partitions: usize) -> String {
         let name = names::unique(kind);

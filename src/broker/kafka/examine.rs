@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rdkafka::admin::{AdminClient, AdminOptions, OwnedResourceSpecifier, ResourceSpecifier};
+use rdkafka::admin::{
+    AdminClient, AdminOptions, ConfigResource, OwnedResourceSpecifier, ResourceSpecifier,
+};
 use rdkafka::client::{ClientContext, DefaultClientContext};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
@@ -122,12 +124,39 @@ impl Connection {
     /// The settings of these topics (which are there) that decide how large a batch may become, by topic. A topic whose
     /// settings may not be seen is left out.
     pub async fn batch_settings(&self, topics: &[String]) -> BTreeMap<String, BatchSettings> {
+        let settings = self.topic_settings(topics).await;
+        let settings = settings.into_iter().filter_map(|(topic, resource)| {
+            let value = |name: &str| resource.get(name)?.value.clone();
+            let settings = BatchSettings {
+                compression: value("compression.type")?,
+                max_bytes: value("max.message.bytes")?.parse().ok()?,
+            };
+            Some((topic, settings))
+        });
+        settings.collect()
+    }
+
+    /// How many replicas of a partition of this topic must be in sync for a write. `None` if nobody says, or the
+    /// principal may not know.
+    pub async fn least_replicas(&self, topic: &str) -> Option<usize> {
+        let settings = self.topic_settings(&[topic.to_owned()]).await;
+        let (_, resource) = settings.first()?;
+        resource
+            .get("min.insync.replicas")?
+            .value
+            .as_ref()?
+            .parse()
+            .ok()
+    }
+
+    /// The settings of these topics, without those that may not be seen.
+    async fn topic_settings(&self, topics: &[String]) -> Vec<(String, ConfigResource)> {
         let client = self
             .config(&[])
             .ok()
             .and_then(|config| config.create::<AdminClient<DefaultClientContext>>().ok());
         let Some(client) = client else {
-            return BTreeMap::new();
+            return Vec::new();
         };
         let asked: Vec<_> = topics
             .iter()
@@ -138,16 +167,11 @@ impl Connection {
             .describe_configs(&asked, &options)
             .await
             .unwrap_or_default();
-        let settings = answers.into_iter().flatten().filter_map(|answer| {
-            let value = |name: &str| answer.get(name)?.value.clone();
-            let OwnedResourceSpecifier::Topic(topic) = &answer.specifier else {
+        let settings = answers.into_iter().flatten().filter_map(|resource| {
+            let OwnedResourceSpecifier::Topic(topic) = &resource.specifier else {
                 return None;
             };
-            let settings = BatchSettings {
-                compression: value("compression.type")?,
-                max_bytes: value("max.message.bytes")?.parse().ok()?,
-            };
-            Some((topic.clone(), settings))
+            Some((topic.clone(), resource))
         });
         settings.collect()
     }

@@ -296,3 +296,58 @@ fn what_nobody_knows_of_is_flagged() {
         (1, 1, 1)
     );
 }
+
+#[test]
+fn an_outage_of_the_target_spends_no_attempt_however_long_it_lasts() {
+    let interrupted = Verdict::Interrupted {
+        error: "lost".into(),
+    };
+    let away = refused(Refusal::PartitionAway);
+    let passing = PublishFlow::Passing { waits: 0 };
+    for (verdict, nth, flow, expected) in [
+        (&interrupted, 1, PublishFlow::Delayed, "+1000 uncounted"),
+        (&interrupted, 3, PublishFlow::Delayed, "+1500 uncounted"),
+        (&interrupted, 99, PublishFlow::Delayed, "+1500 uncounted"),
+        (&interrupted, 1, passing, "=1000 uncounted"),
+        (&interrupted, 99, passing, "=1500 uncounted"),
+        (&away, 1, PublishFlow::Delayed, "+1000 uncounted"),
+        (&away, 99, PublishFlow::Delayed, "+1000 uncounted"),
+        (&away, 99, passing, "=1000 uncounted"),
+    ] {
+        for policy in ALL {
+            let fate = fate(verdict, nth, flow, policy, true, false);
+            assert_eq!(fate, expected, "{verdict:?}, {nth}, {flow:?}, {policy:?}");
+        }
+    }
+}
+
+#[test]
+fn only_what_may_have_been_written_is_a_repeat_and_what_was_not_waits_as_it_is_late() {
+    let route = testing::route();
+    let decided = |verdict: &Verdict, late_ms: i64| {
+        let publish = FailedPublish {
+            entry: &testing::entry(NOW.plus(-late_ms), b"body"),
+            verdict,
+            handouts: 1,
+            flow: PublishFlow::Delayed,
+            now: NOW,
+            jitter: 1.0,
+        };
+        let failed = decide(publish, &route, |_| true);
+        let FailureDecision::RetryAt(at) = failed.decision else {
+            panic!("{:?}", failed.decision)
+        };
+        (failed.entry, at.since(NOW))
+    };
+    let interrupted = Verdict::Interrupted {
+        error: "lost".into(),
+    };
+    let (entry, _) = decided(&interrupted, 0);
+    assert!(entry.flags.has(Flags::CONFIRM_UNKNOWN));
+    assert_eq!((entry.handouts, entry.failures), (1, 0));
+    for (late_ms, wait_ms) in [(0, 1000), (5000, 2500), (3_600_000, 30_000)] {
+        let (entry, wait) = decided(&refused(Refusal::PartitionAway), late_ms);
+        assert_eq!(entry, testing::entry(NOW.plus(-late_ms), b"body"));
+        assert_eq!(wait, wait_ms, "{late_ms} ms late");
+    }
+}

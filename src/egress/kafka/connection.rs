@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -57,6 +57,8 @@ pub(super) struct ProducerConnection {
     /// True while some broker answers. While none does, no message is given to a producer: it would only time out
     /// there.
     reached: AtomicBool,
+    /// The last moment at which no broker answered, monotonic microseconds.
+    away_us: AtomicI64,
     producers: [RwLock<Option<Arc<KafkaProducer>>>; 2],
     lanes: Mutex<BTreeMap<String, Arc<TopicLane>>>,
     questions: Mutex<Vec<Arc<TopicLane>>>,
@@ -85,6 +87,7 @@ impl ProducerConnection {
             asked: Notify::new(),
             ended: CancellationToken::new(),
             reached: AtomicBool::new(false),
+            away_us: AtomicI64::new(i64::MIN),
             producers: Default::default(),
             lanes: Mutex::default(),
             questions: Mutex::default(),
@@ -185,6 +188,17 @@ impl ProducerConnection {
 
     pub(super) fn is_reached(&self) -> bool {
         self.reached.load(Ordering::Acquire)
+    }
+
+    /// Reports whether no broker answered at some moment since this one: no partition could be written then.
+    pub(super) fn was_away_since(&self, since_us: i64) -> bool {
+        self.away_us.load(Ordering::Acquire) >= since_us
+    }
+
+    /// Notes that no broker answers.
+    pub(super) fn set_away(&self) {
+        self.away_us.store(self.clock.mono_us(), Ordering::Release);
+        self.set_reached(false);
     }
 
     /// Notes whether the brokers answer. Once they do again, all lanes send what waited.

@@ -1,17 +1,18 @@
 //! Sends a run: messages that one thread takes out of a lane under the lock of the lane, and gives to the producer
 //! without that lock. Submitters, the wheel above all, never wait for the client library.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::producer::BaseRecord;
 
+use super::in_flight::InFlightMessage;
 use super::lane::TopicLane;
 use super::mapping::to_kafka;
 use super::outcome;
-use super::producer::{InFlightMessage, KafkaProducer};
+use super::partitions::{Addressed, TakenRun};
+use super::producer::KafkaProducer;
 use super::record;
 use crate::domain::{Refusal, Verdict};
 use crate::egress::Publication;
@@ -22,24 +23,27 @@ const SENDS_PER_CLOCK_READ: usize = 64;
 /// Messages of one lane, in order. A lane has one run at a time.
 pub(super) struct SendRun {
     pub(super) producer: Arc<KafkaProducer>,
-    pub(super) publications: Vec<Publication>,
-    /// True if the messages were refused together with others. Nothing else of their lane is in flight.
-    pub(super) suspects: bool,
+    pub(super) run: TakenRun,
 }
 
 /// Messages of a run that did not get into the producer.
 #[derive(Default)]
 pub(super) struct RunRemainder {
-    /// Number of messages that have their verdict.
-    pub(super) answered: usize,
-    /// Bytes of those.
-    pub(super) bytes: usize,
+    /// Partition and bytes of each message that has its verdict.
+    pub(super) answered: Vec<(usize, usize)>,
     /// Messages from the first on that the producer had no room for.
-    pub(super) back: VecDeque<Publication>,
+    pub(super) back: Vec<Addressed>,
     /// True if it was a run of suspects.
     pub(super) suspects: bool,
-    /// True if the client library answered that the topic is missing.
-    pub(super) is_missing: bool,
+    pub(super) missing: Option<MissingPart>,
+}
+
+/// What the client library does not know, by its own answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MissingPart {
+    Topic,
+    /// The topic has fewer partitions than it had.
+    Partition,
 }
 
 /// Result of giving one message to the producer.
@@ -49,6 +53,8 @@ enum SendResult {
     Answered(Verdict),
     /// The producer has no room now.
     Full(Publication),
+    /// The producer does not know the partition.
+    NoPartition(Publication),
 }
 
 /// Bytes for which a message counts in the window of its lane.
@@ -63,42 +69,53 @@ impl SendRun {
     pub(super) fn send(self, lane: &Arc<TopicLane>) -> RunRemainder {
         let Self {
             producer,
-            publications,
-            suspects,
+            run: TakenRun { messages, suspects },
         } = self;
         let mut remainder = RunRemainder {
             suspects,
             ..RunRemainder::default()
         };
-        let alone = suspects && publications.len() == 1;
-        let mut publications = publications.into_iter();
+        let alone = suspects && messages.len() == 1;
+        let mut messages = messages.into_iter();
         let mut nth = 0;
         let mut now_us = 0;
-        while let Some(publication) = publications.next() {
+        while let Some(message) = messages.next() {
             if nth % SENDS_PER_CLOCK_READ == 0 {
                 now_us = lane.connection.clock.mono_us();
             }
             nth += 1;
-            let original = publication.clone();
-            match send_one(lane, &producer, publication, alone, now_us) {
-                SendResult::Sent => {}
+            let Addressed {
+                partition,
+                publication: original,
+            } = message.clone();
+            let publication = match send_one(lane, &producer, message, alone, now_us) {
+                SendResult::Sent => continue,
                 SendResult::Answered(verdict) => {
-                    remainder.answered += 1;
-                    remainder.bytes += weight(&original);
-                    remainder.is_missing |= matches!(
+                    remainder.answered.push((partition, weight(&original)));
+                    if matches!(
                         verdict,
                         Verdict::Refused {
                             reason: Refusal::UnknownTarget,
                             ..
                         }
-                    );
+                    ) {
+                        remainder.missing = Some(MissingPart::Topic);
+                    }
                     original.answer(verdict);
+                    continue;
                 }
-                SendResult::Full(publication) => {
-                    remainder.back = std::iter::once(publication).chain(publications).collect();
-                    return remainder;
+                SendResult::Full(publication) => publication,
+                SendResult::NoPartition(publication) => {
+                    remainder.missing.get_or_insert(MissingPart::Partition);
+                    publication
                 }
-            }
+            };
+            let first = Addressed {
+                partition,
+                publication,
+            };
+            remainder.back = std::iter::once(first).chain(messages).collect();
+            return remainder;
         }
         remainder
     }
@@ -107,7 +124,10 @@ impl SendRun {
 fn send_one(
     lane: &Arc<TopicLane>,
     producer: &KafkaProducer,
-    publication: Publication,
+    Addressed {
+        partition,
+        publication,
+    }: Addressed,
     alone: bool,
     now_us: i64,
 ) -> SendResult {
@@ -125,10 +145,13 @@ fn send_one(
         bytes: weight(&publication),
         publication,
         lane: lane.clone(),
+        partition,
+        handed_us: now_us,
         alone,
     };
     let in_flight = producer.in_flight();
     let mut record = BaseRecord::with_opaque_to(&lane.topic, in_flight.insert(message));
+    record.partition = i32::try_from(partition).ok();
     record.key = mapped.key.as_deref();
     record.payload = mapped.value;
     record.headers = headers;
@@ -142,6 +165,9 @@ fn send_one(
     let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail);
     if matches!(code, RDKafkaErrorCode::QueueFull | RDKafkaErrorCode::Fatal) {
         return SendResult::Full(message.publication);
+    }
+    if code == RDKafkaErrorCode::UnknownPartition {
+        return SendResult::NoPartition(message.publication);
     }
     SendResult::Answered(match outcome::verdict_of(code, None) {
         refused @ Verdict::Refused { .. } => refused,

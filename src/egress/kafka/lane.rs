@@ -1,28 +1,22 @@
-//! The lane to one topic: its queue, its window of messages in flight, and its gate.
+//! The lane to one topic: its gate, and which producer sends its messages. The messages are in `partitions`.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 use tracing::{info, warn};
 
 use super::connection::{ProducerConnection, ProducerKind};
-use super::dispatch::{self, RunRemainder, SendRun};
+use super::dispatch::{self, MissingPart, RunRemainder, SendRun};
+use super::in_flight::InFlightMessage;
 use super::outcome::{self, DeliveryOutcome};
-use super::producer::InFlightMessage;
-use super::suspects::SuspectGroups;
+use super::partitions::PartitionQueues;
+use super::topics::TopicAnswer;
 use crate::broker::kafka::TopicState;
 use crate::domain::Verdict;
 use crate::domain::verdict::Refusal;
 use crate::egress::{Lane, Publication};
 use crate::mutants::{self, Mutant};
 
-/// Most messages of one lane in the producer.
-const WINDOW_MESSAGES: usize = 20_000;
-/// Most bytes of one lane in the producer; one message may go beyond.
-const WINDOW_BYTES: usize = 64 << 20;
-/// Most messages of one run. The sending thread spends a millisecond or two on them.
-const MAX_RUN_MESSAGES: usize = 1024;
 /// Messages in flight from which on others gather behind them ...
 const GATHER_BEHIND: usize = 128;
 /// ... for about so long, microseconds.
@@ -36,6 +30,15 @@ const BULK_UNTIL: usize = 256;
 const PRODUCER_CHANGE_US: i64 = 50_000;
 /// Time for which a missing topic is refused before it is looked for again, microseconds.
 const MISSING_TOPIC_US: i64 = 1_000_000;
+/// Interval at which the brokers are asked for the partitions of a topic that has messages, microseconds: it may have
+/// more of them by then.
+const PARTITIONS_ASK_US: i64 = 60_000_000;
+/// The same while a partition cannot be written, or does not answer.
+const TROUBLE_ASK_US: i64 = 500_000;
+/// The same while replicas are out of sync.
+const WEAKENED_ASK_US: i64 = 10_000_000;
+/// Time without a delivery report after which a partition with messages in flight does not answer, microseconds.
+const SILENCE_US: i64 = 1_000_000;
 
 /// The way to one Kafka topic.
 #[derive(Debug)]
@@ -44,7 +47,7 @@ pub struct KafkaLane(pub(super) Arc<TopicLane>);
 impl Lane for KafkaLane {
     fn submit_all(&self, publications: Vec<Publication>) {
         let mut state = self.0.state.lock();
-        state.queue.extend(publications);
+        state.queues.submit(publications);
         self.0.pump(state, PumpCaller::Anyone);
     }
 
@@ -61,6 +64,14 @@ impl Lane for KafkaLane {
             .connection
             .trouble()
             .or_else(|| state.refusal.map(|refusal| self.0.sentence(refusal)))
+            .or_else(|| {
+                let sentence = || state.obstacles(&self.0.topic);
+                state.queues.is_blocked().then(sentence).flatten()
+            })
+    }
+
+    fn partial_trouble(&self) -> Option<String> {
+        self.0.state.lock().obstacles(&self.0.topic)
     }
 }
 
@@ -76,17 +87,16 @@ struct LaneState {
     gate: TopicGate,
     /// Why the brokers last refused the topic. Over once they say that it is there; the log has a line on each change.
     refusal: Option<Refusal>,
-    /// Messages that no run has taken yet, in order.
-    queue: VecDeque<Publication>,
-    suspects: SuspectGroups,
-    /// Messages in the producer, or in the run that sends them there.
-    in_flight: usize,
-    bytes: usize,
+    queues: PartitionQueues,
     is_sending: bool,
     /// The producer of the messages in flight. It changes while there are none, so that no message overtakes another.
     producer_kind: ProducerKind,
     /// The moment of the last run, monotonic microseconds.
     pumped_us: i64,
+    /// The moment of the last question about the topic, monotonic microseconds.
+    asked_us: i64,
+    /// A question is under way while the gate stays open.
+    is_asking: bool,
 }
 
 /// Knowledge of the lane about its topic.
@@ -119,29 +129,69 @@ impl TopicLane {
     }
 
     pub(super) fn backlog(&self) -> usize {
-        let state = self.state.lock();
-        state.queue.len() + state.suspects.len() + state.in_flight
+        self.state.lock().queues.backlog()
+    }
+
+    /// Reports whether the topic is known to be there: messages do not wait for an answer about it.
+    pub(super) fn is_open(&self) -> bool {
+        self.state.lock().gate == TopicGate::Open
     }
 
     #[cfg(test)]
     pub(super) fn in_flight(&self) -> usize {
-        self.state.lock().in_flight
+        self.state.lock().queues.in_flight()
     }
 
     /// Takes the answer of the brokers about the topic.
-    pub(super) fn found(self: &Arc<Self>, found: &TopicState) {
+    pub(super) fn found(self: &Arc<Self>, answer: &TopicAnswer) {
         let mut state = self.state.lock();
-        if state.gate == TopicGate::Ended {
-            return;
-        }
-        match found {
-            TopicState::There { .. } => self.open(&mut state),
-            // The lane asks again once a broker is reached.
-            TopicState::Unreachable(_) => state.gate = TopicGate::Unknown,
-            TopicState::Missing => self.shut(&mut state, Refusal::UnknownTarget),
-            TopicState::NotAllowed => self.shut(&mut state, Refusal::NotAllowed),
+        state.is_asking = false;
+        match (&answer.topic, state.gate) {
+            (_, TopicGate::Ended) => return,
+            (TopicState::There { .. }, _) => {
+                self.open(&mut state);
+                self.learn(&mut state, answer);
+            }
+            // Nothing is known that was not known before.
+            (TopicState::Unreachable(_), TopicGate::Open) => {}
+            // The lane asks again once a broker is reached. It asks also before it refuses what was there: a broker that
+            // has just started may not know its topics yet.
+            (TopicState::Unreachable(_), _) | (_, TopicGate::Open) => {
+                state.gate = TopicGate::Unknown;
+            }
+            (TopicState::Missing, _) => self.shut(&mut state, Refusal::UnknownTarget),
+            (TopicState::NotAllowed, _) => self.shut(&mut state, Refusal::NotAllowed),
         }
         self.pump(state, PumpCaller::Anyone);
+    }
+
+    /// Takes what is known of the partitions. The log has a line when an obstacle begins and when it ends.
+    fn learn(&self, state: &mut LaneState, answer: &TopicAnswer) {
+        let now_us = self.connection.clock.mono_us();
+        let change = state.queues.learn(
+            &self.topic,
+            &answer.partitions,
+            answer.least_replicas,
+            now_us,
+        );
+        let connection = &self.connection.name;
+        let topic = &self.topic;
+        for (partition, obstacle) in change.begun {
+            let error = obstacle.sentence(topic, partition);
+            warn!(
+                connection,
+                topic,
+                partition,
+                error,
+                "a partition of a topic cannot be written; its messages wait"
+            );
+        }
+        for partition in change.ended {
+            info!(
+                connection,
+                topic, partition, "a partition of a topic can be written again"
+            );
+        }
     }
 
     /// Opens the gate: the topic is there.
@@ -186,14 +236,26 @@ impl TopicLane {
     ) {
         let mut answers = Vec::with_capacity(reported.len());
         let mut state = self.state.lock();
+        let now_us = self.connection.clock.mono_us();
         for (message, DeliveryOutcome { verdict, shared }) in reported {
-            state.in_flight -= 1;
-            state.bytes -= message.bytes;
+            let InFlightMessage {
+                publication,
+                partition,
+                bytes,
+                handed_us,
+                alone,
+                ..
+            } = message;
             match verdict {
-                Verdict::Refused { .. }
-                    if shared && !message.alone && !mutants::is(Mutant::BlameBatch) =>
+                Verdict::Refused { .. } if shared && !alone && !mutants::is(Mutant::BlameBatch) => {
+                    state.queues.suspect(partition, publication);
+                }
+                // Its partition was away, and so the message is not to blame.
+                Verdict::Unknown { error }
+                    if state.queues.was_unhealthy(partition, handed_us)
+                        || self.connection.was_away_since(handed_us) =>
                 {
-                    state.suspects.refused(message.publication);
+                    answers.push((publication, Verdict::Interrupted { error }));
                 }
                 verdict => {
                     if matches!(
@@ -206,30 +268,43 @@ impl TopicLane {
                     {
                         state.gate = TopicGate::Unknown;
                     }
-                    answers.push((message.publication, verdict));
+                    answers.push((publication, verdict));
                 }
             }
+            state.queues.end_flight(partition, bytes, now_us);
         }
-        state.regroup();
         self.pump(state, PumpCaller::Anyone);
         answer_all(answers);
     }
 
     /// Runs from time to time. Answers messages that have waited past their deadline, and sends what may go. While the
-    /// process drains, no message waits for brokers that are away.
+    /// process drains, no message waits for brokers or partitions that are away.
     pub(super) fn tick(self: &Arc<Self>, draining: bool) {
         let mut state = self.state.lock();
-        // A topic that was refused is asked for until it is there, so that its part of readiness is true without messages.
-        if state.is_empty() && state.refusal.is_none() {
+        let now = self.connection.clock.mono_us();
+        if state.gate == TopicGate::Open && state.must_ask(now) && self.connection.is_reached() {
+            state.is_asking = true;
+            state.asked_us = now;
+            self.connection.ask(self.clone());
+        }
+        if state.is_idle() {
             return;
         }
-        let now = self.connection.clock.mono_us();
         if mutants::is(Mutant::OutageCounts) && !self.connection.is_reached() {
             refuse_all(&mut state, Refusal::Unavailable);
         }
-        let in_vain = draining && !self.connection.is_reached();
-        state.retain(|publication| {
-            let alive = !in_vain && !publication.is_late(now);
+        if draining {
+            let in_vain = if self.connection.is_reached() {
+                state.queues.drain_blocked()
+            } else {
+                state.queues.drain()
+            };
+            for publication in in_vain {
+                publication.answer(Verdict::NotTried);
+            }
+        }
+        state.queues.retain(|publication| {
+            let alive = !publication.is_late(now);
             if !alive {
                 publication.answer(Verdict::NotTried);
             }
@@ -278,7 +353,8 @@ impl TopicLane {
             return None;
         }
         let now_us = self.connection.clock.mono_us();
-        if state.is_empty() || !state.choose_producer(now_us) || state.may_wait(now_us) {
+        if state.queues.sendable() == 0 || !state.choose_producer(now_us) || state.may_wait(now_us)
+        {
             return None;
         }
         if state.producer_kind == ProducerKind::Bulk && by == PumpCaller::Anyone {
@@ -290,13 +366,9 @@ impl TopicLane {
             self.connection.wait_for_feeder(self.clone());
             return None;
         };
-        let (publications, suspects) = state.take()?;
+        let run = state.queues.take(&self.topic, now_us)?;
         state.is_sending = true;
-        Some(SendRun {
-            producer,
-            publications,
-            suspects,
-        })
+        Some(SendRun { producer, run })
     }
 
     /// Reports whether the gate is open. Gives a verdict to all messages that it turns away.
@@ -307,8 +379,9 @@ impl TopicLane {
                 TopicGate::Asked => return false,
                 TopicGate::Unknown if !self.connection.is_reached() => return false,
                 TopicGate::Unknown => {
-                    if !state.is_empty() || state.refusal.is_some() {
+                    if !state.is_idle() {
                         state.gate = TopicGate::Asked;
+                        state.asked_us = self.connection.clock.mono_us();
                         self.connection.ask(self.clone());
                     }
                     return false;
@@ -321,7 +394,7 @@ impl TopicLane {
                     return false;
                 }
                 TopicGate::Ended => {
-                    for publication in state.drain() {
+                    for publication in state.queues.drain() {
                         publication.answer(Verdict::NotTried);
                     }
                     return false;
@@ -333,18 +406,22 @@ impl TopicLane {
     /// Takes back what a run could not send.
     fn take_back(&self, state: &mut LaneState, remainder: RunRemainder) {
         state.is_sending = false;
-        state.in_flight -= remainder.answered + remainder.back.len();
-        state.bytes -= remainder.bytes + remainder.back.iter().map(dispatch::weight).sum::<usize>();
-        if remainder.suspects {
-            state.suspects.put_back(remainder.back);
-        } else {
-            for publication in remainder.back.into_iter().rev() {
-                state.queue.push_front(publication);
-            }
+        let now_us = self.connection.clock.mono_us();
+        let back = remainder.back.iter().map(|message| {
+            let bytes = dispatch::weight(&message.publication);
+            (message.partition, bytes)
+        });
+        let ended: Vec<_> = remainder.answered.into_iter().chain(back).collect();
+        state.queues.put_back(remainder.back, remainder.suspects);
+        for (partition, bytes) in ended {
+            state.queues.end_flight(partition, bytes, now_us);
         }
-        state.regroup();
-        if remainder.is_missing && state.gate == TopicGate::Open {
-            self.shut(state, Refusal::UnknownTarget);
+        if state.gate == TopicGate::Open {
+            match remainder.missing {
+                Some(MissingPart::Topic) => self.shut(state, Refusal::UnknownTarget),
+                Some(MissingPart::Partition) => state.gate = TopicGate::Unknown,
+                None => {}
+            }
         }
     }
 }
@@ -354,27 +431,26 @@ impl LaneState {
         Self {
             gate: TopicGate::Unknown,
             refusal: None,
-            queue: VecDeque::new(),
-            suspects: SuspectGroups::default(),
-            in_flight: 0,
-            bytes: 0,
+            queues: PartitionQueues::default(),
             is_sending: false,
             producer_kind: ProducerKind::Prompt,
             pumped_us: i64::MIN / 2,
+            asked_us: i64::MIN / 2,
+            is_asking: false,
         }
     }
 
     /// Chooses the producer: prompt for few messages, bulk for many. Returns false while messages are in flight with
     /// the other producer: their reports must come first.
     fn choose_producer(&mut self, now_us: i64) -> bool {
+        let waiting = self.queues.sendable();
+        let in_flight = self.queues.in_flight();
         let wanted = match self.producer_kind {
-            ProducerKind::Prompt if self.queue.len() >= BULK_FROM => ProducerKind::Bulk,
-            ProducerKind::Bulk if self.queue.len() + self.in_flight < BULK_UNTIL => {
-                ProducerKind::Prompt
-            }
+            ProducerKind::Prompt if waiting >= BULK_FROM => ProducerKind::Bulk,
+            ProducerKind::Bulk if waiting + in_flight < BULK_UNTIL => ProducerKind::Prompt,
             producer_kind => producer_kind,
         };
-        if wanted != self.producer_kind && self.in_flight > 0 {
+        if wanted != self.producer_kind && in_flight > 0 {
             return now_us - self.pumped_us >= PRODUCER_CHANGE_US;
         }
         self.producer_kind = wanted;
@@ -386,58 +462,41 @@ impl LaneState {
     /// library and the broker as much as the messages do. With few in flight no message waits.
     fn may_wait(&self, now_us: i64) -> bool {
         self.producer_kind == ProducerKind::Prompt
-            && self.in_flight >= GATHER_BEHIND
+            && self.queues.in_flight() >= GATHER_BEHIND
             && now_us - self.pumped_us < GATHER_US
-            && self.suspects.is_empty()
+            && !self.queues.has_suspects()
     }
 
-    fn is_empty(&self) -> bool {
-        self.queue.is_empty() && self.suspects.is_empty()
+    /// Reports whether there is nothing to do. A topic that was refused, or whose partitions were in trouble, is asked
+    /// for until it is well, so that its part of readiness is true without messages.
+    fn is_idle(&self) -> bool {
+        self.queues.is_empty() && self.refusal.is_none() && !self.queues.is_unhealthy()
     }
 
-    /// Takes out all messages that wait. Those in flight stay.
-    fn drain(&mut self) -> impl Iterator<Item = Publication> {
-        self.suspects.drain().chain(self.queue.drain(..))
-    }
-
-    /// Keeps those waiting messages for which `keeps` returns true.
-    fn retain(&mut self, mut keeps: impl FnMut(&Publication) -> bool) {
-        self.suspects.retain(&mut keeps);
-        self.queue.retain(keeps);
-    }
-
-    /// Forms smaller groups of the messages that a broker refused in batches, once nothing is in flight.
-    fn regroup(&mut self) {
-        if self.in_flight == 0 {
-            self.suspects.regroup();
-        }
-    }
-
-    /// Takes out the messages of the next run. The flag says that they are a group of suspects. `None` if the window is
-    /// full.
-    fn take(&mut self) -> Option<(Vec<Publication>, bool)> {
-        let suspects = !self.suspects.is_empty();
-        let taken = if suspects {
-            if self.in_flight > 0 {
-                return None;
-            }
-            self.suspects.next_group()
+    /// Reports whether the brokers must be asked for the partitions of the topic now.
+    fn must_ask(&self, now_us: i64) -> bool {
+        let is_silent = self.queues.is_silent_since(now_us - SILENCE_US);
+        let interval_us = if is_silent || self.queues.obstacles().next().is_some() {
+            TROUBLE_ASK_US
+        } else if self.queues.is_unhealthy() {
+            WEAKENED_ASK_US
+        } else if self.queues.backlog() > 0 {
+            PARTITIONS_ASK_US
         } else {
-            let most = MAX_RUN_MESSAGES.min(WINDOW_MESSAGES.saturating_sub(self.in_flight));
-            let mut taken = Vec::new();
-            let mut bytes = self.bytes;
-            while taken.len() < most && bytes < WINDOW_BYTES {
-                let Some(next) = self.queue.pop_front() else {
-                    break;
-                };
-                bytes += dispatch::weight(&next);
-                taken.push(next);
-            }
-            taken
+            return false;
         };
-        self.bytes += taken.iter().map(dispatch::weight).sum::<usize>();
-        self.in_flight += taken.len();
-        (!taken.is_empty()).then_some((taken, suspects))
+        !self.is_asking && now_us - self.asked_us >= interval_us
+    }
+
+    /// A sentence on the partitions with an obstacle.
+    fn obstacles(&self, topic: &str) -> Option<String> {
+        let mut obstacles = self.queues.obstacles();
+        let (partition, obstacle) = obstacles.next()?;
+        let first = obstacle.sentence(topic, partition);
+        Some(match obstacles.count() {
+            0 => first,
+            more => format!("{first}, and {more} more partitions cannot be written"),
+        })
     }
 }
 
@@ -446,7 +505,7 @@ fn refuse_all(state: &mut LaneState, why: Refusal) {
         Refusal::NotAllowed => "not allowed to see or write the topic",
         _ => "the topic is not there",
     };
-    for publication in state.drain() {
+    for publication in state.queues.drain() {
         publication.answer(outcome::refused(why, text));
     }
 }
@@ -469,9 +528,10 @@ fn answer_all(answers: Vec<(Publication, Verdict)>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::broker::kafka::PartitionState;
     use crate::domain::{Entry, Message, Origin, Target, UnixMs};
 
-    fn waiting(count: usize) -> VecDeque<Publication> {
+    fn waiting(count: usize) -> Vec<Publication> {
         let message = Message {
             origin: Origin::Kafka,
             key: None,
@@ -488,36 +548,48 @@ mod tests {
         std::iter::repeat_n(one, count).collect()
     }
 
-    #[test]
-    fn a_lane_changes_its_producer_with_its_load_and_only_between_flights() {
+    /// A lane with so many messages that wait, and so many in flight.
+    fn loaded(waits: usize, in_flight: usize) -> LaneState {
         let mut state = LaneState {
-            queue: waiting(BULK_FROM - 1),
             pumped_us: 0,
             ..LaneState::new()
         };
-        assert!(state.choose_producer(0) && state.producer_kind == ProducerKind::Prompt);
-        state.queue = waiting(BULK_FROM);
-        state.in_flight = 1;
-        assert!(
-            !state.choose_producer(PRODUCER_CHANGE_US - 1),
-            "what is in flight comes first"
-        );
-        assert!(
-            state.choose_producer(PRODUCER_CHANGE_US)
-                && state.producer_kind == ProducerKind::Prompt,
-            "unless it hangs"
-        );
-        state.in_flight = 0;
-        assert!(state.choose_producer(0) && state.producer_kind == ProducerKind::Bulk);
-        state.queue = waiting(0);
-        state.in_flight = BULK_UNTIL;
-        assert!(
-            state.choose_producer(0) && state.producer_kind == ProducerKind::Bulk,
-            "still much to send"
-        );
-        state.in_flight = 1;
-        assert!(!state.choose_producer(PRODUCER_CHANGE_US - 1));
-        state.in_flight = 0;
-        assert!(state.choose_producer(0) && state.producer_kind == ProducerKind::Prompt);
+        let partition = PartitionState {
+            has_leader: true,
+            in_sync: 1,
+            replicas: 1,
+        };
+        state.queues.learn("t", &[partition], None, 0);
+        state.queues.submit(waiting(in_flight));
+        assert_eq!(state.queues.take("t", 0).is_some(), in_flight > 0);
+        state.queues.submit(waiting(waits));
+        state
+    }
+
+    #[test]
+    fn a_lane_changes_its_producer_with_its_load_and_only_between_flights() {
+        let chosen = |producer_kind, waits, in_flight, now_us| {
+            let mut state = loaded(waits, in_flight);
+            state.producer_kind = producer_kind;
+            state.choose_producer(now_us).then_some(state.producer_kind)
+        };
+        let (prompt, bulk) = (ProducerKind::Prompt, ProducerKind::Bulk);
+        // The producer; messages that wait and that are in flight; time since the last run; the choice.
+        for (producer_kind, waits, in_flight, now_us, choice) in [
+            (prompt, BULK_FROM - 1, 0, 0, Some(prompt)),
+            // What is in flight comes first, unless it hangs.
+            (prompt, BULK_FROM, 1, PRODUCER_CHANGE_US - 1, None),
+            (prompt, BULK_FROM, 1, PRODUCER_CHANGE_US, Some(prompt)),
+            (prompt, BULK_FROM, 0, 0, Some(bulk)),
+            (bulk, 0, BULK_UNTIL, 0, Some(bulk)),
+            (bulk, 0, 1, PRODUCER_CHANGE_US - 1, None),
+            (bulk, 0, 0, 0, Some(prompt)),
+        ] {
+            assert_eq!(
+                chosen(producer_kind, waits, in_flight, now_us),
+                choice,
+                "{producer_kind:?}, {waits} wait, {in_flight} in flight, {now_us} us"
+            );
+        }
     }
 }

@@ -60,6 +60,17 @@ pub(in crate::egress) fn to_kafka<'a>(
     record
 }
 
+/// The key of the message's record.
+pub(super) fn key(message: &Message) -> Option<Cow<'_, [u8]>> {
+    let own = message.key.as_deref().map(Cow::from);
+    if message.origin == Origin::Kafka {
+        return own;
+    }
+    let mut headers = message.headers.iter().rev();
+    let bridged = headers.find(|header| header.name.as_str() == bridge_headers::KAFKA_KEY);
+    bridged.map_or(own, |header| to_bytes(&header.value))
+}
+
 fn from_kafka(message: &Message) -> KafkaRecord<'_> {
     // Room for the headers of a delayed message.
     let mut headers = Vec::with_capacity(message.headers.len() + stamped::ALL.len());
@@ -70,14 +81,13 @@ fn from_kafka(message: &Message) -> KafkaRecord<'_> {
             .map(|h| (h.name.as_str().into(), to_bytes(&h.value))),
     );
     KafkaRecord {
-        key: message.key.as_deref().map(Cow::from),
+        key: key(message),
         value: message.body.as_deref(),
         headers,
     }
 }
 
 fn from_amqp(message: &Message) -> KafkaRecord<'_> {
-    let mut key = message.key.as_deref().map(Cow::from);
     let mut value = message.body.as_deref();
     let mut headers = Vec::with_capacity(message.headers.len() + 8);
     for Header {
@@ -86,7 +96,7 @@ fn from_amqp(message: &Message) -> KafkaRecord<'_> {
     } in &message.headers
     {
         match (name.as_str(), header) {
-            (bridge_headers::KAFKA_KEY, header) => key = to_bytes(header),
+            (bridge_headers::KAFKA_KEY, _) => {}
             // Postdate writes this header as `true` beside an empty body. In any other form it is a header of the user:
             // a body is never thrown away, and a Kafka header of this name comes back as one.
             (bridge_headers::KAFKA_NULL_VALUE, HeaderValue::Bool(true))
@@ -103,7 +113,7 @@ fn from_amqp(message: &Message) -> KafkaRecord<'_> {
         push_properties(&mut headers, properties);
     }
     KafkaRecord {
-        key,
+        key: key(message),
         value,
         headers,
     }

@@ -1,24 +1,28 @@
 //! Egress to Kafka: two idempotent producers per connection, a prompt and a bulk one, and one lane per topic.
 //!
-//! A message is `Confirmed` when all in-sync replicas have it. While the brokers are away, messages wait in their lane
-//! and are `NotTried` at their deadline; only messages that were in a producer when its connection was lost may time
-//! out there. A topic that is missing or forbidden refuses at once and is looked for again until it is there. A broker
+//! A message is `Confirmed` when all in-sync replicas have it. While its partition cannot be written, because no broker
+//! is reached, or it has no leader or too few in-sync replicas, a message waits in its lane, in order, and is
+//! `NotTried` at its deadline (`partitions`). Only messages that were in a producer when that began may time out there:
+//! they are `NotTried` too if they were never sent (`in_flight`), and else `Interrupted`. A topic that is missing or forbidden refuses at once and is looked for again until it is there. A broker
 //! refuses a whole batch for one record; its messages are retried in ever smaller groups, so that only the
 //! culprit is refused.
 //!
 //! The files of this folder form a circle by their nature: a lane (`lane`) sends through the producer of its connection
 //! (`dispatch`, `producer`), the delivery reports of the producer go back to the lane, and the connection
-//! (`connection`) has both its lanes and its producers. `mapping`, `outcome`, `quarantine` and `record` stand outside
-//! the circle.
+//! (`connection`) has both its lanes and its producers, and asks for their topics (`topics`). `mapping`, `outcome`,
+//! `partitions`, `record` and `suspects` stand outside the circle.
 
 mod connection;
 mod dispatch;
+mod in_flight;
 mod lane;
 pub(super) mod mapping;
 mod outcome;
+mod partitions;
 mod producer;
 mod record;
 mod suspects;
+mod topics;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -4,7 +4,6 @@
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use rdkafka::ClientConfig;
 use rdkafka::client::{Client, ClientContext};
 use rdkafka::config::RDKafkaLogLevel;
@@ -12,16 +11,14 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::DeliveryResult;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, ProducerContext};
 use rdkafka::statistics::Statistics;
-use tracing::{info, warn};
+use tracing::warn;
 
 use super::ProducerStartError;
 use super::connection::{ProducerConnection, ProducerKind};
-use super::lane::TopicLane;
-use super::outcome::{self, DeliveryOutcome};
+use super::in_flight::InFlightTable;
+use super::topics;
 use crate::backoff::Backoff;
-use crate::broker::kafka::{self, Connection, TopicState};
-use crate::domain::{Text, Verdict};
-use crate::egress::Publication;
+use crate::broker::kafka::{self, Connection};
 use crate::lifecycle::{ReadinessPart, Shutdown, Tasks};
 
 /// Longest poll of the event queue, and so the interval at which deadlines of waiting messages are checked. librdkafka
@@ -30,11 +27,6 @@ use crate::lifecycle::{ReadinessPart, Shutdown, Tasks};
 const POLL_TIMEOUT: Duration = Duration::from_micros(100_020);
 /// Longest poll while no messages wait: each poll costs a wake-up.
 const IDLE_POLL_TIMEOUT: Duration = Duration::from_micros(400_020);
-/// Longest wait for the answer of brokers about a topic.
-const TOPIC_ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Topic that every cluster with consumer groups has. Any answer about it proves that a broker is there.
-const PROBE_TOPIC: &str = "__consumer_offsets";
-
 /// Starts the producers of a connection, its feeder, and the task that asks its brokers about topics.
 pub(super) fn start(
     connection: Arc<ProducerConnection>,
@@ -69,104 +61,9 @@ pub(super) fn start(
         .map_err(failed)?;
     tasks.spawn(
         &name,
-        answer_questions(connection.clone(), settings.clone(), part),
+        topics::answer_questions(connection.clone(), settings.clone(), part),
     );
     Ok(connection)
-}
-
-/// A message in a producer, without a delivery report yet.
-#[derive(Debug)]
-pub(super) struct InFlightMessage {
-    pub(super) publication: Publication,
-    pub(super) lane: Arc<TopicLane>,
-    pub(super) bytes: usize,
-    /// True if nothing else of its lane was in flight when it was sent: a refusal is about this message.
-    pub(super) alone: bool,
-}
-
-/// The messages in one producer. Each is taken out once and so gets one verdict: with its delivery report, or when the
-/// producer is gone.
-#[derive(Debug, Default)]
-pub(super) struct InFlightTable {
-    slots: Mutex<(Vec<Option<InFlightMessage>>, Vec<usize>)>,
-    /// Delivery reports that the lanes have not got yet.
-    reports: Mutex<Vec<(usize, DeliveryOutcome)>>,
-    /// The fatal error that ended the producer.
-    fatal: OnceLock<RDKafkaErrorCode>,
-}
-
-impl InFlightTable {
-    /// Adds a message. Returns the number that its delivery report will have.
-    pub(super) fn insert(&self, message: InFlightMessage) -> usize {
-        let (slots, free) = &mut *self.slots.lock();
-        if let Some(slot) = free.pop() {
-            slots[slot] = Some(message);
-            return slot;
-        }
-        slots.push(Some(message));
-        slots.len() - 1
-    }
-
-    /// Takes out a message that the producer did not accept.
-    pub(super) fn remove(&self, slot: usize) -> Option<InFlightMessage> {
-        let (slots, free) = &mut *self.slots.lock();
-        let message = slots.get_mut(slot)?.take()?;
-        free.push(slot);
-        Some(message)
-    }
-
-    /// Gives the lanes all reports since the last call. Together, because single reports would take the locks of the
-    /// lanes as often as there are messages.
-    fn tell_lanes(&self) {
-        let reports = std::mem::take(&mut *self.reports.lock());
-        if reports.is_empty() {
-            return;
-        }
-        to_lanes(self.take(reports));
-    }
-
-    fn take(
-        &self,
-        reports: Vec<(usize, DeliveryOutcome)>,
-    ) -> Vec<(InFlightMessage, DeliveryOutcome)> {
-        let (slots, free) = &mut *self.slots.lock();
-        let reported = reports.into_iter().filter_map(|(slot, outcome)| {
-            let message = slots.get_mut(slot)?.take()?;
-            free.push(slot);
-            Some((message, outcome))
-        });
-        reported.collect()
-    }
-
-    /// Gives all messages that are left the verdict `Unknown`: the producer is gone and will report on none of them.
-    fn abandon(&self) {
-        self.tell_lanes();
-        let left: Vec<_> = self.slots.lock().0.drain(..).flatten().collect();
-        let closed = || {
-            Verdict::Unknown {
-                error: Text::from("its producer was closed"),
-            }
-            .into()
-        };
-        to_lanes(
-            left.into_iter()
-                .map(|message| (message, closed()))
-                .collect(),
-        );
-    }
-}
-
-/// Gives each lane its reports, in order.
-fn to_lanes(reported: Vec<(InFlightMessage, DeliveryOutcome)>) {
-    let mut reported = reported.into_iter().peekable();
-    while let Some(first) = reported.next() {
-        let lane = first.0.lane.clone();
-        let mut batch = vec![first];
-        while let Some(next) = reported.next_if(|(message, _)| Arc::ptr_eq(&message.lane, &lane)) {
-            batch.push(next);
-        }
-        lane.take_reports(batch);
-    }
 }
 
 /// One librdkafka producer.
@@ -249,6 +146,9 @@ impl ClientContext for ProducerCallbacks {
             self.producer_kind.name(),
             kafka::client_report(&statistics),
         );
+        if self.in_flight.sort_time_outs(&statistics) {
+            self.connection.wake_feeder();
+        }
     }
 }
 
@@ -256,19 +156,11 @@ impl ProducerContext for ProducerCallbacks {
     type DeliveryOpaque = usize;
 
     fn delivery(&self, result: &DeliveryResult<'_>, slot: usize) {
-        let outcome = match result {
-            Ok(_) => Verdict::Confirmed.into(),
-            Err((error, _)) => {
-                let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail);
-                outcome::delivery_outcome(code, self.in_flight.fatal.get().copied())
-            }
-        };
-        let first = {
-            let mut reports = self.in_flight.reports.lock();
-            reports.push((slot, outcome));
-            reports.len() == 1
-        };
-        if first {
+        let result = result
+            .as_ref()
+            .map(drop)
+            .map_err(|(error, _)| error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail));
+        if self.in_flight.report(slot, result) {
             self.connection.wake_feeder();
         }
     }
@@ -390,86 +282,15 @@ fn feed(connection: &ProducerConnection) {
     }
 }
 
-/// Answers questions of the lanes about their topics, and watches whether the brokers are there.
-async fn answer_questions(
-    connection: Arc<ProducerConnection>,
-    settings: Connection,
-    part: ReadinessPart,
-) {
-    let mut reached = false;
-    let mut was_reached = false;
-    let mut told = false;
-    let mut failures = 0;
-    loop {
-        tokio::select! {
-            () = connection.ended.cancelled() => return,
-            () = connection.asked.notified() => {}
-            () = connection.suspicion.raised() => {}
-            () = tokio::time::sleep(Backoff::BROKER.wait(failures)), if !reached => {}
-        }
-        let lanes = connection.questions();
-        let mut unreachable = None;
-        for lane in &lanes {
-            let found = match &unreachable {
-                Some(error) => TopicState::Unreachable(String::clone(error)),
-                None => look_up(&connection, lane.topic.clone()).await,
-            };
-            if let TopicState::Unreachable(error) = &found {
-                unreachable = Some(error.clone());
-            }
-            lane.found(&found);
-        }
-        if lanes.is_empty()
-            && let TopicState::Unreachable(error) =
-                look_up(&connection, PROBE_TOPIC.to_owned()).await
-        {
-            unreachable = Some(error);
-        }
-        reached = unreachable.is_none();
-        was_reached |= reached;
-        if let Some(error) = unreachable {
-            failures += 1;
-            let why = settings
-                .explained(connection.suspicion.explain(&error), was_reached)
-                .await;
-            if !told {
-                warn!(connection = %connection.name, error = %why, "kafka cannot be reached, waiting");
-                told = true;
-            }
-            connection.set_trouble(Some(format!("kafka cannot be reached: {why}")));
-            part.down(why);
-            connection.set_reached(false);
-        } else {
-            failures = 0;
-            if std::mem::take(&mut told) {
-                info!(connection = %connection.name, "kafka is reached again");
-            }
-            connection.set_trouble(None);
-            part.up();
-            connection.set_reached(true);
-        }
-    }
-}
-
-async fn look_up(connection: &Arc<ProducerConnection>, topic: String) -> TopicState {
-    let Some(producer) = connection.producer(ProducerKind::Prompt) else {
-        return TopicState::Unreachable("the producer is being replaced".to_owned());
-    };
-    let asked = tokio::task::spawn_blocking(move || {
-        kafka::look_up(producer.client(), &topic, TOPIC_ANSWER_TIMEOUT)
-    });
-    asked
-        .await
-        .unwrap_or_else(|error| TopicState::Unreachable(error.to_string()))
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
+    use super::super::topics::TopicAnswer;
     use super::*;
-    use crate::domain::{Clock, Entry, Message, Origin, Target, UnixMs};
-    use crate::egress::{Lane, VerdictInbox};
+    use crate::broker::kafka::{PartitionState, TopicState};
+    use crate::domain::{Clock, Entry, Message, Origin, Target, UnixMs, Verdict};
+    use crate::egress::{Lane, Publication, VerdictInbox};
     use crate::lifecycle::Readiness;
     use crate::telemetry::KafkaClients;
 
@@ -489,6 +310,24 @@ mod tests {
         Publication::alone(entry, target, ticket, verdicts, i64::MAX)
     }
 
+    fn answer(topic: TopicState) -> TopicAnswer {
+        TopicAnswer { topic, ..there() }
+    }
+
+    /// A topic of one partition.
+    fn there() -> TopicAnswer {
+        let partition = PartitionState {
+            has_leader: true,
+            in_sync: 1,
+            replicas: 1,
+        };
+        TopicAnswer {
+            topic: TopicState::There { partitions: 1 },
+            partitions: vec![partition],
+            least_replicas: None,
+        }
+    }
+
     /// A connection to an address without a listener: the producer only keeps what it gets.
     fn unreachable() -> Connection {
         Connection {
@@ -496,6 +335,14 @@ mod tests {
             brokers: "127.0.0.1:1".into(),
             properties: BTreeMap::new(),
         }
+    }
+
+    /// No broker was reached at times, so it may also be an outage.
+    fn is_unknown(verdict: &Verdict) -> bool {
+        matches!(
+            verdict,
+            Verdict::Unknown { .. } | Verdict::Interrupted { .. }
+        )
     }
 
     #[tokio::test(flavor = "multi_thread")]
@@ -513,7 +360,7 @@ mod tests {
         // No broker answers, and the connection notices that from time to time.
         let reached = || {
             connection.set_reached(true);
-            lane.0.found(&TopicState::There { partitions: 1 });
+            lane.0.found(&there());
         };
         while lane.0.in_flight() == 0 {
             reached();
@@ -530,7 +377,7 @@ mod tests {
         drop(first);
         let (ticket, verdict) = verdicts.take().await.remove(0);
         assert_eq!(ticket, 1);
-        assert!(matches!(verdict, Verdict::Unknown { .. }), "{verdict:?}");
+        assert!(is_unknown(&verdict), "{verdict:?}");
         lane.submit(publication(2, &verdicts));
         while connection
             .producer(ProducerKind::Prompt)
@@ -543,7 +390,7 @@ mod tests {
         shutdown.force();
         let (ticket, verdict) = verdicts.take().await.remove(0);
         assert_eq!(ticket, 2);
-        assert!(matches!(verdict, Verdict::Unknown { .. }), "{verdict:?}");
+        assert!(is_unknown(&verdict), "{verdict:?}");
         tasks.ended(Duration::from_secs(60)).await.expect("ended");
         assert_eq!(lane.backlog(), 0);
     }
@@ -558,11 +405,11 @@ mod tests {
             connection.questions().is_empty(),
             "nobody has asked for it yet"
         );
-        lane.0.found(&TopicState::Missing);
+        lane.0.found(&answer(TopicState::Missing));
         assert_eq!(lane.trouble().as_deref(), Some("topic t is missing"));
         connection.set_trouble(Some("no broker answers".to_owned()));
         lane.0
-            .found(&TopicState::Unreachable("no broker answers".to_owned()));
+            .found(&TopicAnswer::unreachable("no broker answers".to_owned()));
         assert_eq!(
             lane.trouble().as_deref(),
             Some("no broker answers"),
@@ -571,12 +418,12 @@ mod tests {
         connection.set_trouble(None);
         assert_eq!(lane.trouble().as_deref(), Some("topic t is missing"));
         assert_eq!(connection.questions().len(), 1, "it is asked for again");
-        lane.0.found(&TopicState::NotAllowed);
+        lane.0.found(&answer(TopicState::NotAllowed));
         assert_eq!(
             lane.trouble().as_deref(),
             Some("not allowed to write to topic t")
         );
-        lane.0.found(&TopicState::There { partitions: 1 });
+        lane.0.found(&there());
         assert_eq!(lane.trouble(), None);
         assert_eq!(lane.backlog(), 0);
     }
@@ -594,7 +441,7 @@ mod tests {
         connection.replace(ProducerKind::Bulk, Some(producer));
         connection.set_reached(true);
         let lane = connection.lane("t");
-        lane.0.found(&TopicState::There { partitions: 1 });
+        lane.0.found(&there());
         lane.submit_all(
             (0..3000)
                 .map(|ticket| publication(ticket, &verdicts))

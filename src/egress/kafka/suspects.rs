@@ -1,7 +1,7 @@
 //! Finds the culprit in a batch that a broker refused for the content of some record.
 //!
 //! The broker names no culprit, and writes nothing of such a batch. Its messages become *suspects*. They are retried in
-//! groups, one after another, while nothing else of the lane is in flight. A group that is refused is halved; after a
+//! groups, one after another, while nothing else of their partition is in flight. A group that is refused is halved; after a
 //! group that passes, the next is twice as large. A message that is refused alone is the culprit. One culprit among
 //! thousands costs some twenty round trips, not thousands. Suspects keep their order among themselves; messages that
 //! were in flight behind their batch may have gone before them.
@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use crate::egress::Publication;
 
-/// Suspects of one lane, and the state of the group that is in flight.
+/// Suspects of one partition, and the state of the group that is in flight.
 #[derive(Debug, Default)]
 pub(super) struct SuspectGroups {
     waiting: VecDeque<Publication>,
@@ -27,7 +27,7 @@ impl SuspectGroups {
         self.waiting.len() + self.refused.len()
     }
 
-    /// Reports whether there are no suspects. While there are any, nothing else of the lane may go.
+    /// Reports whether there are no suspects. While there are any, nothing else of the partition may go.
     pub(super) fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -37,7 +37,7 @@ impl SuspectGroups {
         self.refused.push(publication);
     }
 
-    /// Takes out the next group, in order. Call it while nothing of the lane is in flight.
+    /// Takes out the next group, in order. Call it while nothing of the partition is in flight.
     pub(super) fn next_group(&mut self) -> Vec<Publication> {
         self.probing = true;
         let count = self
@@ -47,9 +47,9 @@ impl SuspectGroups {
         self.waiting.drain(..count).collect()
     }
 
-    /// Takes back messages of a group that were not sent.
-    pub(super) fn put_back(&mut self, back: VecDeque<Publication>) {
-        self.put_first(back);
+    /// Takes back a message of a group that was not sent. The last one of a group comes first.
+    pub(super) fn put_back(&mut self, publication: Publication) {
+        self.waiting.push_front(publication);
     }
 
     /// Chooses the size of the next group, once no message of the last one is in flight.

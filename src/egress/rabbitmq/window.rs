@@ -245,7 +245,7 @@ mod tests {
             .map(|(publication, verdict)| {
                 let letter = match verdict {
                     Verdict::Confirmed => 'c',
-                    Verdict::Unknown { .. } => '?',
+                    Verdict::Unknown { .. } | Verdict::Interrupted { .. } => '?',
                     Verdict::Refused {
                         reason: Refusal::Unroutable,
                         ..

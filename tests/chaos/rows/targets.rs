@@ -7,7 +7,8 @@ use tokio::time::sleep;
 
 use super::common::{late, lateness_p99, limit_recovery, named, send};
 use crate::outcome::Outcome;
-use crate::scenario::{Scale, Scenario, Setup};
+use crate::scenario::{Broker, Scale, Scenario, Setup};
+use crate::servers;
 use crate::support::When;
 use crate::support::accounting::Stamp;
 use crate::support::proxy::Mode;
@@ -86,6 +87,8 @@ pub(super) async fn content(scale: Scale) -> Outcome {
 
 /// How long the targets are away: ten times what all attempts of a message together take.
 const OUTAGE: Duration = Duration::from_secs(30);
+/// The node that is killed, and the partition that only it has.
+const LEADERLESS: usize = 2;
 /// Messages whose order is judged: due all through the outage, of so many keys.
 const ORDERED: u64 = 300;
 const KEYS: u64 = 8;
@@ -147,6 +150,45 @@ pub(super) async fn outage(scale: Scale) -> Outcome {
     scenario.limit(
         overtaken == 0,
         format!("{overtaken} of {judged} messages came after a later one of their key"),
+    );
+    limit_recovery(&mut scenario, 60_000);
+    scenario.close().await
+}
+
+/// One partition of each Kafka target has no leader, for longer than a message's attempts would last.
+pub(super) async fn leaderless(scale: Scale) -> Outcome {
+    let (kafka, rabbitmq) = tokio::join!(servers::three_kafkas(), servers::rabbitmq());
+    let setup = Setup {
+        scattered_targets: true,
+        target_settings: &[("min.insync.replicas", "1")],
+        routes: "retry = { attempts = 3, initial = \"100ms\", max = \"500ms\" }".into(),
+        patience: Duration::from_secs(120),
+        ..Setup::default()
+    };
+    let kafka = Broker::Own(kafka);
+    let rabbitmq = Broker::Shared(rabbitmq);
+    let mut scenario = Scenario::start_on(scale, setup, kafka, rabbitmq).await;
+    scenario.under_load().await;
+    scenario.inject(&scenario.all()).await;
+    scenario.kafka.own().kill9_node(LEADERLESS).await;
+    sleep(OUTAGE).await;
+    let named = scenario.logged(&format!("partition {LEADERLESS} of "));
+    scenario.kafka.own().start_again().await;
+    scenario.healed();
+    scenario.moment(2000, 2000).await;
+    scenario.account().await;
+    let counts = late(&mut scenario);
+    let to_kafka = scenario.ways.iter().zip(&counts);
+    let late_to_kafka: usize = to_kafka
+        .filter(|(way, _)| way.to_kafka)
+        .map(|(_, n)| n)
+        .sum();
+    scenario.precondition(late_to_kafka > 0, "nothing to Kafka was late");
+    scenario.precondition(named, "no partition lost its leader");
+    let dead = scenario.total("postdate_dead_letters_total", &[]).await;
+    scenario.limit(
+        dead < 1.0,
+        format!("{dead} messages became dead letters while their partition had no leader"),
     );
     limit_recovery(&mut scenario, 60_000);
     scenario.close().await

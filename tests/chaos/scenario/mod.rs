@@ -404,9 +404,16 @@ async fn open(run: &Run, way: &Way, setup: &Setup, (kafka, rabbitmq): (&Kafka, &
             .await;
     }
     if way.to_kafka {
-        kafka
-            .create_topic_with(&way.target, PARTITIONS, setup.target_settings)
-            .await;
+        if setup.scattered_targets {
+            let brokers: [&[i32]; PARTITIONS] = [&[1], &[2], &[3]];
+            kafka
+                .create_topic_placed(&way.target, &brokers, setup.target_settings)
+                .await;
+        } else {
+            kafka
+                .create_topic_with(&way.target, PARTITIONS, setup.target_settings)
+                .await;
+        }
         run.collect_kafka(kafka, &way.target, PARTITIONS);
     } else {
         rabbitmq.declare_queue(&way.target, QueueKind::Quorum).await;

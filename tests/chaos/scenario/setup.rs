@@ -44,6 +44,8 @@ pub(crate) struct Setup {
     pub(crate) delivery_limit: Option<i32>,
     /// Settings of the topics that are targets.
     pub(crate) target_settings: &'static [(&'static str, &'static str)],
+    /// Each partition of a topic that is a target is on one broker of three.
+    pub(crate) scattered_targets: bool,
     /// Query of RabbitMQ's URL, such as `?heartbeat=2`.
     pub(crate) rabbitmq_query: &'static str,
     /// Environment variables of the replicas.
@@ -75,6 +77,7 @@ impl Default for Setup {
             from_kafka: String::new(),
             delivery_limit: None,
             target_settings: &[],
+            scattered_targets: false,
             rabbitmq_query: "",
             environment: Vec::new(),
             allow_topic: "",

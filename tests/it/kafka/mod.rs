@@ -4,6 +4,7 @@ mod assignments;
 mod egress;
 pub(crate) mod fixture;
 mod ingress;
+mod leaderless;
 mod outage;
 pub(crate) mod raw;
 mod silence;

@@ -35,9 +35,12 @@ async fn a_broker_that_is_not_there_at_start_is_waited_for() {
     }
     kafka.restart().await;
     let verdict = writer.verdicts(1).await.remove(&1).expect("a verdict");
-    // Unknown only if the broker took longer to come than a message may wait.
+    // Unconfirmed only if the broker took longer to come than a message may wait.
     if verdict != Verdict::Confirmed {
-        assert!(matches!(verdict, Verdict::Unknown { .. }), "{verdict:?}");
+        assert!(
+            verdict.is_unknown() || verdict == Verdict::NotTried,
+            "{verdict:?}"
+        );
         writer.submit(2, &topic, message("m-10"));
         assert_eq!(writer.verdicts(1).await[&2], Verdict::Confirmed);
     }
@@ -87,20 +90,25 @@ async fn a_broker_killed_in_mid_flow_loses_nothing() {
     );
     kafka.restart().await;
     let mut unknown = Vec::new();
+    let mut unconfirmed = Vec::new();
     for (ticket, verdict) in writer.verdicts(1000).await {
         match verdict {
             Verdict::Confirmed => {}
-            Verdict::Unknown { .. } => unknown.push(ticket),
+            Verdict::NotTried => unconfirmed.push(ticket),
+            verdict if verdict.is_unknown() => {
+                unknown.push(ticket);
+                unconfirmed.push(ticket);
+            }
             other => panic!("{ticket}: {other:?}"),
         }
     }
-    // What is unknown is published again, as the timer would.
-    for ticket in &unknown {
+    // What is unconfirmed is published again, as the timer would.
+    for ticket in &unconfirmed {
         writer.submit(*ticket, &to, message(format!("m-{ticket}")));
     }
     assert!(
         writer
-            .verdicts(unknown.len())
+            .verdicts(unconfirmed.len())
             .await
             .values()
             .all(|v| *v == Verdict::Confirmed)
@@ -108,7 +116,7 @@ async fn a_broker_killed_in_mid_flow_loses_nothing() {
     arrived.has("m", 1000).await;
     produce(&kafka, &from, "m", 500..1000);
     memory.has("m", 1000).await;
-    // Twice at most for what had no verdict, never for what was confirmed.
+    // Twice at most for what is unknown, never for what was confirmed or not tried.
     for (body, times) in arrived.records() {
         let ticket: u64 = body["m-".len()..].parse().expect("a number");
         assert!(

@@ -101,4 +101,17 @@ pub(super) const ROWS: &[Row] = &[
         short: false,
         play: |scale| Box::pin(targets::outage(scale)),
     },
+    Row {
+        id: "F45",
+        version: 1,
+        fault: "one of three partitions of each Kafka target has no leader for 30 s, with three attempts a message that last \
+                a second together",
+        precondition: "the log names the partition, and messages to Kafka were late",
+        limit: "no message becomes a dead letter; nothing late 60 s after the partition has a leader again",
+        differs: "a row of our own; 30 s with short attempts for an hour with long ones",
+        cycles: 20,
+        at_once: 1,
+        short: false,
+        play: |scale| Box::pin(targets::leaderless(scale)),
+    },
 ];
