@@ -324,12 +324,18 @@ fn due(
     Ok(due.max(UnixMs(0)))
 }
 
-/// The time that a delay counts from. A production time in the future, or before 1970 (Kafka's -1: no
-/// timestamp), says nothing about when the message was produced.
+/// The time that a delay counts from.
 fn delay_base(produced: Option<UnixMs>, from: DelayFrom, arrival: UnixMs) -> UnixMs {
-    let known =
-        produced.filter(|at| from == DelayFrom::Produced && (UnixMs(0)..=arrival).contains(at));
-    known.unwrap_or(arrival)
+    match from {
+        DelayFrom::Produced => credible(produced, arrival).unwrap_or(arrival),
+        DelayFrom::Arrival => arrival,
+    }
+}
+
+/// The time of production, unless it cannot be one: a time in the future, or a number that is too small for Unix
+/// milliseconds (Kafka's -1 for "no timestamp", 0, seconds).
+pub(super) fn credible(produced: Option<UnixMs>, now: UnixMs) -> Option<UnixMs> {
+    produced.filter(|at| (headers::MIN_UNIX_MS..=now.0).contains(&at.0))
 }
 
 /// Reports whether a delayed message loses this header: the five delay headers of the route, and the three that

@@ -11,7 +11,7 @@ use crate::domain::{Header, HeaderValue, Origin, Text, UnixMs, duration, limits,
 
 /// Smallest number that is taken for Unix milliseconds (March 1973). A smaller one is surely seconds, or a
 /// delay.
-const MIN_UNIX_MS: i64 = 100_000_000_000;
+pub(super) const MIN_UNIX_MS: i64 = 100_000_000_000;
 /// Most bytes of the input that an error quotes.
 const MAX_QUOTED_BYTES: usize = 64;
 

@@ -7,7 +7,7 @@ use super::stored::content_of;
 use crate::domain::{
     InvalidReason, KafkaPosition, Message, OnInvalid, Origin, Route, Target, Text, UnixMs,
 };
-use crate::ingress::admit::{Admitted, admit};
+use crate::ingress::admit::{Admitted, admit, credible};
 use crate::ingress::jitter::SourceJitter;
 
 /// A record of the topic.
@@ -88,7 +88,7 @@ impl RecordJudge {
     }
 
     /// Judges a record by the present rules of the route, and by the time at which it came: its own timestamp
-    /// if that is past.
+    /// if that can be true.
     pub fn judge(&mut self, record: ReplayRecord) -> JudgedRecord {
         let Self { route, jitter, now } = self;
         let now = *now;
@@ -98,7 +98,7 @@ impl RecordJudge {
             malformed,
             produced,
         } = record;
-        let arrival = produced.filter(|at| *at <= now).unwrap_or(now);
+        let arrival = credible(produced, now).unwrap_or(now);
         let unreadable = malformed.is_some();
         let (request, message, target) =
             match admit(message, malformed, produced, route, arrival.into()) {
@@ -147,7 +147,7 @@ impl RecordJudge {
         let content = content_of(&message, route);
         JudgedRecord {
             position,
-            at: produced.map(|at| at.min(now)),
+            at: credible(produced.map(|at| at.min(now)), now),
             request,
             content,
             message,

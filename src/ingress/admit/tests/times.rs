@@ -17,7 +17,7 @@ fn due_of(message: &Message, produced: Option<i64>, route: &Route) -> i64 {
 }
 
 #[test]
-fn a_delay_counts_from_when_it_was_produced_unless_that_is_unknown_or_in_the_future() {
+fn a_delay_counts_from_when_it_was_produced_unless_that_is_unknown_impossible_or_in_the_future() {
     let now = ARRIVAL.0;
     let cases = [
         (None, 5000),
@@ -28,7 +28,13 @@ fn a_delay_counts_from_when_it_was_produced_unless_that_is_unknown_or_in_the_fut
         (Some(i64::MAX), 5000),
         (Some(now - 5000), 0),
         (Some(now - 60_000), -55_000),
-        (Some(0), 5000 - now),
+        // No record was produced before 1973: these are seconds, or nothing.
+        (Some(i64::MIN), 5000),
+        (Some(0), 5000),
+        (Some(999), 5000),
+        (Some(now / 1000), 5000),
+        (Some(100_000_000_000 - 1), 5000),
+        (Some(100_000_000_000), 100_000_005_000 - now),
     ];
     for (produced, expected) in cases {
         for message in both(&[("x-delay", "5s")]) {

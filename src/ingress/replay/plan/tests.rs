@@ -232,6 +232,22 @@ fn what_the_store_has_is_left_out_whatever_its_state() {
 }
 
 #[test]
+fn a_record_whose_timestamp_cannot_be_true_is_dated_as_one_without_a_timestamp() {
+    let route = testing::route();
+    for produced in [-1, 0, NOW.0 / 1000, 99_999_999_999] {
+        let mut record = ReplayFixture::record(1, "pass");
+        record.message.headers = vec![Header::new("x-delay", HeaderValue::Bytes("1h".into()))];
+        record.produced = Some(UnixMs(produced));
+        let judged = RecordJudge::new(&route, "s", NOW).judge(record);
+        assert_eq!(judged.at, None, "{produced}");
+        let RecordRequest::Delayed { due, .. } = judged.request else {
+            panic!("{:?} is not delayed", judged.request)
+        };
+        assert_eq!(due.since(NOW), 60 * MINUTE, "{produced}");
+    }
+}
+
+#[test]
 fn a_cancelled_one_is_not_stored_and_one_that_the_store_has_is_cancelled() {
     let tally = ReplayFixture::new().comes_to(&["store a 300", "cancel a", "cancel nobody"], &[]);
     assert_eq!(tally.settled, 3);
