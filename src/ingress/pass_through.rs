@@ -8,6 +8,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::bundling::StoreWork;
@@ -83,6 +84,18 @@ struct PassingInFlight {
     partition: Partition,
     receipt: Receipt,
     waits: u32,
+}
+
+/// The batches of one round that are with their lanes. Dropping them withdraws what no broker has been sent: the source
+/// that waited for it is gone, and delivers it again.
+struct SubmittedBatches(Vec<Arc<PublishBatch>>);
+
+impl Drop for SubmittedBatches {
+    fn drop(&mut self) {
+        for batch in &self.0 {
+            batch.not_after_us.store(0, Ordering::Release);
+        }
+    }
 }
 
 /// The messages of a batch that are still to be published, in order.
@@ -215,7 +228,7 @@ impl PassThroughPublisher {
             }));
         }
         let entries = Arc::new(entries);
-        self.submit(route, first, &entries, &in_flight);
+        let _withdrawn_on_drop = self.submit(route, first, &entries, &in_flight);
         let mut failed = Vec::new();
         while left > 0 {
             let verdicts = self.next_verdicts(&in_flight, shutdown).await?;
@@ -306,7 +319,8 @@ impl PassThroughPublisher {
         first: u64,
         entries: &Arc<Vec<Entry>>,
         in_flight: &[Option<PassingInFlight>],
-    ) {
+    ) -> SubmittedBatches {
+        let mut submitted = SubmittedBatches(Vec::new());
         let targets: Vec<&Arc<Target>> =
             in_flight.iter().flatten().map(|one| &one.target).collect();
         let mut index = 0;
@@ -332,7 +346,9 @@ impl PassThroughPublisher {
             self.lanes
                 .lane(&target)
                 .submit_all(indices.map(publication).collect());
+            submitted.0.push(batch);
         }
+        submitted
     }
 
     /// Decides on all failed messages of one round.

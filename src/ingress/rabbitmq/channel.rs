@@ -120,6 +120,8 @@ impl Subscription {
             () = shutdown.forced() => Ok(ReadExit::Drained),
             end = self.acknowledge_all() => Ok(end),
             end = self.take_all(consumer, feed, shutdown) => end,
+            // The feed is dropped with the ledger: whatever its deliveries wait for, they come again.
+            fault = self.lost() => Err(fault),
         }
     }
 
@@ -171,7 +173,6 @@ impl Subscription {
                     () = feed.until_open() => {}
                     () = shutdown.draining() => return Ok(ReadExit::Drained),
                     () = feed.until_closed() => return Ok(ReadExit::Paused),
-                    fault = self.lost() => return Err(fault),
                 }
                 batch = feed.take(batch).await;
             }

@@ -65,6 +65,7 @@ pub(super) async fn play(fate: Fate) {
     let (_, rabbitmq) = brokers.servers();
     join_all(fixtures.iter_mut().map(|fixture| fixture.go_on(rabbitmq))).await;
     join_all(fixtures.iter().map(WaitingFixture::delivered)).await;
+    join_all(fixtures.iter().map(WaitingFixture::accounted)).await;
     join_all(fixtures.iter_mut().map(WaitingFixture::terminate)).await;
 }
 
@@ -227,9 +228,9 @@ async fn lose_leader(kafka: &mut Kafka, topics: &[&str]) {
     kafka.start_again().await;
 }
 
-/// Starts that a fate may take: a refused message must be delivered to be tried, so each start spends one delivery.
+/// Starts that a fate may take: a passing message must be delivered to be tried, so each start spends one delivery.
 fn starts(fixture: &WaitingFixture) -> usize {
-    if fixture.causes.contains(&Cause::Through) {
+    if fixture.causes[0].is_of_target() {
         1
     } else {
         OFTEN

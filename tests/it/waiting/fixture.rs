@@ -7,8 +7,10 @@ use futures_util::future::join_all;
 use lapin::ExchangeKind;
 use lapin::types::{AMQPValue, FieldTable};
 
+use crate::support::accounting::Id;
+use crate::support::proxy::Mode;
 use crate::support::{
-    Config, Kafka, QueueKind, Rabbitmq, Redis, Relay, Run, When, eventually, names,
+    Config, Kafka, Proxy, QueueKind, Rabbitmq, Redis, Relay, Run, When, eventually, names,
 };
 
 /// Cause for which ingress waits.
@@ -21,26 +23,35 @@ pub(super) enum Cause {
     Away,
     /// The store is at `maxmemory`.
     Refusing,
-    /// Messages that pass through are refused.
-    Through,
+    /// The exchange of messages that pass through is missing.
+    Missing,
+    /// The broker of messages that pass through is away.
+    TargetAway,
 }
 
 impl Cause {
-    pub(super) const ALL: [Self; 6] = [
+    pub(super) const ALL: [Self; 7] = [
         Self::Paused,
         Self::MaxPending,
         Self::DeadLetters,
         Self::Away,
         Self::Refusing,
-        Self::Through,
+        Self::Missing,
+        Self::TargetAway,
     ];
     /// Groups of causes that can wait in one relay, each cause on a route of its own.
-    pub(super) const GROUPS: [&[Self]; 4] = [
+    pub(super) const GROUPS: [&[Self]; 5] = [
         &[Self::Paused, Self::MaxPending, Self::DeadLetters],
         &[Self::Away],
         &[Self::Refusing],
-        &[Self::Through],
+        &[Self::Missing],
+        &[Self::TargetAway],
     ];
+
+    /// Reports whether messages without a delay wait for their target.
+    pub(super) fn is_of_target(self) -> bool {
+        matches!(self, Self::Missing | Self::TargetAway)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,13 +143,18 @@ impl Path {
             ),
             _ => format!(r#"{{ rabbitmq = "main", queue = "{}" }}"#, self.from),
         };
-        let exchange = if self.cause == Cause::Through {
+        let exchange = if self.cause == Cause::Missing {
             &self.missing
         } else {
             ""
         };
+        let connection = if self.cause == Cause::TargetAway {
+            "target"
+        } else {
+            "main"
+        };
         let to = format!(
-            r#"{{ rabbitmq = "main", exchange = "{exchange}", routing_key = "{}" }}"#,
+            r#"{{ rabbitmq = "{connection}", exchange = "{exchange}", routing_key = "{}" }}"#,
             self.to
         );
         let more = match self.cause {
@@ -148,7 +164,7 @@ impl Path {
                  retry = {{ attempts = 2, initial = \"50ms\", max = \"100ms\" }}",
                 self.missing
             ),
-            Cause::Through => {
+            Cause::Missing | Cause::TargetAway => {
                 "retry = { attempts = 1000, initial = \"100ms\", max = \"200ms\" }".to_owned()
             }
             _ => String::new(),
@@ -156,14 +172,25 @@ impl Path {
         config.route(&self.route, &from, &to, &more)
     }
 
-    pub(super) async fn send(&self, kafka: &Kafka, rabbitmq: &Rabbitmq, run: &Run, count: u64) {
-        let when = if self.cause == Cause::Through {
+    /// Sends so many messages, and returns their ids.
+    pub(super) async fn send(
+        &self,
+        kafka: &Kafka,
+        rabbitmq: &Rabbitmq,
+        run: &Run,
+        count: u64,
+    ) -> Vec<Id> {
+        let when = if self.cause.is_of_target() {
             When::Now
         } else {
             When::Delay(10)
         };
         let messages: Vec<_> = (0..count)
             .map(|_| run.message(&self.label(), when))
+            .collect();
+        let ids = messages
+            .iter()
+            .map(|message| message.id().clone())
             .collect();
         match self.source {
             Source::Kafka => run.send_kafka(kafka, &self.from, messages).await,
@@ -172,6 +199,13 @@ impl Path {
                     .await
             }
         }
+        ids
+    }
+
+    /// Reports whether a message never leaves the source before its target has it. A quorum queue may drop a message
+    /// that it has delivered often, so such a one goes to the store.
+    fn keeps_all(&self) -> bool {
+        self.cause.is_of_target() && self.source != Source::Quorum
     }
 }
 
@@ -182,6 +216,10 @@ pub(super) struct WaitingFixture {
     pub(super) paths: Vec<Path>,
     pub(super) causes: &'static [Cause],
     pub(super) run: Run,
+    /// The way to the broker of messages that pass through.
+    target: Option<Proxy>,
+    /// Messages that were never handed over while they waited: nothing explains a repeat of them.
+    untouched: Vec<Id>,
 }
 
 impl WaitingFixture {
@@ -203,6 +241,16 @@ impl WaitingFixture {
         let config = paths
             .iter()
             .fold(config, |config, path| path.configure(config));
+        let (config, target) = if causes.contains(&Cause::TargetAway) {
+            let proxy = Proxy::before(rabbitmq.port()).await;
+            let url = format!(
+                "[rabbitmq.target]\nurl = \"amqp://guest:guest@127.0.0.1:{}/%2f\"",
+                proxy.port()
+            );
+            (config.section(&url), Some(proxy))
+        } else {
+            (config, None)
+        };
         let relay = Relay::start(&config).await;
         Self {
             relay,
@@ -210,6 +258,8 @@ impl WaitingFixture {
             paths,
             causes,
             run,
+            target,
+            untouched: Vec::new(),
         }
     }
 
@@ -254,31 +304,40 @@ impl WaitingFixture {
                     // Nobody need deliver it.
                     self.run.ledger().park(id);
                 }
-                Cause::Away | Cause::Refusing | Cause::Through => {}
+                Cause::Away | Cause::Refusing | Cause::Missing | Cause::TargetAway => {}
             }
         }
-        self.closed().await;
+        if !self.causes[0].is_of_target() {
+            self.closed().await;
+        }
         match self.causes {
             [Cause::Away] => self.redis.stop(),
             [Cause::Refusing] => self.maxmemory("1").await,
             _ => {}
         }
-        join_all(
-            self.paths
-                .iter()
-                .map(|path| path.send(kafka, rabbitmq, &self.run, COUNT)),
-        )
-        .await;
+        if let Some(target) = &self.target {
+            target.set(Mode::Refuse);
+            target.reset();
+        }
+        let sending = self.paths.iter().map(async |path| {
+            let ids = path.send(kafka, rabbitmq, &self.run, COUNT).await;
+            if path.keeps_all() { ids } else { Vec::new() }
+        });
+        self.untouched = join_all(sending).await.concat();
+        if self.causes[0].is_of_target() {
+            self.closed().await;
+        }
     }
 
-    /// Waits until the gates are closed that are to close.
+    /// Waits until each route says that it waits, if its cause shows before a message comes or the messages are there.
     async fn closed(&self) {
         for path in &self.paths {
             let reason = match path.cause {
                 Cause::Paused => "paused",
                 Cause::MaxPending => "max_pending",
                 Cause::DeadLetters => "dead_letters",
-                _ => continue,
+                Cause::Missing | Cause::TargetAway => "target",
+                Cause::Away | Cause::Refusing => continue,
             };
             eventually(&format!("{} waits", path.route), async || {
                 let labels = [("route", path.route.as_str()), ("reason", reason)];
@@ -308,6 +367,9 @@ impl WaitingFixture {
             [Cause::Refusing] => self.maxmemory("0").await,
             _ => {}
         }
+        if let Some(target) = &self.target {
+            target.set(Mode::Pass);
+        }
         self.relay.ready().await;
         for path in &self.paths {
             let resume = format!("/api/v1/routes/{}/resume", path.route);
@@ -317,13 +379,13 @@ impl WaitingFixture {
                     let drop = format!(r#"{{"filter":{{"route":"{}"}}}}"#, path.route);
                     self.post("/api/v1/dead/drop", &drop).await;
                 }
-                Cause::Through => {
+                Cause::Missing => {
                     rabbitmq
                         .declare_exchange(&path.missing, ExchangeKind::Fanout)
                         .await;
                     rabbitmq.bind(&path.to, &path.missing, "").await;
                 }
-                Cause::Away | Cause::Refusing => {}
+                Cause::Away | Cause::Refusing | Cause::TargetAway => {}
             }
         }
     }
@@ -344,6 +406,30 @@ impl WaitingFixture {
             },
         )
         .await;
+    }
+
+    /// Nothing comes twice without a cause, and nothing comes twice that only waited.
+    pub(super) async fn accounted(&self) {
+        self.run.drain(&self.relay).await;
+        let report = self.run.report();
+        let twice: Vec<_> = self
+            .untouched
+            .iter()
+            .filter(|id| report.repeated.contains_key(*id))
+            .collect();
+        assert!(
+            twice.is_empty(),
+            "{:?}: {} came twice: {twice:?}",
+            self.causes,
+            twice.len()
+        );
+        let explained = self.relay.total("postdate_redelivered_total", &[]).await;
+        let duplicates = report.duplicates();
+        assert!(
+            duplicates as f64 <= explained,
+            "{:?}: {duplicates} repeats, {explained} are explained",
+            self.causes
+        );
     }
 
     /// SIGTERM, while or after it waits: exit code 0, within seconds.
