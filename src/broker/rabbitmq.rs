@@ -13,6 +13,7 @@ mod header_frame;
 mod health;
 mod lookup;
 mod management;
+mod queue_traits;
 mod supervisor;
 
 pub use convert::{TooLong, from_amqp, to_amqp, unreadable_reason, wire_len};
@@ -21,6 +22,7 @@ pub use examine::QueueOrExchange;
 pub use fault::{AmqpFault, FaultKind};
 pub use lookup::{look_for_exchange, look_for_queue, short_name};
 pub use management::{Bindings, Reach};
+pub use queue_traits::{QueueTraits, stream_refusal};
 pub use supervisor::{
     ANSWER_DEADLINE, Broker, ConnectionHandle, LiveConnection, SharedConnection, within,
 };
@@ -35,7 +37,7 @@ pub struct Connection {
     pub name: String,
     /// `amqp://user:password@host:port/vhost`
     pub url: Credential,
-    /// The address of its management API, where `check --connect` reads the bindings.
+    /// The address of its management API, which tells bindings and the traits of queues.
     pub management: Option<String>,
     /// Authorities and certificate of a connection over TLS.
     pub tls: ClientFiles,

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{CHECK_DEADLINE, CheckFinding, list, source, target};
-use crate::broker::rabbitmq::{AmqpFault, Broker, Connection, FaultKind, QueueOrExchange};
+use crate::broker::rabbitmq::{
+    AmqpFault, Broker, Connection, FaultKind, QueueOrExchange, QueueTraits,
+};
 use crate::domain::{Endpoint, Route, RoutingKey, Target};
 use crate::lifecycle::Readiness;
 
@@ -19,7 +21,7 @@ fn used_things(name: &str, routes: &[Arc<Route>]) -> BTreeMap<QueueOrExchange, B
         } = &route.from
             && connection == name
         {
-            used.entry(QueueOrExchange::Queue(queue.clone()))
+            used.entry(QueueOrExchange::Source(queue.clone()))
                 .or_default()
                 .insert(source(route));
         }
@@ -71,17 +73,22 @@ pub(super) async fn check(connection: &Connection, routes: &[Arc<Route>]) -> Vec
         Ok(found) if found.is_empty() => {
             vec![CheckFinding::good(format!("rabbitmq {name}: is there"))]
         }
-        Ok(found) => found
-            .iter()
-            .map(|(thing, there)| {
-                judge(
-                    name,
-                    thing,
-                    &used.get(thing).map(list).unwrap_or_default(),
-                    there,
-                )
-            })
-            .collect(),
+        Ok(found) => {
+            let mut findings = Vec::new();
+            for (thing, there) in &found {
+                let users = used.get(thing).map(list).unwrap_or_default();
+                findings.push(judge(name, thing, &users, there));
+                if let Ok(Some(traits)) = there
+                    && traits.refusal().is_none()
+                {
+                    let dangers = traits.dangers().into_iter();
+                    findings.extend(dangers.map(|danger| {
+                        CheckFinding::warning(format!("rabbitmq {name}: {danger} ({users})"))
+                    }));
+                }
+            }
+            findings
+        }
         Err(fault) => {
             let url = connection.url.configured().redacted_url();
             let all = list(&used.values().flatten().cloned().collect());
@@ -105,10 +112,13 @@ fn judge(
     name: &str,
     thing: &QueueOrExchange,
     users: &str,
-    there: &Result<(), AmqpFault>,
+    there: &Result<Option<QueueTraits>, AmqpFault>,
 ) -> CheckFinding {
     match there {
-        Ok(()) => CheckFinding::good(format!("rabbitmq {name}: {thing} is there ({users})")),
+        Ok(traits) => match traits.as_ref().and_then(QueueTraits::refusal) {
+            Some(refusal) => CheckFinding::bad(format!("rabbitmq {name}: {refusal} ({users})")),
+            None => CheckFinding::good(format!("rabbitmq {name}: {thing} is there ({users})")),
+        },
         Err(fault) if fault.kind == FaultKind::NotFound => CheckFinding::bad(format!(
             "rabbitmq {name}: {thing} is missing ({users}); declare it, Postdate does not"
         )),

@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use super::supervisor::Broker;
-use super::{AmqpFault, FaultKind, look_for_exchange, look_for_queue};
+use super::{AmqpFault, FaultKind, QueueTraits, look_for_exchange, look_for_queue};
 
 /// A queue or an exchange that a route names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum QueueOrExchange {
-    /// A queue.
+    /// A queue that a route reads.
+    Source(String),
+    /// A queue that a route publishes to.
     Queue(String),
     /// An exchange.
     Exchange(String),
@@ -17,31 +19,25 @@ pub enum QueueOrExchange {
 impl std::fmt::Display for QueueOrExchange {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Queue(name) => write!(f, "queue {name}"),
+            Self::Source(name) | Self::Queue(name) => write!(f, "queue {name}"),
             Self::Exchange(name) => write!(f, "exchange {name}"),
         }
     }
 }
 
 impl Broker {
-    /// Connects, looks for each queue and exchange, and closes again, all within `at_most`. `Err` if no
-    /// connection can be made, or it is lost.
+    /// Connects, looks for each queue and exchange, and closes again, all within `at_most`. A source comes with its
+    /// traits. `Err` if no connection can be made, or it is lost.
     pub async fn look_for(
         &self,
         objects: Vec<QueueOrExchange>,
         at_most: Duration,
-    ) -> Result<Vec<(QueueOrExchange, Result<(), AmqpFault>)>, AmqpFault> {
+    ) -> Result<Vec<(QueueOrExchange, Result<Option<QueueTraits>, AmqpFault>)>, AmqpFault> {
         let looking = async {
             let connection = self.connect_once().await?;
             let mut found = Vec::new();
             for object in objects {
-                // The broker closes the channel if the object is missing.
-                let channel = connection.create_channel().await?;
-                let there = passive(&channel, &object).await;
-                if there.is_ok() {
-                    channel.close(200, "seen".into()).await?;
-                }
-                match there {
+                match self.look_for_one(&connection, &object).await {
                     Err(fault) if fault.kind == FaultKind::Lost => return Err(fault),
                     there => found.push((object, there)),
                 }
@@ -59,11 +55,24 @@ impl Broker {
             .await
             .unwrap_or_else(|_| Err(late()))
     }
-}
 
-async fn passive(channel: &lapin::Channel, object: &QueueOrExchange) -> Result<(), AmqpFault> {
-    match object {
-        QueueOrExchange::Queue(name) => look_for_queue(channel, name).await,
-        QueueOrExchange::Exchange(name) => look_for_exchange(channel, name).await,
+    async fn look_for_one(
+        &self,
+        connection: &lapin::Connection,
+        object: &QueueOrExchange,
+    ) -> Result<Option<QueueTraits>, AmqpFault> {
+        if let QueueOrExchange::Source(name) = object {
+            return self.traits_over(connection, name).await.map(Some);
+        }
+        // The broker closes the channel if the object is missing.
+        let channel = connection.create_channel().await?;
+        match object {
+            QueueOrExchange::Source(name) | QueueOrExchange::Queue(name) => {
+                look_for_queue(&channel, name).await?;
+            }
+            QueueOrExchange::Exchange(name) => look_for_exchange(&channel, name).await?,
+        }
+        channel.close(200, "seen".into()).await?;
+        Ok(None)
     }
 }

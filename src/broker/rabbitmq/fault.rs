@@ -40,6 +40,11 @@ impl AmqpFault {
         }
     }
 
+    /// Reports whether the broker refused the use of a queue that is exclusive to another connection (405).
+    pub fn is_about_a_locked_queue(&self) -> bool {
+        self.kind == FaultKind::Refused && self.text.starts_with("RESOURCE_LOCKED")
+    }
+
     /// Reports whether one of our messages may have caused the fault, rather than the network or the broker's
     /// state.
     pub fn blames_a_message(&self) -> bool {

@@ -1,4 +1,5 @@
-//! Exchanges and bindings of a virtual host, as RabbitMQ's management API tells them. AMQP itself has no word for them.
+//! Exchanges, bindings and queues of a virtual host, as RabbitMQ's management API tells them. AMQP itself has no word for
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -82,13 +83,10 @@ impl Bindings {
         management: &str,
         deadline: Duration,
     ) -> Result<Self, String> {
-        let broker: AMQPUri = connection.url.current()?.expose().parse()?;
-        let user = broker.authority.userinfo;
-        let password = Secret::new(user.password);
-        let client = ManagementClient::new(management, &user.username, &password, deadline);
+        let (client, vhost) = client_of(connection, management, deadline)?;
         let reading = tokio::task::spawn_blocking(move || {
-            let exchanges: Vec<Exchange> = client.list("exchanges", &broker.vhost)?;
-            let bindings = client.list("bindings", &broker.vhost)?;
+            let exchanges: Vec<Exchange> = client.list("exchanges", &vhost)?;
+            let bindings = client.list("bindings", &vhost)?;
             let exchanges = exchanges
                 .into_iter()
                 .map(|exchange| (exchange.name.clone(), exchange));
@@ -136,6 +134,37 @@ impl Bindings {
         }
         farthest
     }
+}
+
+/// What the management API of a connection says of a queue, as the connection's own user. The error is a sentence for a
+/// person.
+pub(super) async fn queue_description(
+    connection: &Connection,
+    management: &str,
+    queue: &str,
+    deadline: Duration,
+) -> Result<serde_json::Value, String> {
+    let (client, vhost) = client_of(connection, management, deadline)?;
+    let place = format!(
+        "queues/{}/{}",
+        percent_encoded(&vhost),
+        percent_encoded(queue)
+    );
+    let reading = tokio::task::spawn_blocking(move || client.get(&place));
+    reading.await.map_err(|error| error.to_string())?
+}
+
+/// The management API of a connection as the connection's own user, and the connection's virtual host.
+fn client_of(
+    connection: &Connection,
+    management: &str,
+    deadline: Duration,
+) -> Result<(ManagementClient, String), String> {
+    let broker: AMQPUri = connection.url.current()?.expose().parse()?;
+    let user = broker.authority.userinfo;
+    let password = Secret::new(user.password);
+    let client = ManagementClient::new(management, &user.username, &password, deadline);
+    Ok((client, broker.vhost))
 }
 
 /// Whether an exchange of this kind routes a message with this key along a binding.
@@ -198,7 +227,12 @@ impl ManagementClient {
         what: &str,
         vhost: &str,
     ) -> Result<Vec<T>, String> {
-        let url = format!("{}/api/{what}/{}", self.base, percent_encoded(vhost));
+        self.get(&format!("{what}/{}", percent_encoded(vhost)))
+    }
+
+    /// One answer of the API. `place` is the path behind `/api/`.
+    fn get<T: DeserializeOwned>(&self, place: &str) -> Result<T, String> {
+        let url = format!("{}/api/{place}", self.base);
         let answered = self
             .agent
             .get(&url)

@@ -70,6 +70,11 @@ impl Broker {
         self.health.announce(role, WAITS_FOR_STORE);
     }
 
+    /// The configuration of the connection.
+    pub(super) fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
     /// The connection's name.
     pub fn name(&self) -> &str {
         &self.connection.name

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use crate::broker::rabbitmq::{
-    AmqpFault, FaultKind, LiveConnection, from_amqp, look_for_queue, short_name, unreadable_reason,
+    AmqpFault, FaultKind, LiveConnection, QueueTraits, from_amqp, short_name, unreadable_reason,
     within,
 };
 use crate::domain::{Flags, Header, HeaderValue, Message, Origin, UnixMs};
@@ -37,7 +37,9 @@ const CHANNEL_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// Header in which a quorum queue counts the earlier deliveries of a message.
 const DELIVERY_COUNT: &str = "x-delivery-count";
 /// Headers that the queue adds and no producer sent. They are removed.
-const BROKER_HEADERS: [&str; 2] = [DELIVERY_COUNT, "x-acquired-count"];
+const BROKER_HEADERS: [&str; 3] = [DELIVERY_COUNT, "x-acquired-count", STREAM_OFFSET];
+/// Header in which a stream numbers its messages.
+const STREAM_OFFSET: &str = "x-stream-offset";
 /// Earlier deliveries that are worth a warning: half of RabbitMQ 4's default limit.
 const MANY_DELIVERIES: i64 = 10;
 /// Smallest `prefetch` with which a batch is gathered: a queue that lends few messages would wait for us.
@@ -48,6 +50,8 @@ pub(super) struct Subscription {
     channel: lapin::Channel,
     queue: ShortString,
     prefetch: usize,
+    /// Nobody could tell whether the queue is a stream: its first delivery does.
+    may_be_stream: bool,
     ledger: Arc<Ledger>,
     has_warned: AtomicBool,
 }
@@ -61,17 +65,19 @@ pub(super) enum ReadExit {
     Paused,
     /// A delivery was given up unresolved, and must be delivered again.
     Abandoned,
+    /// The queue is a stream. Nothing of it was taken.
+    IsStream,
 }
 
 impl Subscription {
-    /// Opens a channel for a queue, which must be there.
+    /// Opens a channel for a queue with these traits.
     pub(super) async fn open(
         live: &LiveConnection,
         queue: &str,
         prefetch: u16,
+        traits: &QueueTraits,
     ) -> Result<Self, AmqpFault> {
         let channel = live.channel().await?;
-        look_for_queue(&channel, queue).await?;
         within(
             "basic.qos",
             channel.basic_qos(prefetch, BasicQosOptions::default()),
@@ -84,6 +90,7 @@ impl Subscription {
             channel,
             queue,
             prefetch,
+            may_be_stream: traits.is_stream.is_none(),
             ledger: Ledger::new(),
             has_warned,
         })
@@ -136,6 +143,7 @@ impl Subscription {
         shutdown: &Shutdown,
     ) -> Result<ReadExit, AmqpFault> {
         let mut pace = ArrivalPace::new(self.prefetch);
+        let mut asks_first = self.may_be_stream;
         loop {
             let mut next = tokio::select! {
                 biased;
@@ -149,6 +157,12 @@ impl Subscription {
             let mut batch = Vec::new();
             let mut end = None;
             while let Some(delivery) = next {
+                if std::mem::take(&mut asks_first)
+                    && let Some(Ok(delivery)) = &delivery
+                    && is_of_stream(delivery)
+                {
+                    return Ok(ReadExit::IsStream);
+                }
                 match delivery {
                     Some(Ok(delivery)) => batch.push(self.enter(delivery)),
                     Some(Err(error)) => end = Some(AmqpFault::from(error)),
@@ -349,6 +363,12 @@ impl ArrivalPace {
             completed: now,
         });
     }
+}
+
+/// Reports whether a delivery comes from a stream.
+fn is_of_stream(delivery: &AmqpDelivery) -> bool {
+    let headers = delivery.properties.headers().as_ref();
+    headers.is_some_and(|headers| headers.inner().contains_key(STREAM_OFFSET))
 }
 
 /// The value of an integer of any width.

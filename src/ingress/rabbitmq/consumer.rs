@@ -9,11 +9,13 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use super::channel::{self, Subscription};
 use crate::backoff::Backoff;
-use crate::broker::rabbitmq::{AmqpFault, Broker, ConnectionHandle, FaultKind, LiveConnection};
+use crate::broker::rabbitmq::{
+    AmqpFault, Broker, ConnectionHandle, FaultKind, LiveConnection, stream_refusal,
+};
 use crate::domain::Route;
 use crate::ingress::{Feed, Ledger, Sink};
 use crate::lifecycle::{Shutdown, tick};
@@ -39,6 +41,8 @@ pub(super) struct QueueConsumer<S> {
     setup: QueueSetup<S>,
     /// The trouble that was reported last.
     trouble: Option<String>,
+    /// A delivery has shown that the queue is a stream.
+    has_seen_stream: bool,
 }
 
 /// The way in which a subscription ended.
@@ -49,6 +53,8 @@ enum SubscriptionExit {
     Paused,
     /// Never began.
     Refused(AmqpFault),
+    /// The queue cannot be a source, for this reason. Nothing of it was taken.
+    Unfit(String),
     /// Lost while it ran.
     Lost(AmqpFault),
 }
@@ -58,6 +64,7 @@ impl<S: Sink> QueueConsumer<S> {
         Self {
             setup,
             trouble: None,
+            has_seen_stream: false,
         }
     }
 
@@ -73,22 +80,20 @@ impl<S: Sink> QueueConsumer<S> {
             let Some(live) = live else {
                 return;
             };
-            let fault = match self.subscribe(&live).await {
+            let backoff = match self.subscribe(&live).await {
                 SubscriptionExit::Drained => return,
                 SubscriptionExit::Paused => continue,
-                SubscriptionExit::Refused(fault) => fault,
+                SubscriptionExit::Unfit(reason) => {
+                    self.unfit(&reason);
+                    Backoff::CLIENT
+                }
+                SubscriptionExit::Refused(fault) => self.troubled(&fault),
                 SubscriptionExit::Lost(fault) => {
                     failures = 0;
-                    fault
+                    self.troubled(&fault)
                 }
             };
             failures += 1;
-            self.troubled(&fault);
-            let backoff = if fault.kind == FaultKind::Lost {
-                Backoff::BROKER
-            } else {
-                Backoff::CLIENT
-            };
             tokio::select! {
                 biased;
                 () = self.setup.shutdown.draining() => return,
@@ -113,7 +118,14 @@ impl<S: Sink> QueueConsumer<S> {
                 return Ok(None);
             };
             feed.until_ready().await;
-            let subscription = Subscription::open(live, queue, *prefetch).await?;
+            let mut traits = self.setup.broker.queue_traits(live, queue).await?;
+            if self.has_seen_stream {
+                traits.is_stream.get_or_insert(true);
+            }
+            if let Some(reason) = traits.refusal() {
+                return Err(SubscriptionExit::Unfit(reason));
+            }
+            let subscription = Subscription::open(live, queue, *prefetch, &traits).await?;
             let consumer = subscription
                 .consume(&format!("postdate.{}", route.name))
                 .await?;
@@ -127,7 +139,7 @@ impl<S: Sink> QueueConsumer<S> {
         let (subscription, feed, consumer) = match begun {
             Ok(Some(begun)) => begun,
             Ok(None) => return SubscriptionExit::Drained,
-            Err(fault) => return SubscriptionExit::Refused(fault),
+            Err(exit) => return exit,
         };
         if let Some(metrics) = &self.setup.metrics {
             metrics.source_trouble(None);
@@ -140,6 +152,7 @@ impl<S: Sink> QueueConsumer<S> {
             end = self.serve(subscription, consumer, feed) => end,
             never = self.show_unresolved(&ledger) => match never {},
         };
+        self.has_seen_stream |= matches!(end, SubscriptionExit::Unfit(_));
         if let Some(metrics) = &self.setup.metrics {
             metrics.show_unresolved(0, BTreeMap::new());
         }
@@ -183,6 +196,7 @@ impl<S: Sink> QueueConsumer<S> {
         match end {
             channel::ReadExit::Drained => SubscriptionExit::Drained,
             channel::ReadExit::Paused => SubscriptionExit::Paused,
+            channel::ReadExit::IsStream => SubscriptionExit::Unfit(stream_refusal(queue)),
             channel::ReadExit::Abandoned => SubscriptionExit::Lost(AmqpFault::new(
                 FaultKind::Lost,
                 "a delivery was given up; it is delivered again",
@@ -190,15 +204,39 @@ impl<S: Sink> QueueConsumer<S> {
         }
     }
 
-    /// Reports the trouble, and logs a change of it.
-    fn troubled(&mut self, fault: &AmqpFault) {
+    /// Reports a fault, and logs a change of it. Returns the back-off that suits it.
+    fn troubled(&mut self, fault: &AmqpFault) -> Backoff {
         let text = fault.to_string();
-        if let Some(metrics) = &self.setup.metrics {
-            metrics.source_trouble(Some(format!("queue {}: {text}", self.setup.queue)));
-        }
-        if self.trouble.as_ref() != Some(&text) {
+        if self.report(format!("queue {}: {text}", self.setup.queue)) {
             warn!(route = %self.setup.route.name, queue = self.setup.queue, error = text, "cannot consume a queue");
-            self.trouble = Some(text);
         }
+        if fault.kind == FaultKind::Lost {
+            Backoff::BROKER
+        } else {
+            Backoff::CLIENT
+        }
+    }
+
+    /// Reports that the queue cannot be a source, and logs it once.
+    fn unfit(&mut self, reason: &str) {
+        if self.report(reason.to_owned()) {
+            error!(route = %self.setup.route.name, queue = self.setup.queue, reason, "a queue cannot be a source; nothing of it is read");
+        }
+    }
+
+    /// Shows the trouble as that of the source. Returns whether it is another one than before.
+    fn report(&mut self, trouble: String) -> bool {
+        if let Some(metrics) = &self.setup.metrics {
+            metrics.source_trouble(Some(trouble.clone()));
+        }
+        let is_new = self.trouble.as_ref() != Some(&trouble);
+        self.trouble = Some(trouble);
+        is_new
+    }
+}
+
+impl From<AmqpFault> for SubscriptionExit {
+    fn from(fault: AmqpFault) -> Self {
+        Self::Refused(fault)
     }
 }

@@ -1,14 +1,9 @@
 //! Ingress from RabbitMQ: a consumer per route, each on a channel of its own over the one consume connection.
 //! Acknowledges the resolved prefix only.
 //!
-//! A queue that is missing, deleted or refused costs only its own route, and is looked for again.
-//!
-//! A delivery that the client library cannot parse (a header name that is not UTF-8) ends the whole connection
-//! each time it comes, and the broker does not say whose it was. After the second such loss every route of the
-//! connection gets a connection of its own. The route whose own connection ends so has the delivery in its
-//! queue. It reads one delivery at a time, so that all earlier ones are stored and acknowledged once. If its
-//! connection ends so again, the route stops with an error, and a person must take the message out. The other
-//! routes go on.
+//! A queue that is missing, deleted or refused costs only its own route, and is looked for again. So does a queue
+//! that cannot be a source: a stream, one that is exclusive to another connection, and one that goes with its
+//! consumer. Nothing of such a queue is read.
 
 mod channel;
 mod consumer;

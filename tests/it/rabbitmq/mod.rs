@@ -5,6 +5,7 @@ mod faults;
 mod ingress;
 mod outage;
 mod poison;
+mod sources;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
