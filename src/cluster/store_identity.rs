@@ -1,8 +1,8 @@
 //! The identity of the store: finds out that it was rolled back, replaced or wiped.
 //!
 //! A store that *went back* (a failover that lost writes, a restored copy) no longer knows heartbeats that it had
-//! answered. One whose master is another server may have gone back: the store itself remembers who answered last. A store that was *wiped* or *replaced* has no store identity, or a different one. Nothing is stored in
-//! it or claimed from it until a preflight has found that it may be used: the new store may evict keys, may keep
+//! answered. One whose *master is another server* may have gone back; the store itself remembers who answered last. A
+//! store that was *wiped* or *replaced* has no store identity, or a different one. Nothing is stored in it or claimed from it until a preflight has found that it may be used: the new store may evict keys, may keep
 //! nothing over a restart, or may belong to somebody else. See ADR 0024.
 
 use std::sync::Arc;
@@ -69,6 +69,13 @@ impl IdentityWatcher {
     /// last heartbeat that the store still knows.
     pub(super) fn compare(&mut self, was: &KnownStore, is: &KnownStore, kept: Option<UnixMs>) {
         self.store.note_rollback(is.rolled_back_at);
+        self.store.note_new_master(is.new_master_at);
+        if was.heartbeat > 0 && is.new_master_at > was.new_master_at {
+            warn!(
+                "another server answers as the master of redis (a failover, a restart); what was due by now and is \
+                 published from now on counts as a possible repeat (redelivered_total, store_rollback)"
+            );
+        }
         if was.heartbeat == 0 {
             // This replica joins, or has just logged that the store was replaced.
             self.logged = self.logged.max(is.rolled_back_at);
@@ -82,8 +89,8 @@ impl IdentityWatcher {
         error!(
             generation = is.identity,
             since,
-            "the store went back, or another master answers for it (a failover, a restart): what was stored since then \
-             may be lost, and what was published since then may be published again (redelivered_total, store_rollback); to read it again from a kafka source: \
+            "the store went back: what was stored since then may be lost, and what was published since then may be \
+             published again (redelivered_total, store_rollback); to read it again from a kafka source: \
              postdate replay --route ROUTE --since {since}"
         );
     }

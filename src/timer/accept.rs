@@ -115,18 +115,18 @@ pub(super) async fn accept(
     AcceptOutcome::Accepted(enter(shard, claimed, credit, &served, &bundle, lease_end))
 }
 
-/// Flags the messages that were due before the store was found to have gone back: a replica may have published them
-/// and the store may have forgotten that.
+/// Flags the messages that were due before the store was found to have gone back, or to have another master: a replica
+/// may have published them and the store may have forgotten that.
 fn flag_rolled_back(shard: &Shard, mut bundle: Bundle) -> Bundle {
-    let rolled_back_at = shard.store.rolled_back_at();
+    let may_repeat_until = shard.store.may_repeat_until();
     if bundle
         .entries
         .iter()
-        .any(|entry| entry.due <= rolled_back_at)
+        .any(|entry| entry.due <= may_repeat_until)
     {
         for entry in Arc::make_mut(&mut bundle.entries)
             .iter_mut()
-            .filter(|entry| entry.due <= rolled_back_at)
+            .filter(|entry| entry.due <= may_repeat_until)
         {
             entry.flags = entry.flags.with(Flags::STORE_ROLLBACK);
         }

@@ -11,6 +11,7 @@ use crate::store::Store;
 pub(in crate::store) struct IdentityState {
     replaced: AtomicBool,
     changed_ms: AtomicI64,
+    new_master_ms: AtomicI64,
     /// The number of rollbacks seen by the numbered calls when [`Store::rolled_back_at`] was last called.
     seen: AtomicU64,
 }
@@ -42,5 +43,18 @@ impl Store {
     /// Notes a rollback. A moment earlier than the latest changes nothing.
     pub fn note_rollback(&self, at: UnixMs) {
         self.0.identity.changed_ms.fetch_max(at.0, Ordering::AcqRel);
+    }
+
+    /// Notes that another server answers as the master since then. It may lack the last writes of the former one.
+    pub fn note_new_master(&self, at: UnixMs) {
+        let noted = &self.0.identity.new_master_ms;
+        noted.fetch_max(at.0, Ordering::AcqRel);
+    }
+
+    /// A message due by then may have been published before, and the store may have forgotten that: it has rolled
+    /// back, or another server answers as its master.
+    pub fn may_repeat_until(&self) -> UnixMs {
+        let new_master = self.0.identity.new_master_ms.load(Ordering::Acquire);
+        self.rolled_back_at().max(UnixMs(new_master))
     }
 }

@@ -100,7 +100,7 @@ fn read_answer(reply: &ScriptReply) -> Result<HeartbeatReply, StoreError> {
     if text(word)? == "strange" {
         return Ok(HeartbeatReply::Replaced(identity));
     }
-    let [beat, changed, silence, entries @ ..] = rest else {
+    let [beat, changed, new_master, silence, entries @ ..] = rest else {
         return Err(shape("the answer to a heartbeat"));
     };
     let mut replicas = Vec::with_capacity(entries.len() / 2);
@@ -112,6 +112,7 @@ fn read_answer(reply: &ScriptReply) -> Result<HeartbeatReply, StoreError> {
             identity,
             heartbeat: integer(beat)? as u64,
             rolled_back_at: UnixMs(integer(changed)?),
+            new_master_at: UnixMs(integer(new_master)?),
         },
         now,
         silence_ms: Some(integer(silence)?).filter(|&ms| ms >= 0),

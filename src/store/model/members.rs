@@ -112,6 +112,8 @@ pub struct KnownStore {
     pub heartbeat: u64,
     /// When the store was last found to have rolled back.
     pub rolled_back_at: UnixMs,
+    /// When another server than before was last found to answer as the master: a failover or a restart.
+    pub new_master_at: UnixMs,
 }
 
 /// The answer to a heartbeat.

@@ -176,7 +176,7 @@ async fn an_older_copy_is_noticed_and_what_it_makes_us_repeat_has_its_cause() {
     for relay in &crew.relays {
         logged(
             relay,
-            "the store went back, or another master answers for it",
+            "the store went back: what was stored since then may be lost",
         )
         .await;
         assert!(changes(relay).await > 0.5, "it is counted");

@@ -3,11 +3,11 @@
 -- KEYS  1 replicas  hash: nonce -> "heartbeat ms status": the number of its last heartbeat, its time, and its status
 --       2 store     hash: generation: the store's identity, made once; beats: the number of all heartbeats; changed:
 --                   when the store was last found to have rolled back, Unix ms; master: the run id of the server that
---                   answered the last heartbeat
+--                   answered the last heartbeat; new_master: when that was last another one than before, Unix ms
 -- ARGV  nonce, the identity that it knows or "", a new identity if there is none, the highest heartbeat that it was
 --       answered, the last rollback that it knows (ms), its status, ms after which a silent entry is removed
 -- returns {s, us, 0, answer}: "strange", the identity of this store or "" (nothing was written); or "here", identity,
---       heartbeat, rollback, ms since the caller's last heartbeat or -1; then per replica: nonce, entry
+--       heartbeat, rollback, new master, ms since the caller's last heartbeat or -1; then per replica: nonce, entry
 -- atomic: all of it. costs: some commands and the entries of all replicas.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -43,21 +43,20 @@ end
 -- answered them may be gone. A server that does not tell its run id is not compared.
 local info = redis.pcall('INFO', 'server')
 local server = type(info) == 'string' and string.match(info, 'run_id:(%x+)')
-if server then
-  local was = redis.call('HGET', KEYS[2], 'master')
-  if was and was ~= server then
-    changed = now
-  end
-  if was ~= server then
-    redis.call('HSET', KEYS[2], 'master', server)
+local was = redis.call('HGET', KEYS[2], 'master')
+if server and was ~= server then
+  redis.call('HSET', KEYS[2], 'master', server)
+  if was then
+    redis.call('HSET', KEYS[2], 'new_master', int(now))
   end
 end
+local new_master = math.min(tonumber(redis.call('HGET', KEYS[2], 'new_master') or '0'), now)
 -- A clock that stepped back must not leave the rollback in the future.
 changed = math.min(math.max(changed, noticed), now)
 redis.call('HSET', KEYS[2], 'changed', int(changed))
 local beat = int(redis.call('HINCRBY', KEYS[2], 'beats', 1))
 redis.call('HSET', KEYS[1], nonce, beat .. ' ' .. int(now) .. ' ' .. presence)
-local reply = { 'here', generation, beat, int(changed), at and int(now - at) or '-1' }
+local reply = { 'here', generation, beat, int(changed), int(new_master), at and int(now - at) or '-1' }
 local entries = redis.call('HGETALL', KEYS[1])
 for i = 1, #entries, 2 do
   local number, ms, rest = string.match(entries[i + 1], '^(%d+) (%d+) (.*)$')
