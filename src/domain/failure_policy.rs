@@ -28,6 +28,8 @@ pub enum PublishFlow {
     Passing {
         /// Tries in a row before this one that found the target away.
         waits: u32,
+        /// Its source has delivered it so often that it may drop it. It goes to the store instead of waiting.
+        is_worn: bool,
     },
 }
 
@@ -77,6 +79,23 @@ pub struct FailedMessage {
 /// Decides on a failed publish. `take_quota` takes this many bytes of the dead-letter quota, and returns whether they
 /// were there. It is not asked for messages that are to blame themselves.
 pub fn decide(
+    publish: FailedPublish<'_>,
+    route: &Route,
+    take_quota: impl FnOnce(usize) -> bool,
+) -> FailedMessage {
+    let mut failed = decide_in_line(publish, route, take_quota);
+    let is_worn = matches!(publish.flow, PublishFlow::Passing { is_worn: true, .. });
+    if let FailureDecision::WaitUntil(at) = failed.decision
+        && is_worn
+    {
+        // The message loses its place in the order. Waiting in its source, it could be lost.
+        failed.decision = FailureDecision::RetryAt(at);
+    }
+    failed
+}
+
+/// Decides on a failed publish of a message that may wait in its source for as long as it takes.
+fn decide_in_line(
     publish: FailedPublish<'_>,
     route: &Route,
     take_quota: impl FnOnce(usize) -> bool,
@@ -184,7 +203,7 @@ fn not_counted(publish: FailedPublish<'_>, retry: RetryPolicy) -> Option<Failure
             Some(FailureDecision::RetryAt(now.plus(jittered(whole, jitter))))
         }
         (
-            PublishFlow::Passing { waits },
+            PublishFlow::Passing { waits, .. },
             Verdict::Refused {
                 reason: Refusal::UnknownTarget | Refusal::Unavailable | Refusal::PartitionAway,
                 ..

@@ -56,6 +56,8 @@ pub struct Receipt {
     /// `None` once the record is resolved.
     ledger: Option<Arc<Ledger>>,
     slot: u64,
+    /// The source has delivered the record so often that it may drop it.
+    is_worn: bool,
     /// The message's permit, until the record is resolved or abandoned.
     permit: Option<PendingPermit>,
     /// The span of the message's admission, until the record is resolved or abandoned.
@@ -76,6 +78,7 @@ impl Ledger {
         Receipt {
             ledger: Some(self.clone()),
             slot,
+            is_worn: false,
             permit: None,
             span: None,
         }
@@ -143,6 +146,17 @@ impl Receipt {
     /// Attaches the message's permit, which returns when the record is resolved or abandoned.
     pub(super) fn attach(&mut self, permit: PendingPermit) {
         self.permit = Some(permit);
+    }
+
+    /// Marks a record that its source has delivered so often that a few deliveries more may be too many: a quorum queue
+    /// drops what is over its delivery limit. Such a record must not wait in its source.
+    pub(super) fn mark_worn(&mut self) {
+        self.is_worn = true;
+    }
+
+    /// Reports whether the record must not wait in its source.
+    pub(super) fn is_worn(&self) -> bool {
+        self.is_worn
     }
 
     /// Attaches the span of the message's admission, which ends with the record.

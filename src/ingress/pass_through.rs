@@ -4,7 +4,8 @@
 //! own sake is treated by the route's `on_refused`: by default it leaves the queue for the store, and the
 //! others go on. While a target is away or missing, or gives no verdict, the source waits and the message is
 //! retried in place. Messages that were in flight with it may overtake it; the rest of the batch then goes one
-//! by one.
+//! by one. A worn message, which its queue may drop after a few deliveries more, never waits in its queue: it is
+//! stored too.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,6 +28,9 @@ use crate::telemetry::{BurstLog, RouteMetrics};
 
 /// Longest wait for a verdict before the source reports that it waits for its target.
 const VERDICT_WAIT: Duration = Duration::from_secs(2);
+
+/// Longest wait of a message for its lane if its queue has delivered it often.
+const WORN_WAIT: Duration = Duration::from_secs(1);
 
 /// Publishes the passing messages of one source.
 pub(super) struct PassThroughPublisher {
@@ -170,7 +174,15 @@ impl PassThroughPublisher {
         };
         let mut pauses = self.submitter.store.pauses();
         while let Some(next) = queue.next() {
-            // Wait here: a pause of the route does not send passing messages to the store.
+            // Wait here: a pause of the route does not send passing messages to the store, unless they are worn.
+            let next = if pauses.may_publish(route.name.as_str()) {
+                next
+            } else {
+                self.store_worn(route, next).await
+            };
+            if next.is_empty() {
+                continue;
+            }
             tokio::select! {
                 () = shutdown.draining() => if !pauses.may_publish(route.name.as_str()) { return },
                 () = pauses.until_publishing(route.name.as_str()) => {}
@@ -195,6 +207,20 @@ impl PassThroughPublisher {
                 () = tokio::time::sleep(Duration::from_millis(wait_ms as u64)) => {}
             }
         }
+    }
+
+    /// Stores the worn messages untried, and returns the others.
+    async fn store_worn(
+        &mut self,
+        route: &Arc<Route>,
+        waiting: Vec<PassingRecord>,
+    ) -> Vec<PassingRecord> {
+        let (worn, others): (Vec<_>, Vec<_>) =
+            waiting.into_iter().partition(|one| one.receipt.is_worn());
+        let untried = worn.into_iter().map(|one| (one, Verdict::NotTried));
+        let round = self.decide_round(route, untried.collect());
+        self.submitter.submit_all(round.work).await;
+        others
     }
 
     /// Submits all messages in order and waits for every verdict. Returns the messages that failed, in order.
@@ -321,11 +347,19 @@ impl PassThroughPublisher {
         in_flight: &[Option<PassingInFlight>],
     ) -> SubmittedBatches {
         let mut submitted = SubmittedBatches(Vec::new());
-        let targets: Vec<&Arc<Target>> =
-            in_flight.iter().flatten().map(|one| &one.target).collect();
+        let messages: Vec<&PassingInFlight> = in_flight.iter().flatten().collect();
+        let now_us = self.submitter.store.clock().local().mono_us();
         let mut index = 0;
-        for together in targets.chunk_by(|one, other| Arc::ptr_eq(one, other)) {
-            let target = together[0].clone();
+        for together in messages.chunk_by(|one, other| {
+            Arc::ptr_eq(&one.target, &other.target)
+                && one.receipt.is_worn() == other.receipt.is_worn()
+        }) {
+            let target = together[0].target.clone();
+            let not_after_us = if together[0].receipt.is_worn() {
+                now_us + WORN_WAIT.as_micros() as i64
+            } else {
+                i64::MAX
+            };
             let batch = Arc::new(PublishBatch {
                 entries: entries.clone(),
                 ids: Vec::new(),
@@ -335,7 +369,7 @@ impl PassThroughPublisher {
                 copies: route.policy.copies,
                 first_ticket: first,
                 verdicts: self.verdicts.clone(),
-                not_after_us: i64::MAX.into(),
+                not_after_us: not_after_us.into(),
             });
             let indices = index..index + together.len() as u32;
             index = indices.end;
@@ -391,7 +425,10 @@ impl PassThroughPublisher {
             self.metrics.publish_failure(word);
         }
         let handouts = entry.handouts + 1;
-        let flow = PublishFlow::Passing { waits };
+        let flow = PublishFlow::Passing {
+            waits,
+            is_worn: receipt.is_worn(),
+        };
         let jitter = fastrand::f64();
         let publish = FailedPublish {
             entry: &entry,
@@ -430,7 +467,11 @@ impl PassThroughPublisher {
                 });
             }
             FailureDecision::RetryAt(due) => {
-                let what = "a passing message was refused; it is stored and tried again";
+                let what = if receipt.is_worn() {
+                    "a passing message leaves its queue, which has delivered it often and may drop it; it is stored and tried again"
+                } else {
+                    "a passing message was refused; it is stored and tried again"
+                };
                 self.bursts.note(what, &route.name, word, &error);
                 self.metrics.retries.inc();
                 let target = route.target_ref(&target);

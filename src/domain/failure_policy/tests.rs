@@ -3,6 +3,14 @@ use crate::domain::{Flags, testing};
 
 const NOW: UnixMs = UnixMs(10_000);
 const MAX_MS: i64 = 1500;
+const PASSING: PublishFlow = PublishFlow::Passing {
+    waits: 0,
+    is_worn: false,
+};
+const WORN: PublishFlow = PublishFlow::Passing {
+    waits: 0,
+    is_worn: true,
+};
 
 fn refused(reason: Refusal) -> Verdict {
     Verdict::Refused {
@@ -78,18 +86,8 @@ const ALL: [OnRefused; 4] = [
 
 #[test]
 fn the_table_of_what_passes_through() {
-    let passing = |verdict: &Verdict, nth| {
-        ALL.map(|policy| {
-            fate(
-                verdict,
-                nth,
-                PublishFlow::Passing { waits: 0 },
-                policy,
-                true,
-                false,
-            )
-        })
-    };
+    let passing =
+        |verdict: &Verdict, nth| ALL.map(|policy| fate(verdict, nth, PASSING, policy, true, false));
     let unknown = Verdict::Unknown {
         error: "lost".into(),
     };
@@ -156,6 +154,39 @@ fn the_table_of_what_passes_through() {
     }
 }
 
+/// What would wait in place goes to the store. Everything else is as for a message that is not worn.
+#[test]
+fn what_its_queue_may_drop_never_waits_in_it() {
+    let verdicts = [
+        Verdict::NotTried,
+        Verdict::Unknown {
+            error: "lost".into(),
+        },
+        refused(Refusal::Unavailable),
+        refused(Refusal::UnknownTarget),
+        refused(Refusal::Unroutable),
+        refused(Refusal::NotAllowed),
+        refused(Refusal::TooBig),
+        refused(Refusal::Unpublishable),
+    ];
+    let mut moved = 0;
+    for verdict in &verdicts {
+        for policy in ALL {
+            for (nth, has_quota, via) in [(1, true, false), (3, true, false), (3, false, true)] {
+                let fate = |flow| fate(verdict, nth, flow, policy, has_quota, via);
+                let in_place = fate(PASSING);
+                moved += usize::from(in_place.starts_with('='));
+                assert_eq!(
+                    fate(WORN),
+                    in_place.replace('=', "+"),
+                    "{verdict:?} {policy:?}"
+                );
+            }
+        }
+    }
+    assert!(moved > 30, "{moved}");
+}
+
 #[test]
 fn the_table_of_what_is_delayed() {
     let unknown = Verdict::Unknown {
@@ -206,7 +237,7 @@ fn the_table_of_what_is_delayed() {
 
 #[test]
 fn where_no_room_is_left_for_the_dead_it_is_tried_again_and_said() {
-    let passing = PublishFlow::Passing { waits: 0 };
+    let passing = PASSING;
     let unroutable = refused(Refusal::Unroutable);
     let full = |flow, policy| fate(&unroutable, 3, flow, policy, false, true);
     assert_eq!(
@@ -233,7 +264,7 @@ fn where_no_room_is_left_for_the_dead_it_is_tried_again_and_said() {
 #[test]
 fn with_dead_letter_to_it_dies_by_way_of_that() {
     let too_big = refused(Refusal::TooBig);
-    for flow in [PublishFlow::Delayed, PublishFlow::Passing { waits: 0 }] {
+    for flow in [PublishFlow::Delayed, PASSING] {
         assert_eq!(
             fate(&too_big, 1, flow, OnRefused::Retry, true, true),
             ">too_big_for_target"
@@ -258,7 +289,10 @@ fn a_wait_is_jittered_and_a_target_that_is_away_is_asked_every_second() {
         fate(
             &missing,
             1,
-            PublishFlow::Passing { waits },
+            PublishFlow::Passing {
+                waits,
+                is_worn: false,
+            },
             OnRefused::Retry,
             true,
             false,
@@ -276,7 +310,7 @@ fn what_nobody_knows_of_is_flagged() {
     let verdict = Verdict::Unknown {
         error: "lost".into(),
     };
-    let flow = PublishFlow::Passing { waits: 0 };
+    let flow = PASSING;
     let publish = FailedPublish {
         entry: &entry,
         verdict: &verdict,

@@ -40,8 +40,8 @@ const DELIVERY_COUNT: &str = "x-delivery-count";
 const BROKER_HEADERS: [&str; 3] = [DELIVERY_COUNT, "x-acquired-count", STREAM_OFFSET];
 /// Header in which a stream numbers its messages.
 const STREAM_OFFSET: &str = "x-stream-offset";
-/// Earlier deliveries that are worth a warning: half of RabbitMQ 4's default limit.
-const MANY_DELIVERIES: i64 = 10;
+/// Smallest delivery limit that a queue is taken to have if nobody tells its limit.
+const ASSUMED_DELIVERY_LIMIT: i64 = 3;
 /// Smallest `prefetch` with which a batch is gathered: a queue that lends few messages would wait for us.
 const MIN_GATHER_PREFETCH: usize = 64;
 
@@ -52,6 +52,8 @@ pub(super) struct Subscription {
     prefetch: usize,
     /// Nobody could tell whether the queue is a stream: its first delivery does.
     may_be_stream: bool,
+    /// The number of earlier deliveries from which on a message is worn.
+    worn_from: i64,
     ledger: Arc<Ledger>,
     has_warned: AtomicBool,
 }
@@ -91,6 +93,7 @@ impl Subscription {
             queue,
             prefetch,
             may_be_stream: traits.is_stream.is_none(),
+            worn_from: worn_from(traits.delivery_limit),
             ledger: Ledger::new(),
             has_warned,
         })
@@ -208,9 +211,11 @@ impl Subscription {
     }
 
     fn enter(&self, amqp: AmqpDelivery) -> Delivery {
-        let receipt = self.ledger.enter(amqp.delivery_tag as i64);
+        let mut receipt = self.ledger.enter(amqp.delivery_tag as i64);
         let (mut headers, properties) = from_amqp(&amqp.properties);
-        self.warn_of_redeliveries(&headers);
+        if self.is_worn(&headers) {
+            receipt.mark_worn();
+        }
         headers.retain(|header| !BROKER_HEADERS.contains(&header.name.as_str()));
         let malformed = unreadable_reason(&headers);
         if malformed.is_some() {
@@ -237,21 +242,22 @@ impl Subscription {
         }
     }
 
-    /// Warns once a subscription that the broker delivers a message for the tenth time or more. A quorum queue
-    /// with a delivery limit drops or dead-letters it a few deliveries later.
-    fn warn_of_redeliveries(&self, headers: &[Header]) {
+    /// Reports whether the queue may drop a message after this delivery and one more, and warns of that once a
+    /// subscription. Only quorum queues have a limit, and they count: a classic queue's `redelivered` says nothing.
+    fn is_worn(&self, headers: &[Header]) -> bool {
         let count = headers
             .iter()
             .find(|h| h.name.as_str() == DELIVERY_COUNT)
             .and_then(|h| whole(&h.value));
-        if let Some(count) = count.filter(|count| *count >= MANY_DELIVERIES)
-            && !self.has_warned.swap(true, Ordering::Relaxed)
-        {
+        let count = count.unwrap_or_default();
+        let is_worn = count >= self.worn_from;
+        if is_worn && count > 0 && !self.has_warned.swap(true, Ordering::Relaxed) {
             warn!(
                 queue = %self.queue, deliveries = count + 1,
                 "the broker has delivered a message many times; beyond the queue's delivery limit it drops it"
             );
         }
+        is_worn
     }
 
     /// Acknowledges whenever the resolved prefix has grown. Returns once a delivery is abandoned.
@@ -365,6 +371,15 @@ impl ArrivalPace {
     }
 }
 
+/// The number of earlier deliveries from which on a message is worn, by the delivery limit of its queue: one before
+/// the last delivery. A negative limit is none.
+fn worn_from(delivery_limit: Option<i64>) -> i64 {
+    match delivery_limit.unwrap_or(ASSUMED_DELIVERY_LIMIT) {
+        ..0 => i64::MAX,
+        limit => (limit - 1).max(0),
+    }
+}
+
 /// Reports whether a delivery comes from a stream.
 fn is_of_stream(delivery: &AmqpDelivery) -> bool {
     let headers = delivery.properties.headers().as_ref();
@@ -416,6 +431,12 @@ mod tests {
         let mut few = ArrivalPace::new(MIN_GATHER_PREFETCH - 1);
         few.note(1, start);
         assert!(!few.is_gathering(start));
+    }
+
+    #[test]
+    fn a_message_is_worn_one_delivery_before_its_last() {
+        let limits = [None, Some(20), Some(3), Some(2), Some(1), Some(0), Some(-1)];
+        assert_eq!(limits.map(worn_from), [2, 19, 2, 1, 0, 0, i64::MAX]);
     }
 
     #[test]

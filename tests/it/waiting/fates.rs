@@ -228,15 +228,6 @@ async fn lose_leader(kafka: &mut Kafka, topics: &[&str]) {
     kafka.start_again().await;
 }
 
-/// Starts that a fate may take: a passing message must be delivered to be tried, so each start spends one delivery.
-fn starts(fixture: &WaitingFixture) -> usize {
-    if fixture.causes[0].is_of_target() {
-        1
-    } else {
-        OFTEN
-    }
-}
-
 /// Waits until a relay that was started again can be told to stop, whether it is ready or not.
 async fn listens(fixture: &WaitingFixture) {
     eventually("the relay listens", async || {
@@ -246,16 +237,18 @@ async fn listens(fixture: &WaitingFixture) {
 }
 
 async fn terminate(fixture: &mut WaitingFixture) {
-    for _ in 0..starts(fixture) {
+    for _ in 0..OFTEN {
         listens(fixture).await;
+        fixture.holds_or_has_stored().await;
         fixture.terminate().await;
         fixture.relay.spawn_again();
     }
 }
 
 async fn kill(fixture: &mut WaitingFixture) {
-    for _ in 0..starts(fixture) {
+    for _ in 0..OFTEN {
         listens(fixture).await;
+        fixture.holds_or_has_stored().await;
         fixture.relay.kill9().await;
         fixture.relay.spawn_again();
     }

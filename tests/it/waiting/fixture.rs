@@ -353,6 +353,23 @@ impl WaitingFixture {
         }
     }
 
+    /// Where routes wait for their target: waits until each says so, or has stored its messages instead.
+    pub(super) async fn holds_or_has_stored(&self) {
+        let waiting = self.paths.iter().filter(|path| path.cause.is_of_target());
+        for path in waiting {
+            eventually(&format!("{} holds or has stored", path.route), async || {
+                let metrics = self.relay.metrics().await?;
+                let route = ("route", path.route.as_str());
+                let waits = metrics.sum("postdate_ingress_paused", &[route, ("reason", "target")]);
+                let stored = metrics.sum("postdate_pending", &[route])
+                    + metrics.sum("postdate_in_flight", &[route]);
+                ensure!(waits > 0.5 || stored >= COUNT as f64, "{stored} are stored");
+                Ok(())
+            })
+            .await;
+        }
+    }
+
     async fn maxmemory(&self, bytes: &str) {
         self.redis
             .command::<()>(&["CONFIG", "SET", "maxmemory", bytes])

@@ -4,6 +4,7 @@
 
 mod fates;
 mod fixture;
+mod limits;
 
 use self::fates::Fate;
 use self::fixture::{Cause, Source, WaitingFixture};
