@@ -337,7 +337,7 @@ fn an_outage_of_the_target_spends_no_attempt_however_long_it_lasts() {
         error: "lost".into(),
     };
     let away = refused(Refusal::PartitionAway);
-    let passing = PublishFlow::Passing { waits: 0 };
+    let passing = PASSING;
     for (verdict, nth, flow, expected) in [
         (&interrupted, 1, PublishFlow::Delayed, "+1000 uncounted"),
         (&interrupted, 3, PublishFlow::Delayed, "+1500 uncounted"),

@@ -204,7 +204,7 @@ fn poll<S: Sink>(consumer: &GroupClient<S>, mut poll_timeout: Duration) -> bool 
                 take(consumer, &message);
                 came = true;
             }
-            // The context has taken the error, with its reason, before.
+            // `GroupContext::error` has taken the error, with its reason, before.
             Some(Err(error)) => trace!(%error, "kafka consumer error"),
             None => break,
         }

@@ -129,7 +129,8 @@ impl GroupContact {
         if state.is_member {
             self.joining_since_us = None;
         } else if now_us - *self.joining_since_us.get_or_insert(now_us) > JOIN_DEADLINE_US {
-            return Some(NOT_JOINED.to_owned());
+            let refusal = state.group_refusal.clone();
+            return Some(refusal.unwrap_or_else(|| NOT_JOINED.to_owned()));
         }
         let (topic, partition) = state.unplaced.first()?;
         Some(format!(

@@ -11,7 +11,7 @@ use tracing::debug;
 use super::KafkaDependencies;
 use super::assignment::{Assignment, AssignmentSpec, StartPosition, WINDOW_BYTES, feed};
 use super::skip::SkipQueue;
-use super::undecodable::DecodeReports;
+use super::undecodable::{DecodeReports, Standstill};
 use crate::broker::kafka::{Connection, OutageSuspicion};
 use crate::domain::Route;
 use crate::ingress::Sink;
@@ -122,8 +122,8 @@ pub(super) struct GroupState {
     pub(super) refused_topics: BTreeMap<String, String>,
     /// The client library's reports about records that it cannot open.
     pub(super) decode_reports: DecodeReports,
-    /// Topics that are shown with a standing partition.
-    pub(super) standing_topics: BTreeSet<String>,
+    /// Topics that are shown with a standing partition, with the reason.
+    pub(super) standing_topics: BTreeSet<(String, &'static str)>,
     /// Reasons that were logged already.
     pub(super) warned: BTreeSet<String>,
 }
@@ -144,9 +144,8 @@ impl GroupState {
 
     /// Why this consumer does not read a topic, or not all that it has of it.
     pub(super) fn trouble(&self, topic: &str) -> Option<String> {
-        let standing = self.standing(topic).map(|(partition, offset)| {
-            format!("partition {partition} stands at offset {offset}, which cannot be opened")
-        });
+        let standing = self.standing(topic).next();
+        let standing = standing.map(|(partition, why)| format!("partition {partition} {why}"));
         let of_all = || self.group_refusal.as_ref().or(self.fetch_refusal.as_ref());
         let refused = || self.refused_topics.get(topic).or_else(of_all).cloned();
         let why = standing.or_else(refused);
@@ -160,14 +159,13 @@ impl GroupState {
             .or_else(unplaced)
     }
 
-    /// The first partition of a topic that stands at records which cannot be opened, and the offset.
-    pub(super) fn standing(&self, topic: &str) -> Option<(i32, i64)> {
+    /// The partitions of a topic that stand, and why.
+    pub(super) fn standing(&self, topic: &str) -> impl Iterator<Item = (i32, Standstill)> {
         self.assignments
             .iter()
-            .filter(|assignment| *assignment.topic == *topic)
-            .find_map(|assignment| {
-                let offset = assignment.standstill.standing()?;
-                Some((assignment.partition, offset))
+            .filter(move |assignment| *assignment.topic == *topic)
+            .filter_map(|assignment| {
+                Some((assignment.partition, assignment.standstill.standing()?))
             })
     }
 

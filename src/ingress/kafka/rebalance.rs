@@ -15,7 +15,7 @@ use rdkafka::types::RDKafkaRespErr;
 use tracing::{debug, error, warn};
 
 use super::group_state::{GroupSetup, GroupState, list, partitions};
-use super::undecodable::is_decode_error;
+use super::undecodable::{Standstill, is_decode_error};
 use crate::broker::kafka;
 use crate::ingress::Sink;
 
@@ -23,9 +23,9 @@ use crate::ingress::Sink;
 const REVOKE_DRAIN_LIMIT: Duration = Duration::from_secs(2);
 /// Longest wait for a position from the brokers.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Reason of `ingress_paused` while a partition of the route stands.
-const PAUSE_REASON: &str = "undecodable";
+/// The reason for which a group of another kind of consumers refuses this one.
+const OTHER_PROTOCOL: &str = "the members of the group share its partitions by another protocol \
+                              (partition.assignment.strategy): another application uses this group, so give the route one of its own";
 
 /// The context of the client library's callbacks: the setup and the state of one consumer.
 pub(super) struct GroupContext<S> {
@@ -116,11 +116,15 @@ impl<S: Sink> GroupContext<S> {
             let Some(metrics) = self.setup.deps.metrics.route(&route.name) else {
                 continue;
             };
-            if state.standing(topic).is_some() {
-                metrics.ingress_paused(PAUSE_REASON, true);
-                state.standing_topics.insert(topic.to_string());
-            } else if state.standing_topics.remove(&**topic) {
-                metrics.ingress_paused(PAUSE_REASON, false);
+            for reason in Standstill::REASONS {
+                let stands = state.standing(topic).any(|(_, why)| why.reason() == reason);
+                let shown = (topic.to_string(), reason);
+                if stands {
+                    metrics.ingress_paused(reason, true);
+                    state.standing_topics.insert(shown);
+                } else if state.standing_topics.remove(&shown) {
+                    metrics.ingress_paused(reason, false);
+                }
             }
             let trouble = state.trouble(topic);
             // A consumer that leaves has not looked at what it is offered. Its successor shows what it finds.
@@ -197,7 +201,15 @@ impl<S: Sink> ClientContext for GroupContext<S> {
                 | RDKafkaErrorCode::UnknownTopic
                 | RDKafkaErrorCode::TopicAuthorizationFailed,
             ) => self.report_refused_topic(reason),
-            Some(RDKafkaErrorCode::GroupAuthorizationFailed) => self.report_refused_group(reason),
+            Some(RDKafkaErrorCode::InconsistentGroupProtocol) => {
+                self.report_refused_group(&format!("{reason}; {OTHER_PROTOCOL}"));
+            }
+            Some(RDKafkaErrorCode::GroupAuthorizationFailed | RDKafkaErrorCode::InvalidGroupId) => {
+                self.report_refused_group(reason);
+            }
+            Some(RDKafkaErrorCode::UnsupportedVersion) if !self.state.lock().is_member => {
+                self.report_refused_group(reason);
+            }
             Some(RDKafkaErrorCode::Fatal) => {
                 error!(consumer = %self.setup.owner, reason, "kafka consumer failed for good, starting another");
                 self.state.lock().mark_broken(reason.to_owned());

@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 use tracing::warn;
 
 use super::rebalance::{ANSWER_TIMEOUT, GroupClient, GroupContext};
+use super::undecodable::Standstill;
 use crate::domain::{KafkaPosition, Route, RouteName};
 use crate::ingress::Sink;
 
@@ -135,9 +136,13 @@ impl<S: Sink> GroupContext<S> {
                 return SkipOutcome::NotHere;
             };
             match assignment.standstill.standing() {
-                None => return SkipOutcome::DoesNotStand(assignment.next),
-                Some(at) if at != offset => return SkipOutcome::StandsElsewhere(at),
-                Some(_) => {}
+                Some(Standstill::Undecodable { offset: at }) if at == offset => {}
+                Some(Standstill::Undecodable { offset: at }) => {
+                    return SkipOutcome::StandsElsewhere(at);
+                }
+                Some(Standstill::OpenTransaction { .. }) | None => {
+                    return SkipOutcome::DoesNotStand(assignment.next);
+                }
             }
             if let Err(error) =
                 consumer.seek(topic, partition, Offset::Offset(offset + 1), ANSWER_TIMEOUT)

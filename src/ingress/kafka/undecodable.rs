@@ -1,5 +1,5 @@
-//! Records that the client library cannot open: a batch that is too large once decompressed, of an unknown codec,
-//! damaged, or cut short.
+//! Partitions that stand although their log goes on: at records that the client library cannot open (a batch that is
+//! too large once decompressed, of an unknown codec, damaged, or cut short), or behind a transaction that is open.
 //!
 //! The client library asks for such a batch again twice a second, for ever, and the partition stands. Its report names
 //! the offset of the batch and neither topic nor partition, and of a batch that is cut short there is no report at all:
@@ -20,8 +20,8 @@ use crate::ingress::Sink;
 
 /// Shortest standstill that counts while the client library reports records that it cannot open: three of its tries.
 const STANDSTILL_US: i64 = 1_500_000;
-/// Shortest standstill that counts while the client library only counts partial answers. These are usual where much is
-/// read, but for a partition that gets nothing for so long.
+/// Shortest standstill that counts without a report. Partial answers are usual where much is read, and open transactions
+/// where producers use them, but for a partition that gets nothing for so long.
 const SILENT_STANDSTILL_US: i64 = 3_000_000;
 /// How long a report counts: the client library tries again after half a second, and waits half a second for an answer.
 const REPORT_FRESH_US: i64 = 2_500_000;
@@ -119,17 +119,59 @@ struct FetchView {
     fetch: i64,
     /// One past the last record that came.
     next: i64,
-    /// One past the last record that can be read.
-    end: i64,
+    /// One past the last record that can be read: the log's end, or the first record of an open transaction.
+    stable: i64,
+    /// The log's end.
+    high: i64,
+}
+
+/// A standstill of a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standstill {
+    /// The records at this offset cannot be opened: the next one that is expected.
+    Undecodable { offset: i64 },
+    /// A transaction is open from this offset on, with so many records in it and behind it.
+    OpenTransaction { offset: i64, behind: i64 },
+}
+
+impl Standstill {
+    /// The values of `reason` in `ingress_paused`.
+    pub(super) const REASONS: [&str; 2] = ["undecodable", "open_transaction"];
+
+    /// The reason in `ingress_paused`.
+    pub(super) fn reason(self) -> &'static str {
+        let [undecodable, open_transaction] = Self::REASONS;
+        match self {
+            Self::Undecodable { .. } => undecodable,
+            Self::OpenTransaction { .. } => open_transaction,
+        }
+    }
+
+    fn is_alike(self, other: Self) -> bool {
+        std::mem::discriminant(&self) == std::mem::discriminant(&other)
+    }
+}
+
+impl std::fmt::Display for Standstill {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Undecodable { offset } => {
+                write!(f, "stands at offset {offset}, which cannot be opened")
+            }
+            Self::OpenTransaction { offset, behind } => write!(
+                f,
+                "stands at offset {offset} until a producer ends its transaction, with {behind} records in it and behind it"
+            ),
+        }
+    }
 }
 
 /// A change of a partition's standstill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StandstillChange {
-    /// The partition stands at this offset.
-    Begins(i64),
-    /// The partition stood at this offset, and is read on.
-    Ends(i64),
+    Begins(Standstill),
+    /// The partition is read on, or it stands for another cause now.
+    Ends(Standstill),
 }
 
 /// Watches whether one partition stands. Pure: moments are arguments.
@@ -138,12 +180,11 @@ pub(super) struct StandstillWatch {
     /// Fetch position and next record, as of the last move.
     seen: Option<(i64, i64)>,
     since_us: i64,
-    standing: Option<i64>,
+    standing: Option<Standstill>,
 }
 
 impl StandstillWatch {
-    /// The offset at which the partition stands: the next one that is expected.
-    pub(super) fn standing(&self) -> Option<i64> {
+    pub(super) fn standing(&self) -> Option<Standstill> {
         self.standing
     }
 
@@ -153,28 +194,43 @@ impl StandstillWatch {
         evidence: Evidence,
         now_us: i64,
     ) -> Option<StandstillChange> {
-        let seen = (view.fetch, view.next);
-        if self.seen != Some(seen) || view.end <= view.fetch {
-            *self = Self {
-                seen: Some(seen),
-                since_us: now_us,
-                standing: self.standing,
-            };
+        let FetchView {
+            fetch,
+            next,
+            stable,
+            high,
+        } = view;
+        let standstill = if fetch < stable {
+            Standstill::Undecodable {
+                offset: fetch.max(next),
+            }
+        } else {
+            Standstill::OpenTransaction {
+                offset: stable,
+                behind: high - stable,
+            }
+        };
+        let has_moved = self.seen != Some((fetch, next));
+        let is_other = self.standing.is_some_and(|was| !was.is_alike(standstill));
+        if has_moved || is_other || high.max(stable) <= fetch {
+            self.seen = Some((fetch, next));
+            self.since_us = now_us;
             return self.standing.take().map(StandstillChange::Ends);
         }
-        let at_least_us = match evidence {
-            Evidence::Nothing => {
+        let at_least_us = match (standstill, evidence) {
+            (Standstill::Undecodable { .. }, Evidence::Nothing) => {
                 self.since_us = now_us;
                 return None;
             }
-            Evidence::PartialAnswers => SILENT_STANDSTILL_US,
-            Evidence::Reported => STANDSTILL_US,
+            (Standstill::Undecodable { .. }, Evidence::Reported) => STANDSTILL_US,
+            (Standstill::Undecodable { .. }, Evidence::PartialAnswers)
+            | (Standstill::OpenTransaction { .. }, _) => SILENT_STANDSTILL_US,
         };
-        if self.standing.is_some() || now_us - self.since_us < at_least_us {
+        if self.standing.is_none() && now_us - self.since_us < at_least_us {
             return None;
         }
-        self.standing = Some(view.fetch.max(view.next));
-        self.standing.map(StandstillChange::Begins)
+        let is_new = self.standing.replace(standstill).is_none();
+        is_new.then_some(StandstillChange::Begins(standstill))
     }
 }
 
@@ -214,7 +270,8 @@ impl<S: Sink> GroupContext<S> {
                 let view = FetchView {
                     fetch: partition.next_offset,
                     next: assignment.next,
-                    end: partition.ls_offset,
+                    stable: partition.ls_offset,
+                    high: partition.hi_offset,
                 };
                 if let Some(change) = assignment.standstill.update(view, evidence, now_us) {
                     changes.push((assignment.topic.clone(), assignment.partition, change));
@@ -225,11 +282,17 @@ impl<S: Sink> GroupContext<S> {
         for (topic, partition, change) in changes {
             let consumer = &self.setup.owner;
             match change {
-                StandstillChange::Begins(offset) => warn!(
+                StandstillChange::Begins(Standstill::Undecodable { offset }) => warn!(
                     %consumer, %topic, partition, offset, why,
                     "kafka partition stands at records that cannot be opened; `postdate skip` passes over one"
                 ),
-                StandstillChange::Ends(offset) => {
+                StandstillChange::Begins(Standstill::OpenTransaction { offset, behind }) => warn!(
+                    %consumer, %topic, partition, offset, behind,
+                    "kafka partition stands until a producer ends its transaction"
+                ),
+                StandstillChange::Ends(
+                    Standstill::Undecodable { offset } | Standstill::OpenTransaction { offset, .. },
+                ) => {
                     info!(%consumer, %topic, partition, offset, "kafka partition is read on");
                 }
             }
@@ -267,29 +330,31 @@ mod tests {
 
     const SECOND_US: i64 = 1_000_000;
 
-    fn view(fetch: i64, next: i64, end: i64) -> FetchView {
-        FetchView { fetch, next, end }
+    fn view(fetch: i64, next: i64, stable: i64) -> FetchView {
+        FetchView {
+            fetch,
+            next,
+            stable,
+            high: stable,
+        }
+    }
+
+    fn begins(offset: i64) -> StandstillChange {
+        StandstillChange::Begins(Standstill::Undecodable { offset })
     }
 
     #[test]
     fn a_partition_stands_only_behind_the_end_without_a_move_and_with_evidence() {
         let mut watch = StandstillWatch::default();
+        let ended = Some(StandstillChange::Ends(Standstill::Undecodable {
+            offset: 5,
+        }));
         for (at_s, view, evidence, expected) in [
             (0, view(5, 5, 9), Evidence::Reported, None),
             (1, view(5, 5, 9), Evidence::Reported, None),
-            (
-                2,
-                view(5, 5, 9),
-                Evidence::Reported,
-                Some(StandstillChange::Begins(5)),
-            ),
+            (2, view(5, 5, 9), Evidence::Reported, Some(begins(5))),
             (3, view(5, 5, 12), Evidence::Nothing, None),
-            (
-                4,
-                view(6, 5, 12),
-                Evidence::Reported,
-                Some(StandstillChange::Ends(5)),
-            ),
+            (4, view(6, 5, 12), Evidence::Reported, ended),
             (5, view(6, 6, 12), Evidence::Reported, None),
             (9, view(12, 12, 12), Evidence::Reported, None),
             (20, view(12, 12, 12), Evidence::Reported, None),
@@ -302,7 +367,7 @@ mod tests {
                 33,
                 view(12, 12, 14),
                 Evidence::PartialAnswers,
-                Some(StandstillChange::Begins(12)),
+                Some(begins(12)),
             ),
         ] {
             assert_eq!(
@@ -311,7 +376,41 @@ mod tests {
                 "at {at_s} s"
             );
         }
-        assert_eq!(watch.standing(), Some(12));
+        assert_eq!(
+            watch.standing(),
+            Some(Standstill::Undecodable { offset: 12 })
+        );
+    }
+
+    #[test]
+    fn a_partition_stands_behind_a_transaction_that_stays_open_while_all_before_it_is_read() {
+        let mut watch = StandstillWatch::default();
+        let open = |behind| Standstill::OpenTransaction { offset: 7, behind };
+        for (at_s, (fetch, stable, high), expected) in [
+            // Transactions come and go, and records with them.
+            (0, (5, 5, 9), None),
+            (2, (6, 6, 9), None),
+            (4, (7, 7, 12), None),
+            (6, (7, 7, 20), None),
+            (7, (7, 7, 30), Some(StandstillChange::Begins(open(23)))),
+            (8, (7, 7, 40), None),
+            (9, (7, 40, 40), Some(StandstillChange::Ends(open(33)))),
+            (20, (40, 40, 40), None),
+            (21, (40, 40, 41), None),
+            (22, (41, 41, 41), None),
+            // What can be read and does not come has another cause, which needs evidence.
+            (23, (41, 50, 60), None),
+            (60, (41, 50, 60), None),
+        ] {
+            let view = FetchView {
+                fetch,
+                next: fetch,
+                stable,
+                high,
+            };
+            let change = watch.update(view, Evidence::Nothing, at_s * SECOND_US);
+            assert_eq!(change, expected, "at {at_s} s");
+        }
     }
 
     #[test]

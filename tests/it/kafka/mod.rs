@@ -3,6 +3,7 @@
 mod assignments;
 mod egress;
 pub(crate) mod fixture;
+mod groups;
 mod ingress;
 mod leaderless;
 mod outage;

@@ -90,6 +90,7 @@ const PAUSE_REASONS = {
   dead_letters: ["its dead letters are full", "Redrive or drop some."],
   target: ["its target does not take messages that pass through", "Mend the target."],
   undecodable: ["a Kafka partition stands at records that cannot be opened", "Look at them, then skip the offset, here or by postdate skip."],
+  open_transaction: ["a producer's transaction is open before the records", "End that producer, or abort its transaction with Kafka's own tools."],
 };
 
 export function pauseReason(reason) {
