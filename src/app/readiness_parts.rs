@@ -134,8 +134,8 @@ impl ReadinessParts {
         for (part, target) in &self.targets {
             let lane = self.lanes.lane(target);
             let why = lane
-                .trouble()
-                .or_else(|| lane.partial_trouble())
+                .trouble_of(target)
+                .or_else(|| lane.partial_trouble_of(target))
                 .or_else(|| self.metrics.target_failures.why(target, now_us));
             show(
                 part,

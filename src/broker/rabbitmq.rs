@@ -14,6 +14,7 @@ mod health;
 mod lookup;
 mod management;
 mod queue_traits;
+mod returns;
 mod supervisor;
 
 pub use convert::{TooLong, from_amqp, to_amqp, unreadable_reason, wire_len};
@@ -23,6 +24,7 @@ pub use fault::{AmqpFault, FaultKind};
 pub use lookup::{look_for_exchange, look_for_queue, short_name};
 pub use management::{Bindings, Reach};
 pub use queue_traits::{QueueTraits, stream_refusal};
+pub use returns::ReturnCounter;
 pub use supervisor::{
     ANSWER_DEADLINE, Broker, ConnectionHandle, LiveConnection, SharedConnection, within,
 };

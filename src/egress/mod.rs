@@ -6,8 +6,8 @@
 //! slow or refusing delays no other: each lane has its own queue, window and gate.
 //!
 //! Guarantees: `submit` never blocks. Every publication gets exactly one verdict, within [`CONFIRM_DEADLINE`] of
-//! leaving the queue of its lane. `Confirmed` means that the broker has the message stored *and* routed. Publications
-//! of one lane from one submitter leave in the order submitted; on Kafka, those of one partition do.
+//! leaving the queue of its lane. `Confirmed` means that the broker has the message stored *and* routed. Messages that
+//! pass through one lane from one submitter leave in the order submitted; on Kafka, those of one partition do.
 
 mod bridge_headers;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -156,8 +156,14 @@ pub trait Lane: Send + Sync {
     /// A sentence on the trouble of the lane; `None` while it works.
     fn trouble(&self) -> Option<String>;
 
-    /// A sentence on the trouble of a part of the target, while the rest of it works.
-    fn partial_trouble(&self) -> Option<String> {
+    /// A sentence on the trouble of one target of the lane, if nothing reaches it; `None` while messages do.
+    fn trouble_of(&self, _: &Target) -> Option<String> {
+        self.trouble()
+    }
+
+    /// A sentence on a part of a target that messages do not reach, a Kafka partition or a routing key, while the rest
+    /// of it works.
+    fn partial_trouble_of(&self, _: &Target) -> Option<String> {
         None
     }
 }

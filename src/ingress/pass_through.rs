@@ -315,7 +315,9 @@ impl PassThroughPublisher {
                 () = tokio::time::sleep(VERDICT_WAIT), if !is_waiting => {
                     let Some(oldest) = in_flight.iter().flatten().next() else { continue };
                     let lane = self.lanes.lane(&oldest.target);
-                    let trouble = lane.trouble().or_else(|| lane.partial_trouble());
+                    let trouble = lane
+                        .trouble_of(&oldest.target)
+                        .or_else(|| lane.partial_trouble_of(&oldest.target));
                     let error = trouble.as_deref().unwrap_or("no answer yet");
                     self.wait.begin(&oldest.target.name(), "unavailable", error);
                 }

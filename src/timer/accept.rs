@@ -302,7 +302,7 @@ fn enter(
         && in_flight
             .lane
             .as_ref()
-            .is_some_and(|lane| lane.trouble().is_some())
+            .is_some_and(|lane| lane.trouble_of(batch_target).is_some())
     {
         claimed.credit.set_aside(batch_target);
     }

@@ -261,7 +261,7 @@ impl Credit {
     /// Messages that may be claimed, without those that are set aside.
     fn limit(&self) -> i64 {
         let is_alone = !self.sets_aside(&self.route.to);
-        let most = if is_alone && self.lane.trouble().is_some() {
+        let most = if is_alone && self.lane.trouble_of(&self.route.to).is_some() {
             TROUBLE_MESSAGES
         } else {
             ROUTE_MESSAGES

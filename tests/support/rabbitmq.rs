@@ -325,6 +325,24 @@ impl Rabbitmq {
         self.nodes.iter().map(|node| leads(&node.name)).collect()
     }
 
+    /// Stops the process of a classic queue: what is routed there is not confirmed until [`Self::resume_queue`].
+    pub async fn suspend_queue(&self, name: &str) {
+        self.queue_process(name, "suspend").await;
+    }
+
+    /// Lets the process of a classic queue go on.
+    pub async fn resume_queue(&self, name: &str) {
+        self.queue_process(name, "resume").await;
+    }
+
+    async fn queue_process(&self, name: &str, call: &str) {
+        let eval = format!(
+            "{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<\"/\">>, queue, <<\"{name}\">>)), \
+             sys:{call}(amqqueue:get_pid(Q))."
+        );
+        self.ctl(&["eval", &eval]).await;
+    }
+
     /// Prints what its nodes complained of last.
     pub fn tell(&self) {
         self.nodes.iter().for_each(Node::tell);

@@ -2,7 +2,7 @@
 //!
 //! Two kinds of frame carry bytes that a producer has chosen: the method `basic.deliver` with the routing key, and
 //! the content header with the message's properties. Both are looked at here before the library sees them. All
-//! other frames pass as they are.
+//! other frames pass as they are. Each `basic.return` is counted, also before the library sees it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,6 +12,7 @@ use std::task::{Context, Poll, ready};
 use futures_io::{AsyncRead, AsyncWrite};
 
 use super::header_frame;
+use super::returns::ReturnCounters;
 
 /// Bytes read from the broker at once.
 const READ_SIZE: usize = 64 * 1024;
@@ -27,6 +28,8 @@ const HEADER_FRAME: u8 = 2;
 const FRAME_END: u8 = 0xCE;
 /// Class and method of `basic.deliver`.
 const DELIVER_METHOD: [u8; 4] = [0, 60, 0, 60];
+/// Class and method of `basic.return`.
+const RETURN_METHOD: [u8; 4] = [0, 60, 0, 50];
 /// Largest payload that is looked at. A content header beyond it is replaced. The client library agrees on frames of at
 /// most 1 MiB, but a broker does not split a content header.
 const MAX_EXAMINED: usize = 2 * 1024 * 1024;
@@ -43,11 +46,15 @@ pub(super) struct FrameGuard<S> {
 }
 
 impl<S> FrameGuard<S> {
-    pub(super) fn new(stream: S) -> Self {
+    /// Returned messages are counted by `returns`.
+    pub(super) fn new(stream: S, returns: ReturnCounters) -> Self {
         Self {
             stream,
             read_buffer: vec![0; READ_SIZE].into(),
-            frames: GuardedFrames::default(),
+            frames: GuardedFrames {
+                returns,
+                ..GuardedFrames::default()
+            },
         }
     }
 }
@@ -107,6 +114,8 @@ struct GuardedFrames {
     partial: Vec<u8>,
     /// Faults of a delivery, by channel, until its content header comes.
     faults: BTreeMap<[u8; 2], String>,
+    /// Counters of returned messages.
+    returns: ReturnCounters,
     /// Bytes for the client library.
     ready: Vec<u8>,
     /// How many of them it has taken.
@@ -222,6 +231,8 @@ impl GuardedFrames {
                 Some(fault) => self.faults.insert(channel, fault),
                 None => self.faults.remove(&channel),
             };
+        } else if payload.starts_with(&RETURN_METHOD) {
+            self.returns.count(u16::from_be_bytes(channel));
         }
         match replacement {
             Some(payload) => self.replace_payload(&payload),
@@ -373,6 +384,31 @@ mod tests {
             })
             .collect();
         assert_eq!(reasons, [true, false]);
+    }
+
+    #[test]
+    fn a_returned_message_is_counted_on_its_channel_before_it_is_handed_on() {
+        let returns = ReturnCounters::default();
+        let [one, two] = [1, 2].map(|channel| returns.start(channel));
+        let mut frames = GuardedFrames {
+            returns: returns.clone(),
+            ..GuardedFrames::default()
+        };
+        let returned = [&RETURN_METHOD[..], &[1, 56], b"\x00\x00\x01k"].concat();
+        for channel in [1, 2, 1, 3] {
+            frames.push(&frame(METHOD_FRAME, channel, &returned));
+        }
+        frames.push(&frame(METHOD_FRAME, 2, &deliver(b"k")));
+        assert_eq!((one.seen(), two.seen()), (2, 1));
+        let again = returns.start(1);
+        frames.push(&frame(METHOD_FRAME, 1, &returned)[..PREFIX_LEN + 3]);
+        assert_eq!(
+            (one.seen(), again.seen()),
+            (2, 0),
+            "a new channel of this number"
+        );
+        frames.push(&frame(METHOD_FRAME, 1, &returned)[PREFIX_LEN + 3..]);
+        assert_eq!((one.seen(), again.seen()), (2, 1));
     }
 
     #[test]

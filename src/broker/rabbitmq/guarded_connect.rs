@@ -14,22 +14,25 @@ use lapin::tcp::{AMQPUriTcpExt, AsyncTcpStream, RustlsConnector, TLSConfig};
 use lapin::uri::AMQPUri;
 
 use super::frame_guard::FrameGuard;
+use super::returns::ReturnCounters;
 use crate::tls::ClientFiles;
 
 /// A TCP stream of tokio, with or without TLS.
 type TokioStream = AsyncTcpStream<<Tokio as Reactor>::TcpStream>;
 
 /// Connects to a broker. Its certificate must be from an authority that `files` name, or else from one of the system's,
-/// or of `SSL_CERT_FILE`.
+/// or of `SSL_CERT_FILE`. Also returns the counters of the messages that the broker returns on the connection.
 pub(super) async fn connect(
     uri: AMQPUri,
     properties: ConnectionProperties,
     files: &ClientFiles,
-) -> lapin::Result<lapin::Connection> {
+) -> lapin::Result<(lapin::Connection, ReturnCounters)> {
+    let returns = ReturnCounters::default();
+    let guard_returns = returns.clone();
     let tokio = Tokio::current();
     let runtime = Runtime::new(RuntimeParts::new(
         tokio.clone(),
-        GuardedReactor(tokio.clone()),
+        GuardedReactor(tokio.clone(), returns.clone()),
     ));
     let tokio = Runtime::new(tokio);
     let connector = if files.is_empty() {
@@ -50,9 +53,13 @@ pub(super) async fn connect(
                 stream.into_rustls(connector, &uri.authority.host).await?
             }
         };
-        Ok(AsyncTcpStream::Plain(FrameGuard::new(stream)))
+        Ok(AsyncTcpStream::Plain(FrameGuard::new(
+            stream,
+            guard_returns.clone(),
+        )))
     };
-    lapin::Connection::connector(uri, runtime, open, properties).await
+    let connection = lapin::Connection::connector(uri, runtime, open, properties).await?;
+    Ok((connection, returns))
 }
 
 /// TLS by the files as they are now.
@@ -62,9 +69,9 @@ fn tls_connector(files: &ClientFiles) -> io::Result<RustlsConnector> {
     ))
 }
 
-/// Tokio's reactor, with streams behind a [`FrameGuard`].
+/// Tokio's reactor, with streams behind a [`FrameGuard`] that counts by these counters.
 #[derive(Clone, Debug)]
-struct GuardedReactor(Tokio);
+struct GuardedReactor(Tokio, ReturnCounters);
 
 impl Reactor for GuardedReactor {
     type TcpStream = FrameGuard<TokioStream>;
@@ -92,6 +99,12 @@ impl Reactor for GuardedReactor {
         address: SocketAddr,
     ) -> impl Future<Output = io::Result<Self::TcpStream>> + Send + 'static {
         let connecting = self.0.tcp_connect_addr(address);
-        async move { Ok(FrameGuard::new(AsyncTcpStream::Plain(connecting.await?))) }
+        let returns = self.1.clone();
+        async move {
+            Ok(FrameGuard::new(
+                AsyncTcpStream::Plain(connecting.await?),
+                returns,
+            ))
+        }
     }
 }

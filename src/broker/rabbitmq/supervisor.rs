@@ -16,6 +16,7 @@ use tracing::{debug, info, warn};
 
 use super::guarded_connect;
 use super::health::RoleHealth;
+use super::returns::{ReturnCounter, ReturnCounters};
 use super::{AmqpFault, Connection, FaultKind};
 use crate::backoff::Backoff;
 use crate::lifecycle::readiness::{NOT_REACHED, WAITS_FOR_STORE};
@@ -55,6 +56,7 @@ pub struct ConnectionHandle {
 #[derive(Clone, Debug)]
 pub struct LiveConnection {
     connection: Arc<lapin::Connection>,
+    returns: ReturnCounters,
     blocked: watch::Receiver<bool>,
 }
 
@@ -135,7 +137,7 @@ impl Broker {
 
     /// Connects once, under the deadline, for `check --connect`.
     pub(super) async fn connect_once(&self) -> Result<lapin::Connection, AmqpFault> {
-        self.connect("check").await
+        Ok(self.connect("check").await?.0)
     }
 
     /// The URL as its file has it now.
@@ -151,7 +153,7 @@ impl Broker {
         url.expose().parse::<AMQPUri>().map_err(not_a_url)
     }
 
-    pub(super) async fn connect(&self, role: &str) -> Result<lapin::Connection, AmqpFault> {
+    async fn connect(&self, role: &str) -> Result<(lapin::Connection, ReturnCounters), AmqpFault> {
         let mut uri = self.uri()?;
         uri.query.heartbeat.get_or_insert(HEARTBEAT_SECONDS);
         // The client library takes 64 times as much for its buffers.
@@ -163,7 +165,7 @@ impl Broker {
             ConnectionProperties::default().with_connection_name(format!("postdate {role}").into());
         let connecting = guarded_connect::connect(uri.clone(), properties, &self.connection.tls);
         match timeout(ANSWER_DEADLINE, connecting).await {
-            Ok(Ok(connection)) => Ok(connection),
+            Ok(Ok(connected)) => Ok(connected),
             Ok(Err(error)) => Err(self.explained(error.into(), &uri).await),
             Err(_) => Err(no_answer("connecting")),
         }
@@ -231,6 +233,11 @@ impl LiveConnection {
         within("opening a channel", self.connection.create_channel()).await
     }
 
+    /// Counter of the messages that the broker returns on a channel. Call it before the channel's first publish.
+    pub fn count_returns(&self, channel: &lapin::Channel) -> ReturnCounter {
+        self.returns.start(channel.id())
+    }
+
     /// The largest frame, as agreed with the broker.
     pub fn frame_max(&self) -> usize {
         self.connection.configuration().frame_max() as usize
@@ -275,10 +282,10 @@ impl RoleSupervisor {
                 connected = self.broker.connect(self.role) => connected,
             };
             let fault = match connected {
-                Ok(connection) => {
+                Ok((connection, returns)) => {
                     failures = 0;
                     told = None;
-                    match self.serve(connection).await {
+                    match self.serve(connection, returns).await {
                         Some(fault) => fault,
                         None => return,
                     }
@@ -311,7 +318,11 @@ impl RoleSupervisor {
 
     /// Offers a connection until it is lost (returns the fault) or no longer needed (closes it and returns
     /// `None`).
-    async fn serve(&self, connection: lapin::Connection) -> Option<AmqpFault> {
+    async fn serve(
+        &self,
+        connection: lapin::Connection,
+        returns: ReturnCounters,
+    ) -> Option<AmqpFault> {
         let mut events = connection.events_listener();
         // The connection was lost before the listener was there, so no event would tell of it.
         if !connection.status().connected() {
@@ -321,6 +332,7 @@ impl RoleSupervisor {
         let (block, blocked) = watch::channel(connection.status().blocked());
         let live = LiveConnection {
             connection: Arc::new(connection),
+            returns,
             blocked,
         };
         self.live.send_replace(Some(live.clone()));

@@ -12,8 +12,8 @@ use super::outcome::{self, DeliveryOutcome};
 use super::partitions::PartitionQueues;
 use super::topics::TopicAnswer;
 use crate::broker::kafka::TopicState;
-use crate::domain::Verdict;
 use crate::domain::verdict::Refusal;
+use crate::domain::{Target, Verdict};
 use crate::egress::{Lane, Publication};
 use crate::mutants::{self, Mutant};
 
@@ -70,7 +70,7 @@ impl Lane for KafkaLane {
             })
     }
 
-    fn partial_trouble(&self) -> Option<String> {
+    fn partial_trouble_of(&self, _: &Target) -> Option<String> {
         self.0.state.lock().obstacles(&self.0.topic)
     }
 }

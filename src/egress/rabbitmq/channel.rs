@@ -9,7 +9,7 @@ use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::types::ShortString;
 use lapin::{BasicProperties, Confirmation};
 
-use crate::broker::rabbitmq::{AmqpFault, LiveConnection, within};
+use crate::broker::rabbitmq::{AmqpFault, LiveConnection, ReturnCounter, within};
 
 /// Number of a publication and the answer of the broker to it.
 pub(super) type NumberedConfirm = (u64, lapin::Result<Confirmation>);
@@ -19,11 +19,13 @@ type PendingConfirm = Pin<Box<dyn Future<Output = NumberedConfirm> + Send>>;
 pub(super) struct ConfirmChannel {
     channel: lapin::Channel,
     confirms: FuturesUnordered<PendingConfirm>,
+    returns: ReturnCounter,
 }
 
 impl ConfirmChannel {
     pub(super) async fn open(live: &LiveConnection) -> Result<Self, AmqpFault> {
         let channel = live.channel().await?;
+        let returns = live.count_returns(&channel);
         within(
             "confirm.select",
             channel.confirm_select(ConfirmSelectOptions::default()),
@@ -32,7 +34,13 @@ impl ConfirmChannel {
         Ok(Self {
             channel,
             confirms: FuturesUnordered::new(),
+            returns,
         })
+    }
+
+    /// The number of messages that the broker has returned. It counts all that it returned before the answers known.
+    pub(super) fn returned(&self) -> u64 {
+        self.returns.seen()
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -57,6 +65,8 @@ impl ConfirmChannel {
             let sent = channel
                 .basic_publish(exchange, routing_key, options, &body, properties)
                 .await;
+            // The answer may never come, and must not keep the body so long.
+            drop(body);
             let answer = match sent {
                 Ok(confirm) => confirm.await,
                 Err(error) => Err(error),

@@ -1,15 +1,16 @@
 //! The queue of a lane: submitters fill it, and the task of the lane empties it.
 
-use std::collections::VecDeque;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use super::queue::{Admission, LaneQueue, NextMessage};
 use crate::domain::limits::MAX_ERROR_BYTES;
 use crate::domain::verdict::Refusal;
-use crate::domain::{Text, Verdict};
-use crate::egress::{Lane, Publication};
+use crate::domain::{RoutingKey, Target, Text, Verdict};
+use crate::egress::{CONFIRM_DEADLINE, Lane, Publication};
 
 /// The way to one exchange of one connection.
 ///
@@ -17,17 +18,25 @@ use crate::egress::{Lane, Publication};
 /// messages wait here; none gets a verdict before its own deadline.
 #[derive(Debug, Default)]
 pub(super) struct ExchangeLane {
-    queue: Mutex<LaneQueue>,
+    waiting: Mutex<WaitingMessages>,
     submitted: Notify,
     backlog: AtomicUsize,
-    trouble: Mutex<Option<String>>,
+    trouble: Mutex<LaneTrouble>,
 }
 
 #[derive(Debug, Default)]
-struct LaneQueue {
-    waiting: VecDeque<Publication>,
+struct WaitingMessages {
+    queue: LaneQueue,
     /// True when the lane has ended. It takes no more messages.
     closed: bool,
+}
+
+#[derive(Debug, Default)]
+struct LaneTrouble {
+    /// The trouble of the whole exchange.
+    exchange: Option<String>,
+    /// Routing keys with messages that were not confirmed in time.
+    hanging: BTreeSet<Text>,
 }
 
 impl Lane for ExchangeLane {
@@ -35,11 +44,11 @@ impl Lane for ExchangeLane {
         self.backlog
             .fetch_add(publications.len(), Ordering::Relaxed);
         let refused = {
-            let mut queue = self.queue.lock();
-            if queue.closed {
+            let mut waiting = self.waiting.lock();
+            if waiting.closed {
                 publications
             } else {
-                queue.waiting.extend(publications);
+                waiting.queue.push_all(publications);
                 Vec::new()
             }
         };
@@ -55,8 +64,26 @@ impl Lane for ExchangeLane {
         self.backlog.load(Ordering::Relaxed)
     }
 
+    /// The trouble of the exchange, not that of single routing keys.
     fn trouble(&self) -> Option<String> {
-        self.trouble.lock().clone()
+        self.trouble.lock().exchange.clone()
+    }
+
+    fn trouble_of(&self, target: &Target) -> Option<String> {
+        let trouble = self.trouble.lock();
+        let hanging = fixed_key(target).and_then(|key| trouble.hanging.get(&Text::from(key)));
+        trouble
+            .exchange
+            .clone()
+            .or_else(|| hanging.map(not_confirmed))
+    }
+
+    /// Any routing key may be that of a message, unless the target has one of its own.
+    fn partial_trouble_of(&self, target: &Target) -> Option<String> {
+        if fixed_key(target).is_some() {
+            return None;
+        }
+        self.trouble.lock().hanging.first().map(not_confirmed)
     }
 }
 
@@ -73,43 +100,32 @@ impl ExchangeLane {
     }
 
     pub(super) fn has_waiting(&self) -> bool {
-        !self.queue.lock().waiting.is_empty()
+        !self.waiting.lock().queue.is_empty()
     }
 
-    /// Takes out the next message if `fits` returns true for it. Expired messages before it get `NotTried`.
+    /// Begins a round of [`Self::next`]: see [`LaneQueue::begin_round`].
+    pub(super) fn begin_round(&self, answered: &[Text], all: bool) {
+        self.waiting.lock().queue.begin_round(answered, all);
+    }
+
+    /// Takes out the next message that `admit` lets go. Expired messages before it get `NotTried`.
     pub(super) fn next(
         &self,
         now_us: i64,
-        fits: impl FnOnce(&Publication) -> bool,
+        mut admit: impl FnMut(&Publication) -> Admission,
     ) -> Option<Publication> {
         loop {
-            let mut queue = self.queue.lock();
-            let front = queue.waiting.front()?;
-            if !front.is_late(now_us) {
-                return if fits(front) {
-                    queue.waiting.pop_front()
-                } else {
-                    None
-                };
-            }
-            let expired = queue.waiting.pop_front();
-            drop(queue);
-            if let Some(expired) = expired {
-                self.answer(&expired, Verdict::NotTried);
+            let next = self.waiting.lock().queue.next(now_us, &mut admit);
+            match next? {
+                NextMessage::Publish(publication) => return Some(publication),
+                NextMessage::Expired(publication) => self.answer(&publication, Verdict::NotTried),
             }
         }
     }
 
     /// Gives `NotTried` to all messages whose deadline has passed.
     pub(super) fn expire(&self, now_us: i64) {
-        let mut expired = Vec::new();
-        self.queue.lock().waiting.retain(|publication| {
-            let keep = !publication.is_late(now_us);
-            if !keep {
-                expired.push(publication.clone());
-            }
-            keep
-        });
+        let expired = self.waiting.lock().queue.take_expired(now_us);
         for publication in &expired {
             self.answer(publication, Verdict::NotTried);
         }
@@ -117,27 +133,59 @@ impl ExchangeLane {
 
     /// Gives the same verdict to all messages that wait.
     pub(super) fn answer_waiting(&self, verdict: &Verdict) {
-        let waiting = std::mem::take(&mut self.queue.lock().waiting);
-        for publication in &waiting {
-            self.answer(publication, verdict.clone());
+        let waiting = self.waiting.lock().queue.take_all();
+        for publication in waiting {
+            self.answer(&publication, verdict.clone());
         }
     }
 
     /// Closes the lane: messages that wait and messages that come get `NotTried`.
     pub(super) fn close(&self) {
-        self.queue.lock().closed = true;
+        self.waiting.lock().closed = true;
         self.answer_waiting(&Verdict::NotTried);
     }
 
-    /// Notes a trouble, or that there is none. Returns true if that is new.
+    /// Notes a trouble of the exchange, or that there is none. Returns true if that is new.
     pub(super) fn set_trouble(&self, trouble: Option<&str>) -> bool {
-        let mut current = self.trouble.lock();
+        let current = &mut self.trouble.lock().exchange;
         let news = current.as_deref() != trouble;
         if news {
             *current = trouble.map(str::to_owned);
         }
         news
     }
+
+    /// Notes that messages of a routing key were not confirmed in time. Returns true if that is new.
+    pub(super) fn set_hanging(&self, key: &Text) -> bool {
+        self.trouble.lock().hanging.insert(key.clone())
+    }
+
+    /// Notes that no message of a routing key is overdue any more.
+    pub(super) fn clear_hanging(&self, key: &Text) {
+        self.trouble.lock().hanging.remove(key);
+    }
+
+    /// Notes that the messages that were not confirmed in time have gone with their channel.
+    pub(super) fn forget_hanging(&self) {
+        self.trouble.lock().hanging.clear();
+    }
+}
+
+/// The routing key of all messages to a target, if it is always the same.
+fn fixed_key(target: &Target) -> Option<&str> {
+    match target {
+        Target::Rabbitmq {
+            routing_key: RoutingKey::Fixed(key),
+            ..
+        } => Some(key),
+        _ => None,
+    }
+}
+
+/// The error of a message that was not confirmed in time.
+pub(super) fn not_confirmed(key: &Text) -> String {
+    let seconds = CONFIRM_DEADLINE.as_secs();
+    format!("no confirm within {seconds} s for routing key {key:?}")
 }
 
 /// A refusal with its error, cut to the length that is kept.

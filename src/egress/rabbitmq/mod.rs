@@ -1,13 +1,14 @@
 //! Egress to RabbitMQ: one lane per exchange of a connection, all over one publish connection.
 //!
 //! Each lane has a channel of its own, driven by *one* task: the client library acks the wrong publish when several
-//! threads share a channel. The task publishes in the order submitted, with `mandatory` and hundreds of confirms in
-//! flight, and gives verdicts to the confirmed prefix (`window`). A lane has one channel, not two: messages that pass
-//! through keep their order.
+//! threads share a channel. The task publishes with `mandatory` and hundreds of confirms in flight, and judges each
+//! publication by its own confirm (`window`). A routing key whose queue does not confirm holds no more than its share of
+//! what is in flight (`shares`); its further messages wait, and those of other streams pass them (`queue`). A lane has
+//! one channel, not two: messages that pass through keep their order.
 //!
-//! A message that closes the channel harms its neighbours only once: they are `Unknown`, and when they are submitted
-//! again each is published alone on a fresh channel, where a refusal of the broker is about this message
-//! (`quarantine`). Time in which the broker blocks the connection (its alarm of memory or disk) does not count towards
+//! A message that closes the channel harms its neighbours only once: those that the broker may not have read before are
+//! `Unknown`, and when they are submitted again each is published alone, where a refusal of the broker is about this
+//! message (`suspects`). Time in which the broker blocks the connection (its alarm of memory or disk) does not count towards
 //! [`super::CONFIRM_DEADLINE`]: no answer can come in that time.
 
 mod channel;
@@ -15,6 +16,8 @@ mod driver;
 mod lane;
 pub mod mapping;
 mod pump;
+mod queue;
+mod shares;
 mod suspects;
 mod validate;
 mod window;

@@ -6,21 +6,19 @@ use lapin::message::BasicReturnMessage;
 use lapin::types::ShortString;
 use lapin::{BasicProperties, Confirmation};
 use tokio::sync::watch;
+use tracing::{info, warn};
 
 use super::channel::{ConfirmChannel, NumberedConfirm};
 use super::driver::{EXPIRE_INTERVAL, LaneDriver};
-use super::lane::{refused, unknown};
+use super::lane::{not_confirmed, refused, unknown};
 use super::mapping::{self, AmqpMessage, AmqpRules, UnfitMessage};
+use super::queue::{Admission, routing_key};
 use super::validate::checked;
-use super::window::{BrokerAnswer, ConfirmWindow, ReturnedMessage};
+use super::window::{AbandonedPublication, BrokerAnswer, ConfirmWindow, ReturnedMessage};
 use crate::broker::rabbitmq::{AmqpFault, FaultKind, LiveConnection, short_name};
 use crate::domain::verdict::Refusal;
 use crate::domain::{RoutingKey, Target, Verdict};
 use crate::egress::{CONFIRM_DEADLINE, Publication};
-use crate::mutants::{self, Mutant};
-
-/// Most publications without a confirm at a time. Measured: the rate does not grow beyond.
-const MAX_OUTSTANDING: usize = 512;
 
 /// State of publishing over one channel.
 struct ChannelFlow {
@@ -30,8 +28,12 @@ struct ChannelFlow {
     blocked: watch::Receiver<bool>,
     /// True once the connection is known to be gone: it will not report on its blocking any more.
     gone: bool,
-    /// True while the message in the window must stay alone there.
+    /// True while no other message may follow the last one.
     alone: bool,
+    /// True if messages waited at the end of the last round.
+    is_holding: bool,
+    /// Moment at which deadlines are checked, and all messages that wait are tried, monotonic microseconds.
+    next_sweep_us: i64,
 }
 
 /// A message in types of the client library.
@@ -48,7 +50,7 @@ impl ChannelFlow {
     }
 
     fn takes_more(&self) -> bool {
-        !self.alone && !self.is_blocked() && self.window.len() < MAX_OUTSTANDING
+        !self.alone && !self.is_blocked()
     }
 }
 
@@ -63,10 +65,17 @@ impl LaneDriver {
             blocked: live.blocked(),
             gone: false,
             alone: false,
+            is_holding: false,
+            next_sweep_us: 0,
         };
         if !self.cautious {
             self.report_recovery();
         }
+        self.pump_channel(&mut flow).await;
+        self.lane.forget_hanging();
+    }
+
+    async fn pump_channel(&mut self, flow: &mut ChannelFlow) {
         while flow.channel.is_open() || !flow.window.is_empty() {
             // Read once a turn: `step` waits for a drain that begins after this.
             let draining = self.shutdown.is_draining();
@@ -76,10 +85,12 @@ impl LaneDriver {
                     return;
                 }
             }
-            self.fill(&mut flow);
-            let fault = self.step(&mut flow, draining).await;
+            let fault = match self.fill(flow) {
+                None => self.step(flow, draining).await,
+                fault => fault,
+            };
             if let Some(fault) = fault {
-                self.lost(&mut flow, &fault);
+                self.lost(flow, &fault);
                 return;
             }
         }
@@ -87,28 +98,24 @@ impl LaneDriver {
 
     /// Waits for one event. Returns a fault if the channel is of no use any more.
     async fn step(&mut self, flow: &mut ChannelFlow, draining: bool) -> Option<AmqpFault> {
-        let outstanding = !flow.window.is_empty();
+        let undecided = !flow.window.is_empty();
+        let owes_answers = flow.window.owes_answers();
         let blocked = flow.is_blocked();
         let more = flow.takes_more();
         let confirm_time_left = self.confirm_time_left(&flow.window);
         tokio::select! {
             biased;
             () = self.shutdown.forced() => Some(AmqpFault::new(FaultKind::Lost, "the process was forced to stop")),
-            answer = flow.channel.next(), if outstanding => self.take_answers(flow, answer),
+            answer = flow.channel.next(), if owes_answers => self.take_answers(flow, answer),
             changed = flow.blocked.changed(), if !flow.gone => {
                 flow.gone = changed.is_err();
                 self.blocking_changed(flow);
                 None
             }
-            () = tokio::time::sleep(confirm_time_left), if outstanding && !blocked => {
-                Some(AmqpFault::new(FaultKind::Lost, format!("no confirm within {} s", CONFIRM_DEADLINE.as_secs())))
-            }
+            () = tokio::time::sleep(confirm_time_left), if undecided && !blocked => self.take_overdue(flow),
             () = self.lane.submitted(), if more && !draining => None,
             () = self.shutdown.draining(), if !draining => None,
-            () = tokio::time::sleep(EXPIRE_INTERVAL), if blocked || flow.alone => {
-                self.lane.expire(self.clock.mono_us());
-                None
-            }
+            () = tokio::time::sleep(EXPIRE_INTERVAL), if blocked || flow.alone || flow.is_holding => None,
         }
     }
 
@@ -129,23 +136,49 @@ impl LaneDriver {
         }
     }
 
-    /// Publishes waiting messages until the window is full.
-    fn fill(&mut self, flow: &mut ChannelFlow) {
-        flow.alone &= !flow.window.is_empty();
+    /// Publishes waiting messages whose routing key has a share. Checks deadlines at times, as the waits of
+    /// [`Self::step`] may never end while answers come. Returns a fault if the channel is of no use any more.
+    fn fill(&mut self, flow: &mut ChannelFlow) -> Option<AmqpFault> {
+        let now_us = self.clock.mono_us();
+        let sweeps = now_us >= flow.next_sweep_us;
+        if sweeps {
+            flow.next_sweep_us = now_us + EXPIRE_INTERVAL.as_micros() as i64;
+            if flow.is_holding {
+                self.lane.expire(now_us);
+            }
+            if !flow.is_blocked()
+                && let Some(fault) = self.take_overdue(flow)
+            {
+                return Some(fault);
+            }
+        }
+        flow.alone &= !flow.window.is_settled(now_us);
+        let released = flow.window.released();
+        self.lane.begin_round(released, sweeps);
+        released.clear();
         while flow.takes_more() && flow.channel.is_open() {
+            let now_us = self.clock.mono_us();
             let cautious = self.cautious;
-            let empty = flow.window.is_empty();
             let suspects = &self.suspects;
+            let window = &flow.window;
             let mut alone = false;
-            let next = self.lane.next(self.clock.mono_us(), |next| {
+            let next = self.lane.next(now_us, |next| {
                 alone = cautious || suspects.contains(next);
-                !alone || empty
+                if !window.has_share(routing_key(next), now_us) {
+                    Admission::NoShare
+                } else if alone && !window.is_settled(now_us) {
+                    Admission::Stop
+                } else {
+                    Admission::Publish
+                }
             });
             let Some(publication) = next else {
-                return;
+                break;
             };
             flow.alone = self.publish(flow, publication) && alone;
         }
+        flow.is_holding = self.lane.has_waiting();
+        None
     }
 
     /// Publishes one message, unless the broker would surely refuse it. Returns true if it was published.
@@ -214,6 +247,7 @@ impl LaneDriver {
         flow: &mut ChannelFlow,
         first: NumberedConfirm,
     ) -> Option<AmqpFault> {
+        let now_us = self.clock.mono_us();
         let mut next = Some(first);
         let mut fault: Option<AmqpFault> = None;
         while let Some((number, answer)) = next {
@@ -240,21 +274,67 @@ impl LaneDriver {
                 }
             };
             if let Some(broker_answer) = broker_answer {
-                flow.window.record_answer(number, broker_answer);
+                flow.window.record_answer(number, broker_answer, now_us);
             }
-            if let Some(returned) = returned.filter(|_| !mutants::is(Mutant::IgnoreReturned)) {
+            if let Some(returned) = returned {
                 self.mark_returned(flow, &returned);
             }
             next = flow.channel.try_next();
         }
-        while let Some((publication, verdict)) = flow.window.judge() {
+        self.judge(flow);
+        fault
+    }
+
+    /// Gives verdicts to the publications that can be judged.
+    fn judge(&mut self, flow: &mut ChannelFlow) {
+        let returned = flow.channel.returned();
+        let frame_max = flow.frame_max;
+        while let Some((publication, verdict)) = flow
+            .window
+            .judge(returned, |one| self.properties(frame_max, one))
+        {
             self.suspects.clear(&publication);
             self.lane.answer(&publication, verdict);
             if std::mem::take(&mut self.cautious) {
                 self.report_recovery();
             }
         }
-        fault
+        for key in flow.window.recovered().drain(..) {
+            info!(exchange = self.exchange, %key, "a routing key is confirmed again");
+            self.lane.clear_hanging(&key);
+        }
+    }
+
+    /// Gives verdicts to the publications without an answer at their deadline. Returns a fault if no message can leave
+    /// over the channel any more, and none of it is without a verdict.
+    fn take_overdue(&mut self, flow: &mut ChannelFlow) -> Option<AmqpFault> {
+        let now_us = self.clock.mono_us();
+        let frame_max = flow.frame_max;
+        while let Some((publication, verdict, late_key)) = flow
+            .window
+            .take_overdue(now_us, |one| self.properties(frame_max, one))
+        {
+            self.lane.answer(&publication, verdict);
+            if let Some(key) = late_key
+                && self.lane.set_hanging(&key)
+            {
+                let error = not_confirmed(&key);
+                warn!(
+                    exchange = self.exchange,
+                    error, "publishing to a routing key fails"
+                );
+            }
+        }
+        flow.window
+            .is_exhausted()
+            .then(|| AmqpFault::new(FaultKind::Lost, "too many messages are not confirmed"))
+    }
+
+    /// The properties that a message is published with.
+    fn properties(&self, frame_max: usize, publication: &Publication) -> Option<BasicProperties> {
+        self.prepare(frame_max, publication)
+            .ok()
+            .map(|prepared| prepared.properties)
     }
 
     fn mark_returned(&self, flow: &mut ChannelFlow, message: &BasicReturnMessage) {
@@ -265,13 +345,11 @@ impl LaneDriver {
             text: format!("{} {}", message.reply_code, message.reply_text),
         };
         let frame_max = flow.frame_max;
-        let certain = flow.window.mark_returned(returned, |publication| {
-            self.prepare(frame_max, publication)
-                .ok()
-                .map(|prepared| prepared.properties)
-        });
+        let certain = flow
+            .window
+            .mark_returned(returned, |one| self.properties(frame_max, one));
         if !certain {
-            tracing::warn!(
+            warn!(
                 exchange = self.exchange,
                 "returned message matches several publications"
             );
@@ -280,11 +358,21 @@ impl LaneDriver {
 
     /// Gives verdicts to all outstanding messages of a channel that is lost.
     fn lost(&mut self, flow: &mut ChannelFlow, fault: &AmqpFault) {
-        let outstanding = flow.window.abandon();
-        let alone = outstanding.len() == 1;
+        let returned = flow.channel.returned();
+        let frame_max = flow.frame_max;
+        let outstanding = flow
+            .window
+            .abandon(returned, |one| self.properties(frame_max, one));
+        let may_be_blamed = |one: &&AbandonedPublication| one.verdict.is_none() && !one.was_read;
+        let alone = outstanding.iter().filter(may_be_blamed).count() == 1;
         let error = fault.to_string();
-        for (publication, verdict) in outstanding {
-            let own = if alone {
+        for abandoned in outstanding {
+            let AbandonedPublication {
+                publication,
+                verdict,
+                was_read,
+            } = abandoned;
+            let own = if alone && verdict.is_none() && !was_read {
                 self.own_verdict(&publication, fault, &error)
             } else {
                 None
@@ -292,7 +380,7 @@ impl LaneDriver {
             let verdict = verdict.or(own);
             if verdict.is_some() {
                 self.suspects.clear(&publication);
-            } else if fault.blames_a_message() {
+            } else if fault.blames_a_message() && !was_read {
                 self.suspects.add(&publication);
             }
             self.lane
@@ -304,7 +392,7 @@ impl LaneDriver {
         }
     }
 
-    /// The verdict that follows for a message from the fault of its channel, if it alone was outstanding.
+    /// The verdict that follows for a message from the fault of its channel, if it alone may be the cause.
     fn own_verdict(
         &mut self,
         publication: &Publication,

@@ -1,25 +1,49 @@
-//! Publications of one channel without a verdict, in the order they were published.
+//! Publications of one channel that have no verdict, or no answer.
 //!
-//! The client library attaches a returned message to an *arbitrary* confirm: the one that completes next. The broker
-//! sends returns in the order of publishing, each before the confirm of its own message. So once all publications up to
-//! one are confirmed, all returns up to it have come. By then each returned message has been recognised by its content:
-//! routing key, body, headers, properties. (Delayed messages carry their unique `x-delay-id`; of equal messages it does
-//! not matter which one was returned.) Therefore verdicts are given to the confirmed *prefix* only. No message of a
-//! user is altered for this.
+//! Each publication is judged by its own answer, whatever became of those before it. An answer alone does not say whether
+//! its message was returned: the client library hands a waiting returned message to *whichever* confirm completes next.
+//! A message is found by its content instead: routing key, body, headers, properties. (Delayed messages carry their
+//! unique `x-delay-id`.) No message of a user is altered for this. So `Confirmed` needs proof that the message's own
+//! return, if there is one, has been found before:
+//!
+//! - The broker sends the return of a message before the answer to it, on the same channel.
+//! - The `FrameGuard` counts each return before the client library reads it, hence before it reads that answer. So a
+//!   count that is read after the answer was seen includes the return.
+//! - Each returned message that an answer brings is matched here, and counted. It is matched to its own publication, to
+//!   one of equal content, or it makes all those doubtful that it may be.
+//! - So while both counts are equal, the return of every answered publication has been matched. All answered ones are
+//!   judged then. Otherwise they wait: the library hands out one return with each completed confirm, and every returned
+//!   message has a confirm of its own, so the missing return comes with a confirm that is about to be seen.
+//! - A count starts with its channel. The counts of other channels of the connection do not matter.
+//!
+//! Of equal messages one may be returned while another one hangs. While the return is matched to the one that has no
+//! answer, it may be that of the other: an acknowledged message of equal content is `Unknown`, not `Confirmed`.
+//!
+//! A publication without an answer at its deadline gets the verdict `Unknown` and becomes a [`LateSlot`], without its
+//! message, until its answer comes or the channel ends. A late slot counts for its routing key's share: a routing key
+//! that hangs has no more publications and late slots than its share.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use lapin::BasicProperties;
+use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
-use super::lane::{refused, unknown};
+use super::lane::{not_confirmed, refused, unknown};
+use super::shares::{KeyShares, MAX_OUTSTANDING};
 use crate::domain::verdict::Refusal;
 use crate::domain::{Text, Verdict};
-use crate::egress::Publication;
+use crate::egress::{CONFIRM_DEADLINE, Publication};
+use crate::mutants::{self, Mutant};
 
 /// Error of a nack. A nack is no refusal: one of the queues that the message was routed to has not taken it, but others
 /// may have.
 const NACK_TEXT: &str = "a queue that it was routed to did not take it (nack)";
+/// Error of a message that may have been returned.
+const DOUBT_TEXT: &str = "a returned message may be this one or another";
+/// Age from which on the broker has surely read a publication: it would have closed the channel by now if the message
+/// were a reason to.
+const SETTLED_US: i64 = 5_000_000;
 
 /// Answer of the broker to one publication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,8 +60,9 @@ pub(super) struct ReturnedMessage<'a> {
     pub(super) text: String,
 }
 
+/// A publication without a verdict.
 #[derive(Debug)]
-struct WindowSlot {
+struct OpenSlot {
     publication: Publication,
     /// Routing key as published.
     routing_key: Text,
@@ -51,25 +76,111 @@ struct WindowSlot {
     doubtful: bool,
 }
 
-/// Publications of one channel without a verdict, in order. Their numbers count from 0 and are never used twice.
+/// A publication that got its verdict at its deadline. It stays until it could be judged: its return may still come.
+#[derive(Debug)]
+struct LateSlot {
+    routing_key: Text,
+    fingerprint: Fingerprint,
+    answered: bool,
+    returned: bool,
+}
+
+/// Hashes of a message's content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Fingerprint {
+    /// Of routing key and body.
+    content: u128,
+    /// Of headers and properties; `None` if they are not known.
+    properties: Option<u128>,
+}
+
+/// A publication whose channel is gone.
+#[derive(Debug)]
+pub(super) struct AbandonedPublication {
+    pub(super) publication: Publication,
+    /// The verdict, if the answers of the broker suffice.
+    pub(super) verdict: Option<Verdict>,
+    /// True if the broker has surely read the message: it is no reason for the end of the channel.
+    pub(super) was_read: bool,
+}
+
+/// The publications of one channel. Their numbers count from 0 in the order of publishing.
 #[derive(Debug, Default)]
 pub(super) struct ConfirmWindow {
-    base: u64,
-    slots: VecDeque<WindowSlot>,
+    /// Number of the next publication.
+    next: u64,
+    open: BTreeMap<u64, OpenSlot>,
+    /// All of them were published before those that are open.
+    late: BTreeMap<u64, LateSlot>,
+    /// Numbers of open and late publications with an answer.
+    answered: VecDeque<u64>,
+    /// Matched returns of publications that the broker has not acknowledged.
+    early_returns: BTreeMap<u64, Fingerprint>,
+    /// One more than the largest number that has an answer.
+    read_end: u64,
+    /// Number of returned messages that were matched.
+    matched: u64,
+    shares: KeyShares,
+    /// Routing keys whose share has grown.
+    released: Vec<Text>,
+    /// Routing keys without a late publication, of which there was one.
+    recovered: Vec<Text>,
+}
+
+impl Fingerprint {
+    fn new(routing_key: &[u8], body: &[u8], properties: Option<&BasicProperties>) -> Self {
+        let mut content = Xxh3::new();
+        content.update(&(routing_key.len() as u64).to_be_bytes());
+        content.update(routing_key);
+        content.update(body);
+        Self {
+            content: content.digest128(),
+            properties: properties.map(|all| xxh3_128(format!("{all:?}").as_bytes())),
+        }
+    }
 }
 
 impl ConfirmWindow {
-    pub(super) fn len(&self) -> usize {
-        self.slots.len()
+    /// Reports whether every publication has its verdict.
+    pub(super) fn is_empty(&self) -> bool {
+        self.open.is_empty()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.slots.is_empty()
+    /// Reports whether the broker still owes an answer.
+    pub(super) fn owes_answers(&self) -> bool {
+        self.shares.total() > 0
+    }
+
+    /// Reports whether no routing key has a share left, and only late slots are there.
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.open.is_empty() && self.shares.total() >= MAX_OUTSTANDING
+    }
+
+    /// Reports whether one more message of this routing key may be published.
+    pub(super) fn has_share(&self, routing_key: &[u8], now_us: i64) -> bool {
+        self.shares.fits(routing_key, now_us)
+    }
+
+    /// Reports whether the broker has surely read all publications: one that is published now is alone.
+    pub(super) fn is_settled(&self, now_us: i64) -> bool {
+        self.open
+            .range(self.read_end..)
+            .all(|(_, slot)| slot.published_us + SETTLED_US <= now_us)
+    }
+
+    /// The routing keys whose share has grown. The caller empties it.
+    pub(super) fn released(&mut self) -> &mut Vec<Text> {
+        &mut self.released
+    }
+
+    /// The routing keys whose late publications are all answered. The caller empties it.
+    pub(super) fn recovered(&mut self) -> &mut Vec<Text> {
+        &mut self.recovered
     }
 
     /// The number of the next publication.
     pub(super) fn next_number(&self) -> u64 {
-        self.base + self.slots.len() as u64
+        self.next
     }
 
     /// Adds a publication that is published now.
@@ -80,7 +191,8 @@ impl ConfirmWindow {
         body: Bytes,
         published_us: i64,
     ) {
-        self.slots.push_back(WindowSlot {
+        self.shares.take(routing_key.bytes(), published_us);
+        let slot = OpenSlot {
             publication,
             routing_key,
             body,
@@ -88,28 +200,47 @@ impl ConfirmWindow {
             answer: None,
             returned: None,
             doubtful: false,
-        });
+        };
+        self.open.insert(self.next, slot);
+        self.next += 1;
     }
 
-    /// The moment at which the oldest publication was published.
+    /// The moment at which the oldest publication without a verdict was published.
     pub(super) fn oldest_us(&self) -> Option<i64> {
-        self.slots.front().map(|slot| slot.published_us)
+        self.open.values().next().map(|slot| slot.published_us)
     }
 
     /// Restarts all waits for confirms: until now the broker could not answer.
     pub(super) fn restart_waits(&mut self, now_us: i64) {
-        self.slots
-            .iter_mut()
+        self.open
+            .values_mut()
             .for_each(|slot| slot.published_us = now_us);
     }
 
     /// Notes the answer of the broker to a publication.
-    pub(super) fn record_answer(&mut self, number: u64, answer: BrokerAnswer) {
-        let slot = number
-            .checked_sub(self.base)
-            .and_then(|at| self.slots.get_mut(at as usize));
-        if let Some(slot) = slot {
+    pub(super) fn record_answer(&mut self, number: u64, answer: BrokerAnswer, now_us: i64) {
+        let routing_key = if let Some(slot) = self.open.get_mut(&number) {
             slot.answer = Some(answer);
+            &slot.routing_key
+        } else if let Some(slot) = self.late.get_mut(&number) {
+            slot.answered = true;
+            &slot.routing_key
+        } else {
+            return;
+        };
+        self.shares.note_answer(routing_key.bytes(), now_us);
+        self.answered.push_back(number);
+        // The broker acknowledges what it returns: the return of one that it nacks was that of an equal one.
+        if answer == BrokerAnswer::Ack {
+            self.early_returns.remove(&number);
+        }
+        self.read_end = self.read_end.max(number + 1);
+    }
+
+    fn release(&mut self, routing_key: Text) {
+        self.shares.release(routing_key.bytes());
+        if self.released.last() != Some(&routing_key) {
+            self.released.push(routing_key);
         }
     }
 
@@ -120,198 +251,219 @@ impl ConfirmWindow {
         returned: ReturnedMessage<'_>,
         properties: impl Fn(&Publication) -> Option<BasicProperties>,
     ) -> bool {
+        self.matched += 1;
+        if mutants::is(Mutant::IgnoreReturned) {
+            return true;
+        }
+        let ReturnedMessage {
+            routing_key, body, ..
+        } = returned;
+        let mut exact = None;
+        // The return of an equal one was matched to the one whose return this is.
+        let mut is_known = false;
         let mut alike = Vec::new();
-        for (at, slot) in self
-            .slots
-            .iter()
-            .enumerate()
-            .filter(|(_, slot)| slot.returned.is_none())
-        {
-            if slot.routing_key.as_str() != returned.routing_key || slot.body != returned.body {
+        for (number, slot) in &self.open {
+            if slot.routing_key.as_str() != routing_key || slot.body != body {
                 continue;
             }
+            let is_candidate = slot.may_be_returned();
             if properties(&slot.publication).as_ref() == Some(returned.properties) {
-                self.slots[at].returned = Some(returned.text);
-                return true;
+                if is_candidate {
+                    exact = Some(*number);
+                    break;
+                }
+                is_known |= slot.returned.is_some();
+            } else if is_candidate {
+                alike.push(*number);
             }
-            alike.push(at);
         }
-        match alike[..] {
-            [one] => {
-                self.slots[one].returned = Some(returned.text);
+        let fingerprint = Fingerprint::new(routing_key.as_bytes(), body, Some(returned.properties));
+        if exact.is_none() {
+            for (number, slot) in &self.late {
+                if slot.fingerprint == fingerprint {
+                    if !slot.returned {
+                        exact = Some(*number);
+                        break;
+                    }
+                    is_known = true;
+                } else if slot.fingerprint.content == fingerprint.content && !slot.returned {
+                    alike.push(*number);
+                }
+            }
+        }
+        if exact.is_none() && is_known {
+            return true;
+        }
+        match (exact, &alike[..]) {
+            (Some(number), _) | (None, &[number]) => {
+                self.set_returned(number, fingerprint, returned.text);
                 true
             }
-            [] => {
-                self.slots.iter_mut().for_each(|slot| slot.doubtful = true);
-                false
-            }
-            _ => {
-                for at in alike {
-                    self.slots[at].doubtful = true;
+            (None, candidates) => {
+                for (number, slot) in &mut self.open {
+                    slot.doubtful |= candidates.is_empty() || candidates.contains(number);
                 }
                 false
             }
         }
     }
 
-    /// Takes out the next publication whose verdict is certain. Call [`Self::mark_returned`] with all returns that have
-    /// come before this.
-    pub(super) fn judge(&mut self) -> Option<(Publication, Verdict)> {
-        let answer = self.slots.front()?.answer?;
-        let slot = self.slots.pop_front()?;
-        self.base += 1;
-        let verdict = match (slot.returned, answer) {
-            (Some(text), _) => refused(Refusal::Unroutable, &text),
-            (None, BrokerAnswer::Nack) => unknown(NACK_TEXT),
-            (None, BrokerAnswer::Ack) if slot.doubtful => {
-                unknown("a returned message may be this one or another")
-            }
-            (None, BrokerAnswer::Ack) => Verdict::Confirmed,
+    fn set_returned(&mut self, number: u64, fingerprint: Fingerprint, text: String) {
+        let is_answered = if let Some(slot) = self.open.get_mut(&number) {
+            slot.returned = Some(text);
+            slot.answer.is_some()
+        } else if let Some(slot) = self.late.get_mut(&number) {
+            slot.returned = true;
+            slot.answered
+        } else {
+            return;
         };
+        if !is_answered {
+            // Those of publications that were nacked stay. There are hardly any.
+            if self.early_returns.len() >= 2 * MAX_OUTSTANDING {
+                self.early_returns.pop_first();
+            }
+            self.early_returns.insert(number, fingerprint);
+        }
+    }
+
+    /// Takes out a publication whose verdict is certain. `returned` is the number of messages that the broker has
+    /// returned, read after the last answer was noted. Call [`Self::mark_returned`] with all that came with answers.
+    pub(super) fn judge(
+        &mut self,
+        returned: u64,
+        properties: impl Fn(&Publication) -> Option<BasicProperties>,
+    ) -> Option<(Publication, Verdict)> {
+        if self.matched != returned {
+            return None;
+        }
+        let slot = loop {
+            let number = self.answered.pop_front()?;
+            match self.open.remove(&number) {
+                Some(slot) => break slot,
+                None => self.forget_late(number),
+            }
+        };
+        let verdict = self.verdict_of(&slot, properties);
+        let verdict = verdict.unwrap_or_else(|| unknown(DOUBT_TEXT));
+        self.release(slot.routing_key);
         Some((slot.publication, verdict))
     }
 
-    /// Takes out all publications, because the channel is gone. Each has a verdict if the answers of the broker
-    /// suffice.
-    pub(super) fn abandon(&mut self) -> Vec<(Publication, Option<Verdict>)> {
-        let judge = |slot: WindowSlot| {
-            let verdict = match (slot.returned, slot.answer) {
-                (Some(text), _) => Some(refused(Refusal::Unroutable, &text)),
-                (None, Some(BrokerAnswer::Nack)) => Some(unknown(NACK_TEXT)),
-                (None, _) => None,
-            };
-            (slot.publication, verdict)
+    /// Forgets a late publication that is answered.
+    fn forget_late(&mut self, number: u64) {
+        let Some(LateSlot { routing_key, .. }) = self.late.remove(&number) else {
+            return;
         };
-        self.base += self.slots.len() as u64;
-        std::mem::take(&mut self.slots)
-            .into_iter()
-            .map(judge)
-            .collect()
+        let is_late = |slot: &LateSlot| slot.routing_key == routing_key;
+        if !self.late.values().any(is_late) {
+            self.recovered.push(routing_key.clone());
+        }
+        self.release(routing_key);
+    }
+
+    /// The verdict that follows from the answers of the broker. `Confirmed` holds only while all returns are matched.
+    fn verdict_of(
+        &self,
+        slot: &OpenSlot,
+        properties: impl Fn(&Publication) -> Option<BasicProperties>,
+    ) -> Option<Verdict> {
+        match (&slot.returned, slot.answer) {
+            (_, Some(BrokerAnswer::Nack)) => Some(unknown(NACK_TEXT)),
+            (Some(text), _) => Some(refused(Refusal::Unroutable, text)),
+            (None, Some(BrokerAnswer::Ack)) if self.is_in_doubt(slot, &properties) => {
+                Some(unknown(DOUBT_TEXT))
+            }
+            (None, Some(BrokerAnswer::Ack)) => Some(Verdict::Confirmed),
+            (None, None) => None,
+        }
+    }
+
+    /// Reports whether a matched return may be that of this publication.
+    fn is_in_doubt(
+        &self,
+        slot: &OpenSlot,
+        properties: impl Fn(&Publication) -> Option<BasicProperties>,
+    ) -> bool {
+        if self.early_returns.is_empty() {
+            return slot.doubtful;
+        }
+        let own = slot.fingerprint(properties);
+        slot.doubtful || self.early_returns.values().any(|early| *early == own)
+    }
+
+    /// Takes out the oldest publication if its deadline has passed, with its verdict. A late slot stays. If it has no
+    /// answer, its routing key is returned.
+    pub(super) fn take_overdue(
+        &mut self,
+        now_us: i64,
+        properties: impl Fn(&Publication) -> Option<BasicProperties>,
+    ) -> Option<(Publication, Verdict, Option<Text>)> {
+        let deadline_us = CONFIRM_DEADLINE.as_micros() as i64;
+        let oldest = self.open.first_entry()?;
+        if oldest.get().published_us + deadline_us > now_us {
+            return None;
+        }
+        let (number, slot) = oldest.remove_entry();
+        let verdict = match self.verdict_of(&slot, &properties) {
+            // A return that is not matched yet may be its own.
+            Some(Verdict::Confirmed) => unknown(DOUBT_TEXT),
+            Some(verdict) => verdict,
+            None => unknown(&not_confirmed(&slot.routing_key)),
+        };
+        let late = LateSlot {
+            fingerprint: slot.fingerprint(properties),
+            // A copy: the key may be a part of a large buffer.
+            routing_key: Text::from(slot.routing_key.as_str()),
+            answered: slot.answer.is_some(),
+            returned: slot.returned.is_some(),
+        };
+        let unanswered = (!late.answered).then(|| late.routing_key.clone());
+        self.late.insert(number, late);
+        Some((slot.publication, verdict, unanswered))
+    }
+
+    /// Takes out all publications, because the channel is gone. `returned` as for [`Self::judge`].
+    pub(super) fn abandon(
+        &mut self,
+        returned: u64,
+        properties: impl Fn(&Publication) -> Option<BasicProperties>,
+    ) -> Vec<AbandonedPublication> {
+        let open = std::mem::take(&mut self.open);
+        let mut abandoned = Vec::with_capacity(open.len());
+        for (number, slot) in open {
+            let mut verdict = self.verdict_of(&slot, &properties);
+            if verdict == Some(Verdict::Confirmed) && self.matched != returned {
+                verdict = None;
+            }
+            abandoned.push(AbandonedPublication {
+                publication: slot.publication,
+                verdict,
+                was_read: number < self.read_end,
+            });
+        }
+        *self = Self {
+            next: self.next,
+            ..Self::default()
+        };
+        abandoned
+    }
+}
+
+impl OpenSlot {
+    /// Reports whether a returned message may be this one. The broker acknowledges what it returns.
+    fn may_be_returned(&self) -> bool {
+        self.returned.is_none() && self.answer != Some(BrokerAnswer::Nack)
+    }
+
+    fn fingerprint(
+        &self,
+        properties: impl Fn(&Publication) -> Option<BasicProperties>,
+    ) -> Fingerprint {
+        let properties = properties(&self.publication);
+        Fingerprint::new(self.routing_key.bytes(), &self.body, properties.as_ref())
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use super::*;
-    use crate::domain::{Entry, Message, Origin, RoutingKey, Target, UnixMs};
-
-    fn publication(ticket: u64) -> Publication {
-        let message = Message {
-            origin: Origin::Rabbitmq,
-            key: None,
-            body: None,
-            headers: vec![],
-            properties: None,
-        };
-        let entry = Entry::new(UnixMs(0), message);
-        let target = Arc::new(Target::Rabbitmq {
-            connection: String::new(),
-            exchange: String::new(),
-            routing_key: RoutingKey::Key,
-        });
-        Publication::alone(entry, target, ticket, &Arc::default(), 0)
-    }
-
-    /// Enters publications of these bodies; each was published with its ticket as message id.
-    fn window(bodies: &[&'static str]) -> ConfirmWindow {
-        let mut window = ConfirmWindow::default();
-        for (ticket, body) in bodies.iter().enumerate() {
-            let body = Bytes::from_static(body.as_bytes());
-            window.enter(publication(ticket as u64), "key".into(), body, 0);
-        }
-        window
-    }
-
-    fn properties(id: u64) -> BasicProperties {
-        BasicProperties::default().with_message_id(id.to_string().into())
-    }
-
-    fn mark_returned(window: &mut ConfirmWindow, body: &str, properties: &BasicProperties) -> bool {
-        let returned = ReturnedMessage {
-            routing_key: "key",
-            body: body.as_bytes(),
-            properties,
-            text: "no route".into(),
-        };
-        window.mark_returned(returned, |publication| {
-            Some(self::properties(publication.ticket()))
-        })
-    }
-
-    fn judged(window: &mut ConfirmWindow) -> String {
-        std::iter::from_fn(|| window.judge())
-            .map(|(publication, verdict)| {
-                let letter = match verdict {
-                    Verdict::Confirmed => 'c',
-                    Verdict::Unknown { .. } | Verdict::Interrupted { .. } => '?',
-                    Verdict::Refused {
-                        reason: Refusal::Unroutable,
-                        ..
-                    } => 'u',
-                    Verdict::Refused { .. } => 'n',
-                    Verdict::NotTried => '-',
-                };
-                format!("{}{letter}", publication.ticket())
-            })
-            .collect::<Vec<_>>()
-            .join(" ")
-    }
-
-    #[test]
-    fn only_the_confirmed_prefix_is_judged() {
-        let mut window = window(&["a", "b", "c"]);
-        window.record_answer(2, BrokerAnswer::Ack);
-        window.record_answer(1, BrokerAnswer::Nack);
-        assert_eq!(judged(&mut window), "");
-        window.record_answer(0, BrokerAnswer::Ack);
-        assert_eq!(judged(&mut window), "0c 1? 2c");
-        assert_eq!((window.next_number(), window.is_empty()), (3, true));
-    }
-
-    #[test]
-    fn a_return_is_recognised_by_its_properties_then_by_its_body() {
-        let mut window = window(&["same", "same", "other"]);
-        assert!(mark_returned(&mut window, "same", &properties(1)));
-        // The properties differ, but only one publication has this body.
-        assert!(mark_returned(&mut window, "other", &properties(99)));
-        (0..3).for_each(|number| window.record_answer(number, BrokerAnswer::Ack));
-        assert_eq!(judged(&mut window), "0c 1u 2u");
-    }
-
-    #[test]
-    fn what_cannot_be_told_apart_is_not_called_confirmed() {
-        let mut window = window(&["same", "same", "other"]);
-        assert!(!mark_returned(&mut window, "same", &properties(99)));
-        (0..3).for_each(|number| window.record_answer(number, BrokerAnswer::Ack));
-        assert_eq!(judged(&mut window), "0? 1? 2c");
-        let mut window = self::window(&["a", "b"]);
-        assert!(!mark_returned(
-            &mut window,
-            "never published",
-            &properties(0)
-        ));
-        (0..2).for_each(|number| window.record_answer(number, BrokerAnswer::Ack));
-        assert_eq!(judged(&mut window), "0? 1?");
-    }
-
-    #[test]
-    fn a_lost_channel_leaves_only_what_the_broker_has_answered() {
-        let mut window = window(&["a", "b", "c", "d"]);
-        window.record_answer(1, BrokerAnswer::Nack);
-        window.record_answer(2, BrokerAnswer::Ack);
-        assert!(mark_returned(&mut window, "d", &properties(3)));
-        let certain: Vec<_> = window
-            .abandon()
-            .into_iter()
-            .map(|(_, verdict)| verdict.is_some())
-            .collect();
-        assert_eq!(
-            certain,
-            [false, true, false, true],
-            "c's return may still have been on its way"
-        );
-        assert_eq!(window.next_number(), 4);
-    }
-}
+mod tests;

@@ -1,5 +1,6 @@
 //! RabbitMQ in and out on a real broker, without the store: a test sink stands where the intake does.
 
+mod confirms;
 mod egress;
 mod faults;
 mod ingress;

@@ -11,8 +11,8 @@ use postdate::lifecycle::readiness::ReadinessState;
 use super::{DeliverySink, RabbitmqFixture, Submitter, body, message, patiently, resolve};
 use crate::support::{QueueKind, Rabbitmq, eventually, names};
 
-/// Most publications that a lane has with the broker at a time.
-const WINDOW: usize = 512;
+/// Most publications of one routing key that a lane has with the broker at a time.
+const WINDOW: usize = 256;
 
 fn confirmed(verdict: &Verdict) -> bool {
     *verdict == Verdict::Confirmed
