@@ -5,6 +5,7 @@
 
 mod client_report;
 mod examine;
+mod sasl;
 mod sizes;
 mod tls;
 
@@ -22,6 +23,7 @@ use tracing::{debug, trace, warn};
 
 pub use self::client_report::client_report;
 pub use self::examine::{BatchSettings, ReadObstacle};
+pub use self::sasl::sasl_problem;
 pub use self::sizes::open_bytes;
 pub use self::tls::switches_verification_off;
 use crate::domain::Secret;

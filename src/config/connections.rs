@@ -149,6 +149,12 @@ fn kafka(name: &str, section: &SectionReader<'_>) -> Option<kafka::Connection> {
             }
         }
     }
+    if let Some((name, message)) = kafka::sasl_problem(&properties) {
+        match given_by {
+            "properties" => section.report_entry(given_by, name, message),
+            _ => section.report(given_by, format!("{}: {message}", quoted(name))),
+        }
+    }
     let properties = properties
         .into_iter()
         .map(|(name, value)| (name, Secret::new(value)))

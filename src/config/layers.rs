@@ -231,7 +231,9 @@ fn option(set: &str) -> Result<(&str, Vec<String>), ConfigProblem> {
     if path.iter().any(String::is_empty) {
         return wrong(key, "not the name of a key: there is a part without a name");
     }
-    Ok((key, join_property(path, str::to_owned)))
+    // `--print` writes the name of a property in quotes.
+    let unquoted = |name: &str| name.trim_matches('"').to_owned();
+    Ok((key, join_property(path, unquoted)))
 }
 
 /// Joins the parts of a path after `kafka.NAME.properties` into one name, as librdkafka has dots in its names.

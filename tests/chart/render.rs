@@ -38,7 +38,7 @@ fn secrets(pod: &Value) -> BTreeMap<String, BTreeMap<String, String>> {
                 Some(("redis", "password" | "sentinel_password")) => "hunter2\n",
                 Some(("rabbitmq", _)) => "amqps://user:hunter2@rabbitmq/shop",
                 Some(("kafka", _)) => {
-                    "sasl.mechanism=SCRAM-SHA-512\nsasl.username=u\nsasl.password=hunter2\n"
+                    "security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-512\nsasl.username=u\nsasl.password=hunter2\n"
                 }
                 Some(("admin", _)) => "a-token-of-the-tests\nanother-of-the-tests\n",
                 other => panic!("a secret at {other:?}"),
