@@ -108,7 +108,7 @@ fn codec(criterion: &mut Criterion) {
         let blob = encode(&bundle);
         group.throughput(Throughput::Elements(bundle.entries.len() as u64));
         group.bench_function(format!("encode {name}"), |bencher| {
-            bencher.iter(|| encode(black_box(&bundle)))
+            bencher.iter(|| encode(black_box(&bundle)));
         });
         group.bench_function(format!("decode {name}"), |bencher| {
             bencher.iter_batched(

@@ -74,6 +74,7 @@ impl ImportNote {
 mod tests {
     use std::collections::BTreeSet;
 
+    use super::EntryTaker::{Import, Program, Unknown};
     use super::*;
 
     #[test]
@@ -90,7 +91,6 @@ mod tests {
             batch: batch.to_owned(),
             removed,
         };
-        use EntryTaker::{Import, Program, Unknown};
         for (mark, expected) in [
             (mark("batch-2", removed(&["a"])), [Import, Program]),
             (mark("batch-2", None), [Program, Program]),

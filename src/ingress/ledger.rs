@@ -278,9 +278,9 @@ mod tests {
         let last = receipts.pop().expect("four");
         for (n, receipt) in receipts.into_iter().enumerate() {
             if n == 1 {
-                receipt.resolve()
+                receipt.resolve();
             } else {
-                receipt.reject()
+                receipt.reject();
             }
         }
         assert_eq!(

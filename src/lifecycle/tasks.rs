@@ -269,7 +269,7 @@ mod tests {
         other.block_on(async {
             let bound = tasks.of(Stage::Egress);
             bound.spawn("lane", async move {
-                tell.send(Handle::current().id()).expect("heard")
+                tell.send(Handle::current().id()).expect("heard");
             });
         });
         assert!(told.try_recv().is_err(), "it ran elsewhere");

@@ -141,7 +141,7 @@ pub(crate) mod testing {
     pub(crate) fn enable_all_call_sites() {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| {
-            tracing::subscriber::set_global_default(Registry::default()).expect("set once")
+            tracing::subscriber::set_global_default(Registry::default()).expect("set once");
         });
     }
 

@@ -48,8 +48,11 @@ impl RotatedRelay {
                 .replace("guest:guest", &format!("{user}:first")),
         );
         let [from, to] = &queues;
-        let config = Config::stored(&format!("url_file = {redis_file:?}"))
-            .section(&format!("[rabbitmq.main]\nurl_file = {rabbitmq_file:?}"))
+        let config = Config::stored(&format!("url_file = \"{}\"", redis_file.display()))
+            .section(&format!(
+                "[rabbitmq.main]\nurl_file = \"{}\"",
+                rabbitmq_file.display()
+            ))
             .route(
                 "mail",
                 &format!(r#"{{ rabbitmq = "main", queue = "{from}" }}"#),

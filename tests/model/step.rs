@@ -168,7 +168,7 @@ impl World {
                 },
                 Record::Cancel(name) => writes.push(Write::Cancel(name)),
                 Record::Move(name, due) => {
-                    writes.push(Write::Move(name, due, message(Some(name), due)))
+                    writes.push(Write::Move(name, due, message(Some(name), due)));
                 }
             }
         }

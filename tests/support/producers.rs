@@ -42,7 +42,7 @@ impl Run {
             match message.when {
                 When::Now => {}
                 When::Delay(ms) => {
-                    headers.push(("x-delay".to_owned(), Some(ms.to_string().into_bytes())))
+                    headers.push(("x-delay".to_owned(), Some(ms.to_string().into_bytes())));
                 }
                 When::At(_) => {
                     headers.push((

@@ -270,6 +270,10 @@ fn to_lanes(reported: Vec<(InFlightMessage, DeliveryOutcome)>) {
 mod tests {
     use super::*;
 
+    /// What happened; the client's count before and its counts since; the message's number and how many failed before it;
+    /// whether it surely never left.
+    type Case = (&'static str, u64, &'static [u64], u64, u64, bool);
+
     #[test]
     fn a_time_out_is_not_tried_only_if_the_message_was_in_no_request() {
         let tally = |sent_before, counts: &[u64]| {
@@ -283,9 +287,7 @@ mod tests {
             }
             tally
         };
-        // What happened; the client's count before and its counts since; the message's number and how many failed
-        // before it; whether it surely never left.
-        let table: [(&str, u64, &[u64], u64, u64, bool); 10] = [
+        let table: [Case; 10] = [
             ("nothing was sent", 0, &[0], 1, 0, true),
             ("nothing was sent since", 70, &[70, 70], 1, 0, true),
             (

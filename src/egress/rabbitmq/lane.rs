@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::queue::{Admission, LaneQueue, NextMessage};
+use super::queue::{Admission, LaneQueue, NextMessage, fixed_key};
 use crate::domain::limits::MAX_ERROR_BYTES;
 use crate::domain::verdict::Refusal;
-use crate::domain::{RoutingKey, Target, Text, Verdict};
+use crate::domain::{Target, Text, Verdict};
 use crate::egress::{CONFIRM_DEADLINE, Lane, Publication};
 
 /// The way to one exchange of one connection.
@@ -168,17 +168,6 @@ impl ExchangeLane {
     /// Notes that the messages that were not confirmed in time have gone with their channel.
     pub(super) fn forget_hanging(&self) {
         self.trouble.lock().hanging.clear();
-    }
-}
-
-/// The routing key of all messages to a target, if it is always the same.
-fn fixed_key(target: &Target) -> Option<&str> {
-    match target {
-        Target::Rabbitmq {
-            routing_key: RoutingKey::Fixed(key),
-            ..
-        } => Some(key),
-        _ => None,
     }
 }
 

@@ -219,15 +219,21 @@ fn submitter(publication: &Publication) -> usize {
 
 /// The routing key that a message will be published with. It need not be UTF-8: such a message is refused later.
 pub(super) fn routing_key(publication: &Publication) -> &[u8] {
-    match &*publication.batch.target {
+    if let Some(key) = fixed_key(&publication.batch.target) {
+        return key.as_bytes();
+    }
+    let key = publication.entry().message.key.as_deref();
+    key.unwrap_or_default()
+}
+
+/// The routing key of all messages to a target, if it is always the same.
+pub(super) fn fixed_key(target: &Target) -> Option<&str> {
+    match target {
         Target::Rabbitmq {
             routing_key: RoutingKey::Fixed(key),
             ..
-        } => key.as_bytes(),
-        _ => {
-            let key = publication.entry().message.key.as_deref();
-            key.unwrap_or_default()
-        }
+        } => Some(key),
+        _ => None,
     }
 }
 

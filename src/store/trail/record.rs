@@ -353,7 +353,7 @@ mod tests {
             let mut ids = Vec::new();
             for blob in trail.unwritten() {
                 read_trail(&blob, |id, _| {
-                    ids.push(String::from_utf8_lossy(id).into_owned())
+                    ids.push(String::from_utf8_lossy(id).into_owned());
                 })
                 .expect("readable");
             }
@@ -382,7 +382,7 @@ mod tests {
         let mut told = Vec::new();
         let blob = trail.take().packs[0].encode();
         read_trail(&blob, |_, event| {
-            told.push((event.word, event.by, event.position, event.due))
+            told.push((event.word, event.by, event.position, event.due));
         })
         .expect("readable");
         assert_eq!(

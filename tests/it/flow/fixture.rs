@@ -246,9 +246,9 @@ impl FlowFixture {
     /// Notes all that arrives on a topic or in a queue.
     pub(crate) async fn collect(&self, side: Side, name: &str) {
         if side == Side::Kafka {
-            self.collect_topic(name)
+            self.collect_topic(name);
         } else {
-            self.collect_queue(name).await
+            self.collect_queue(name).await;
         }
     }
 

@@ -140,7 +140,7 @@ impl Wire {
                 for (name, value) in amqp.headers.inner() {
                     match (name.as_str(), value) {
                         ("x-delay-id", AMQPValue::LongString(id)) => {
-                            stamp.id = Some(id.to_string())
+                            stamp.id = Some(id.to_string());
                         }
                         ("x-delay-due", AMQPValue::LongLongInt(due)) => stamp.due_ms = Some(*due),
                         ("x-delay-attempt", AMQPValue::LongLongInt(n)) => stamp.attempt = Some(*n),

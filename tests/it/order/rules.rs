@@ -246,7 +246,7 @@ async fn a_redriven_message_waits_behind_one_of_its_key_that_fails() {
         _ => Verdict::Confirmed,
     };
     let fixture = OrderFixture::new(1, Box::new(rule), |route| {
-        route.policy.retry = attempts(1000, 1000)
+        route.policy.retry = attempts(1000, 1000);
     })
     .await;
     let replica = fixture.serve(CLAIM);

@@ -313,11 +313,8 @@ async fn one_queue_that_hangs_costs_its_neighbours_nothing() {
         let route = format!("well{n}");
         let of_route = [("route", route.as_str())];
         for metric in ["postdate_redelivered_total", "postdate_dead_letters_total"] {
-            assert_eq!(
-                relay.total(metric, &of_route).await,
-                0.0,
-                "{metric} of {route}"
-            );
+            let counted = relay.total(metric, &of_route).await;
+            assert!(counted < 0.5, "{metric} of {route}: {counted}");
         }
     }
 }

@@ -225,7 +225,7 @@ async fn each_unroutable_message_gets_its_own_return_and_no_other() {
         for (ticket, verdict) in submitter.collect(COUNT as usize).await {
             match verdict {
                 Verdict::Confirmed => {
-                    assert!(!unroutable(*ticket), "{kind:?}: {ticket} went nowhere")
+                    assert!(!unroutable(*ticket), "{kind:?}: {ticket} went nowhere");
                 }
                 Verdict::Refused {
                     reason: Refusal::Unroutable,

@@ -238,7 +238,7 @@ async fn what_is_known_to_kill_is_refused_before_it_does() {
         match (verdict, expected) {
             (Verdict::Confirmed, None) => {}
             (Verdict::Refused { reason, .. }, Some(expected)) => {
-                assert_eq!(*reason, expected, "{ticket}")
+                assert_eq!(*reason, expected, "{ticket}");
             }
             other => panic!("{ticket}: {other:?}"),
         }

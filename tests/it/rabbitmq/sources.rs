@@ -291,7 +291,8 @@ fn config(
     let url = format!("amqp://{user}@127.0.0.1:{}/%2f", rabbitmq.port());
     let mut section = format!("[rabbitmq.main]\nurl = \"{url}\"\n");
     if by == Knowledge::Management {
-        section += &format!("management = \"http://127.0.0.1:{management}\"\n");
+        let line = format!("management = \"http://127.0.0.1:{management}\"\n");
+        section.push_str(&line);
     }
     let config = Config::new(redis).section(&section);
     sources.iter().fold(config, |config, source| {

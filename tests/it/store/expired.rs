@@ -106,7 +106,6 @@ async fn all_come_back(bundles: usize, partitions: u16, order: &str) {
                 .await;
         }
         if left == 0 {
-            println!("{} ms after the deadline", now - deadline.0);
             return;
         }
         if now > deadline.0 {

@@ -220,7 +220,7 @@ async fn interleaving_10_a_late_copy_of_a_reschedule_a_claim_or_a_settle_changes
     let spoil = async || {
         fixture
             .command::<()>(&["SET", &fixture.key("gone"), "not ours"])
-            .await
+            .await;
     };
 
     fixture.keep(vec![named("n", past(), "n")]).await;
@@ -285,7 +285,7 @@ async fn interleaving_10_a_late_copy_of_a_divide_a_redrive_or_a_drop_changes_not
     let spoil = async || {
         fixture
             .command::<()>(&["SET", &fixture.key("gone"), "not ours"])
-            .await
+            .await;
     };
     let division = |claimed: &postdate::store::ClaimAnswer| Division {
         claim: claimed.claim.clone(),

@@ -285,7 +285,7 @@ async fn interleaving_35_a_name_that_changed_since_the_look_refuses_the_call_and
             assert_eq!(
                 other.keep(vec![named("n", past(), "theirs")]).await,
                 [Stored]
-            )
+            );
         },
         call,
         &at,

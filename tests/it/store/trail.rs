@@ -386,7 +386,7 @@ async fn a_key_of_a_wrong_type_is_quarantined_by_whoever_finds_it() {
     let spoil = async || {
         fixture
             .command::<()>(&["SET", &fixture.key, "nonsense"])
-            .await
+            .await;
     };
     spoil().await;
     assert_eq!(fixture.words("a").await, [], "a reader finds it");

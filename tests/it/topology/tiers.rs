@@ -185,7 +185,7 @@ async fn fsynced_waits_for_disks_where_the_server_can() {
             .expect("set");
         match preflight(&config, true).await {
             Err(PreflightFailure::Refused(why)) => {
-                assert!(why.to_string().contains(setting), "{why}")
+                assert!(why.to_string().contains(setting), "{why}");
             }
             other => panic!("{setting} {wrong}: expected a refusal, got {other:?}"),
         }

@@ -126,7 +126,7 @@ impl Path {
                 Source::Kafka => {
                     kafka
                         .create_topic_led_by(&self.from, PARTITIONS, LEADER)
-                        .await
+                        .await;
                 }
                 _ => self.make_queue(rabbitmq).await,
             }
@@ -196,7 +196,7 @@ impl Path {
             Source::Kafka => run.send_kafka(kafka, &self.from, messages).await,
             _ => {
                 run.send_rabbitmq(rabbitmq, "", Some(&self.from), messages)
-                    .await
+                    .await;
             }
         }
         ids
@@ -298,7 +298,7 @@ impl WaitingFixture {
                         _ => {
                             self.run
                                 .send_rabbitmq(rabbitmq, "", Some(&path.from), vec![dies])
-                                .await
+                                .await;
                         }
                     }
                     // Nobody need deliver it.

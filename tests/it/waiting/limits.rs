@@ -92,7 +92,6 @@ impl<'a> LimitFixture<'a> {
             .total("postdate_dead_letters_total", &[])
             .await;
         assert!(dead < 0.5, "{reason:?}, {end:?}: {dead} dead letters");
-        println!("{reason:?}, {end:?}");
         fixture.run.report().assert_accounted(explained as usize);
         let code = fixture.relay.terminate().await.code();
         assert_eq!(code, Some(0), "{reason:?}, {end:?}");

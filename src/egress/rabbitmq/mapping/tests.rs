@@ -317,46 +317,46 @@ type Set = fn(&mut Properties);
 fn an_amqp_header_that_fits_its_property_becomes_it() {
     let cases: [(&str, &[u8], Set); 20] = [
         ("content_type", b"text/plain", |p| {
-            p.content_type = Some("text/plain".into())
+            p.content_type = Some("text/plain".into());
         }),
         ("content_encoding", b"gzip", |p| {
-            p.content_encoding = Some("gzip".into())
+            p.content_encoding = Some("gzip".into());
         }),
         ("delivery_mode", b"1", |p| p.delivery_mode = Some(1)),
         ("delivery_mode", b"2", |p| p.delivery_mode = Some(2)),
         ("priority", b"0", |p| p.priority = Some(0)),
         ("priority", b"255", |p| p.priority = Some(255)),
         ("correlation_id", b"c", |p| {
-            p.correlation_id = Some("c".into())
+            p.correlation_id = Some("c".into());
         }),
         ("correlation_id", b"", |p| {
-            p.correlation_id = Some("".into())
+            p.correlation_id = Some("".into());
         }),
         ("reply_to", b"replies", |p| {
-            p.reply_to = Some("replies".into())
+            p.reply_to = Some("replies".into());
         }),
         ("reply_to", b"amq.rabbitmq.reply-to.g2dk", |p| {
             p.reply_to = Some("amq.rabbitmq.reply-to.g2dk".into());
         }),
         ("expiration", b"0", |p| p.expiration = Some("0".into())),
         ("expiration", b"4294967295", |p| {
-            p.expiration = Some("4294967295".into())
+            p.expiration = Some("4294967295".into());
         }),
         ("message_id", b"m", |p| p.message_id = Some("m".into())),
         ("message_id", &[b'm'; 255], |p| {
-            p.message_id = Some("m".repeat(255).into())
+            p.message_id = Some("m".repeat(255).into());
         }),
         ("timestamp", b"1795255200", |p| {
-            p.timestamp = Some(1_795_255_200)
+            p.timestamp = Some(1_795_255_200);
         }),
         ("timestamp", b"18446744073709551615", |p| {
-            p.timestamp = Some(u64::MAX)
+            p.timestamp = Some(u64::MAX);
         }),
         ("type", b"t", |p| p.kind = Some("t".into())),
         ("app_id", b"a", |p| p.app_id = Some("a".into())),
         ("cluster_id", b"cl", |p| p.cluster_id = Some("cl".into())),
         ("app_id", "\u{e9}".as_bytes(), |p| {
-            p.app_id = Some("\u{e9}".into())
+            p.app_id = Some("\u{e9}".into());
         }),
     ];
     for (name, value, set) in cases {

@@ -38,6 +38,7 @@ fn properties(id: u64) -> BasicProperties {
     BasicProperties::default().with_message_id(id.to_string().into())
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "the window takes such a function")]
 fn own_properties(publication: &Publication) -> Option<BasicProperties> {
     Some(properties(publication.ticket()))
 }

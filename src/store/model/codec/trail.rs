@@ -357,7 +357,7 @@ mod tests {
     fn events(blob: &Bytes) -> Result<Vec<(String, TrailEvent)>, CodecError> {
         let mut events = Vec::new();
         read_trail(blob, |id, event| {
-            events.push((String::from_utf8_lossy(id).into_owned(), event))
+            events.push((String::from_utf8_lossy(id).into_owned(), event));
         })?;
         Ok(events)
     }
