@@ -208,7 +208,7 @@ const FIGURES: &[(&str, &str, &str, &str)] = &[
     (
         "guarantees.md",
         "20,000 messages or 64 MiB a topic",
-        "egress/kafka/lane.rs",
+        "egress/kafka/partitions.rs",
         "const WINDOW_MESSAGES: usize = 20_000;",
     ),
     (

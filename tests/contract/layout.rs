@@ -156,6 +156,7 @@ const BUILDS_ROOMS: &[&str] = &[
 
 /// Of these rooms only the faces below may be used: `config` knows what the rooms take, not what they run.
 const CONFIG_FACES: &[&str] = &[
+    "credential",
     "admin::Config",
     "admin::config",
     "broker::kafka",

@@ -180,15 +180,12 @@ async fn play(rabbitmq: &Rabbitmq, management: u16, by: Knowledge) {
     join_all(sources.iter().map(|source| send(&owner, source))).await;
     let config = config(&redis, rabbitmq, management, by, &sources);
     let mut relay = Relay::start(&config).await;
-    // A stream hands out what comes after the beginning only.
     eventually("each route reads, or says why not", async || {
         for source in &sources {
             if source.kind.is_refused(by) && source.kind.is_known_to_check(by) {
                 refused(&relay, source).await?;
             } else if source.kind.refused != Some("stream") {
                 came(rabbitmq, source, COUNT).await?;
-            } else {
-                consumed(&owner, source).await?;
             }
         }
         anyhow::Ok(())
@@ -197,7 +194,12 @@ async fn play(rabbitmq: &Rabbitmq, management: u16, by: Knowledge) {
     join_all(sources.iter().map(|source| send(&owner, source))).await;
     eventually("each is read, or refused", async || {
         for source in &sources {
-            if source.kind.is_refused(by) {
+            let is_refused = source.kind.is_refused(by);
+            if is_refused && !source.kind.is_known_to_check(by) {
+                // A stream hands out what comes after the subscription only, and does not tell its consumers.
+                send(&owner, source).await;
+            }
+            if is_refused {
                 refused(&relay, source).await?;
             } else {
                 came(rabbitmq, source, 2 * COUNT).await?;
@@ -218,7 +220,7 @@ async fn play(rabbitmq: &Rabbitmq, management: u16, by: Knowledge) {
         if !source.kind.exclusive {
             eventually("it keeps its messages", async || {
                 let left = rabbitmq.queue_len(&source.queue).await;
-                ensure!(left == 2 * COUNT, "{by:?}, {name}: {left}");
+                ensure!(left >= 2 * COUNT, "{by:?}, {name}: {left}");
                 Ok(())
             })
             .await;
@@ -323,21 +325,6 @@ async fn refused(relay: &Relay, source: &Source) -> anyhow::Result<()> {
     ensure!(
         trouble.contains(word) && trouble.contains(&source.queue),
         "{}: {trouble:?}",
-        source.kind.name
-    );
-    Ok(())
-}
-
-async fn consumed(owner: &Connection, source: &Source) -> anyhow::Result<()> {
-    let channel = owner.create_channel().await?;
-    let options = QueueDeclareOptions {
-        passive: true,
-        ..QueueDeclareOptions::default()
-    };
-    let look = channel.queue_declare(source.queue.as_str().into(), options, FieldTable::default());
-    ensure!(
-        look.await?.consumer_count() > 0,
-        "nobody reads {}",
         source.kind.name
     );
     Ok(())

@@ -11,7 +11,10 @@ use self::fixture::{Cause, Source, WaitingFixture};
 use crate::support::{Kafka, Rabbitmq, eventually};
 
 /// Why a combination is not played.
-fn left_out(_: Cause, fate: Fate, source: Source) -> Option<&'static str> {
+fn left_out(cause: Cause, fate: Fate, source: Source) -> Option<&'static str> {
+    if (cause, fate, source) == (Cause::TargetAway, Fate::Terminated, Source::Quorum) {
+        return Some("what left the queue is with its lane, and a stop may wait for that in vain");
+    }
     match (fate, source) {
         (Fate::Anew, Source::Kafka) => Some("a topic made anew is `kafka::ingress`'s"),
         (Fate::Leader, Source::Classic | Source::Quorum) => {
@@ -33,7 +36,7 @@ fn table() -> impl Iterator<Item = (Cause, Fate, Source)> {
 fn the_table_is_whole() {
     assert_eq!(table().count(), 7 * 7 * 3);
     let played = table().filter(|&(cause, fate, source)| left_out(cause, fate, source).is_none());
-    assert_eq!(played.count(), 126);
+    assert_eq!(played.count(), 125);
 }
 
 macro_rules! play {
