@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
-use redis::{Script, Value};
+use redis::{Script, ScriptInvocation, Value};
 
 use crate::credential::Credential;
 use crate::domain::{Secret, Text};
@@ -251,16 +251,7 @@ impl ForeignQueue {
             .arg(&self.token)
             .arg(MARK_LIFE.as_millis() as u64)
             .arg(batch);
-        let mut wire = self.wire.clone();
-        let is_ours: bool = script
-            .invoke_async(&mut wire)
-            .await
-            .map_err(|error| self.failed(&error))?;
-        if is_ours {
-            Ok(())
-        } else {
-            Err(ForeignError::Locked)
-        }
+        self.under_lock(&script).await
     }
 
     /// Reads the mark of the batch that an import moved last.
@@ -414,6 +405,11 @@ impl ForeignQueue {
     async fn set_lock(&self, ms: u64) -> Result<(), ForeignError> {
         let mut script = self.lock.prepare_invoke();
         script.key(&self.keys.lock).arg(&self.token).arg(ms);
+        self.under_lock(&script).await
+    }
+
+    /// Runs a script that answers whether this import holds the lock.
+    async fn under_lock(&self, script: &ScriptInvocation<'_>) -> Result<(), ForeignError> {
         let mut wire = self.wire.clone();
         let is_ours: bool = script
             .invoke_async(&mut wire)

@@ -134,7 +134,7 @@ pub(super) async fn flush_all(scale: Scale) -> Outcome {
     let flushed = Instant::now();
     let made = scenario.run.made();
     let looked = eventually::within(Duration::from_secs(20), async || {
-        if scenario.logged("rolled back or was wiped") {
+        if scenario.logged("the store was wiped or replaced") {
             Ok(())
         } else {
             Err("no log says so")
@@ -183,7 +183,7 @@ pub(super) async fn no_persistence(scale: Scale) -> Outcome {
     scenario.redis.restart().await;
     let restarted = Instant::now();
     let said = eventually::within(Duration::from_secs(20), async || {
-        if scenario.logged("rolled back or was wiped") {
+        if scenario.logged("the store was wiped or replaced") {
             Ok(())
         } else {
             Err("not yet")

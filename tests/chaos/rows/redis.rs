@@ -61,7 +61,7 @@ pub(super) async fn power(scale: Scale, always: bool) -> Outcome {
             recent,
             "produced within 3 s before the fault: what this tier may lose",
         );
-        let said = scenario.logged("rolled back or was wiped");
+        let said = scenario.logged("the store went back");
         scenario.limit(
             said || report.lost.is_empty(),
             "something was lost, and no log says that the store went back",

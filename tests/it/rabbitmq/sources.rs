@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 use futures_util::future::join_all;
-use lapin::options::{BasicPublishOptions, QueueDeclareOptions};
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Connection};
 
@@ -266,6 +266,11 @@ async fn make(rabbitmq: &Rabbitmq, owner: &Connection, kind: Kind) -> Source {
 
 async fn send(owner: &Connection, source: &Source) {
     let channel = owner.create_channel().await.expect("a channel");
+    // A quorum queue that was declared a moment ago may lose what nobody waits to be confirmed.
+    channel
+        .confirm_select(ConfirmSelectOptions::default())
+        .await
+        .expect("confirm mode");
     for _ in 0..COUNT {
         let sent = channel.basic_publish(
             "".into(),
@@ -274,7 +279,7 @@ async fn send(owner: &Connection, source: &Source) {
             b"body",
             BasicProperties::default(),
         );
-        sent.await.expect("sent");
+        sent.await.expect("sent").await.expect("a confirm");
     }
 }
 
