@@ -246,6 +246,28 @@ impl Relay {
         self.process.id()
     }
 
+    /// Reports whether its process is there.
+    pub fn is_alive(&self) -> bool {
+        Path::new("/proc").join(self.id().to_string()).exists()
+    }
+
+    /// Waits until each of its sources is read. A Kafka group gives the partitions of a killed member to another one only
+    /// once the session of the first has ended.
+    pub async fn reads_all_sources(&self) {
+        eventually("all sources are read", async || {
+            let metrics = self.metrics().await.map_err(|error| format!("{error:#}"))?;
+            let waiting = metrics.samples.iter().find(|(name, labels, value)| {
+                let part = labels.get("part").map_or("", String::as_str);
+                name == "postdate_part_up" && part.starts_with("source:") && *value < 0.5
+            });
+            match waiting {
+                None => Ok(()),
+                Some((_, labels, _)) => Err(format!("{labels:?}")),
+            }
+        })
+        .await;
+    }
+
     /// SIGKILL. Counters are read first, so that [`Relay::total`] still knows them.
     pub async fn kill9(&mut self) {
         self.remember().await;

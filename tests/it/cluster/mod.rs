@@ -134,9 +134,10 @@ impl Crew {
         let mut explained = 0;
         for relay in &self.relays {
             // One that was killed has said so before.
-            explained += relay.past_total("postdate_redelivered_total") as usize;
-            if let Ok(metrics) = relay.metrics().await {
-                explained += metrics.sum("postdate_redelivered_total", &[]) as usize;
+            if relay.is_alive() {
+                explained += relay.total("postdate_redelivered_total", &[]).await as usize;
+            } else {
+                explained += relay.past_total("postdate_redelivered_total") as usize;
             }
         }
         let report = self.run.report();

@@ -50,7 +50,9 @@ async fn kill_9_between_storing_and_committing() {
         });
         relay.restart().await;
         // A kill takes what was counted since the last look with it: so this life ends its repeats, and they
-        // are counted, before it is killed in turn.
+        // are counted, before it is killed in turn. What it reads again it may not have read yet.
+        fixture.run.drain(&relay).await;
+        relay.reads_all_sources().await;
         fixture.run.drain(&relay).await;
         explained += repeats(&relay).await;
     }
