@@ -16,7 +16,8 @@ use std::time::Duration;
 
 use scenario::{Scenario, passed};
 use support::process::Signal;
-use support::{Kafka, Rabbitmq, Redis};
+use support::proxy::Mode;
+use support::{Kafka, Proxy, Rabbitmq, Redis};
 
 #[tokio::test]
 async fn no_fault_passes_and_dropped_early_and_misrouted_messages_are_caught() {
@@ -81,20 +82,23 @@ async fn an_acknowledgement_before_the_store_has_answered_is_caught() {
 async fn a_repeat_without_a_cause_is_caught() {
     let (kafka, rabbitmq) = tokio::join!(Kafka::shared(), Rabbitmq::shared());
     let crash = async |mutant| {
-        let mut redis = Redis::start().await;
+        let redis = Redis::start().await;
+        let proxy = Proxy::before(redis.port()).await;
         // All are claimed for some seconds before the first is due, on a slow machine too.
         let timer = "[timer]\nlookahead = \"8s\"\nclaim = \"20s\"";
-        let mut scenario = Scenario::start_with(&redis, kafka, rabbitmq, mutant, timer).await;
+        let port = proxy.port();
+        let mut scenario = Scenario::start_with(&redis, kafka, rabbitmq, mutant, timer, port).await;
         scenario.send(kafka, rabbitmq, 10_000).await;
-        // Claimed, not yet due: published while the store hangs, and killed before it could be told.
+        // Claimed, not yet due: published while the store cannot be reached, and killed before it could be told.
         scenario
             .counts("postdate_in_flight", 2 * Scenario::COUNT)
             .await;
-        redis.stop();
+        proxy.set(Mode::Hole);
         scenario.arrived().await;
         scenario.relay.signal(Signal::KILL);
-        // A redis that only went on would still do what its sockets hold.
-        redis.restart().await;
+        // Redis goes on, without what its clients had sent: one that was restarted would be a cause of its own.
+        proxy.reset();
+        proxy.set(Mode::Pass);
         scenario.relay.restart().await;
         scenario.faults().await
     };

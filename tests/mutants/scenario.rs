@@ -37,16 +37,17 @@ impl Scenario {
         mutant: &str,
     ) -> Self {
         let timer = "[timer]\nlookahead = \"2s\"\nclaim = \"6s\"";
-        Self::start_with(redis, kafka, rabbitmq, mutant, timer).await
+        Self::start_with(redis, kafka, rabbitmq, mutant, timer, redis.port()).await
     }
 
-    /// The same with this section for the timer.
+    /// The same with this section for the timer, and with Redis on this port, its own or a proxy's.
     pub(crate) async fn start_with(
         redis: &Redis,
         kafka: &Kafka,
         rabbitmq: &Rabbitmq,
         mutant: &str,
         timer: &str,
+        redis_port: u16,
     ) -> Self {
         let topic = kafka.unique_topic("source", 3).await;
         let to_topic = kafka.unique_topic("target", 3).await;
@@ -63,6 +64,7 @@ impl Scenario {
         run.collect_kafka(kafka, &to_topic, 3);
         run.collect_rabbitmq(rabbitmq, &to_queue);
         let config = Config::new(redis)
+            .through(redis, redis_port)
             .kafka("main", kafka)
             .rabbitmq("main", rabbitmq)
             .route(
