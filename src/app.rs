@@ -40,6 +40,7 @@ use crate::ingress::{self, Intake};
 use crate::lifecycle::readiness::{NOT_REACHED, WAITS_FOR_STORE};
 use crate::lifecycle::signals::ShutdownSignals;
 use crate::lifecycle::{Readiness, ReadinessPart, Stage, Tasks};
+use crate::publishing::{Listeners, Reporters};
 use crate::store::{self, PreflightFailure, Store};
 use crate::telemetry::{BurstLog, FollowRegistry, Metrics, ProcessFigures, Tracer};
 use crate::{admin, cluster, timer};
@@ -207,9 +208,21 @@ async fn build_and_run(app: &App, registry: Registry) -> anyhow::Result<()> {
         async move { trails.write_trails(&trails_end).await },
     );
     let quota = store::DeadLetterQuota::new(&app.config.routes);
+    let reporters = Arc::new(Reporters::new(
+        &app.config.routes,
+        &Listeners {
+            store: &store,
+            metrics: &app.metrics,
+            watch: &app.watch,
+            bursts: &app.bursts,
+            tracer: &app.tracer,
+            quota: &quota,
+        },
+    ));
     let mut cluster = start_cluster(app, &store).await?;
-    start_timer(app, &store, &quota, &lanes, &cluster)?;
-    start_ingress(app, store, &quota, lanes, &brokers, groups, cluster.clone())?;
+    start_timer(app, &store, &reporters, &lanes, &cluster)?;
+    let gates = start_gates(app, &store, &quota, cluster.clone());
+    start_ingress(app, store, reporters, gates, lanes, &brokers, groups)?;
     Err(cluster.refused().await).context("this replica may not go on")
 }
 
@@ -398,58 +411,61 @@ async fn start_cluster(app: &App, store: &Store) -> anyhow::Result<cluster::Clus
 fn start_timer(
     app: &App,
     store: &Store,
-    quota: &Arc<store::DeadLetterQuota>,
+    reporters: &Reporters,
     lanes: &Arc<dyn Lanes>,
     cluster: &cluster::Cluster,
 ) -> anyhow::Result<()> {
     Ok(timer::start(&timer::TimerDependencies {
         config: app.config.timer,
         store: store.clone(),
-        dead_letter_quota: quota.clone(),
         cluster: cluster.clone(),
         lanes: lanes.clone(),
         routes: &app.config.routes,
         metrics: app.metrics.clone(),
-        watch: app.watch.clone(),
-        bursts: app.bursts.clone(),
-        tracer: app.tracer.clone(),
+        reporters,
         shards: app.shards,
         tasks: &app.tasks.of(Stage::Publishing),
         shutdown: app.stages.publishing.clone(),
     })?)
 }
 
+fn start_gates(
+    app: &App,
+    store: &Store,
+    quota: &Arc<store::DeadLetterQuota>,
+    cluster: cluster::Cluster,
+) -> BTreeMap<RouteName, ingress::AdmissionGate> {
+    ingress::admission_control::start(ingress::admission_control::AdmissionDependencies {
+        routes: &app.config.routes,
+        store,
+        quota,
+        metrics: &app.metrics,
+        replicas: Box::new(move || cluster.replicas()),
+        max_skew: app.config.cluster.max_clock_skew,
+        tasks: &app.tasks,
+        shutdown: &app.stages.process,
+    })
+}
+
 fn start_ingress(
     app: &App,
     store: Store,
-    quota: &Arc<store::DeadLetterQuota>,
+    reporters: Arc<Reporters>,
+    gates: BTreeMap<RouteName, ingress::AdmissionGate>,
     lanes: Arc<dyn Lanes>,
     brokers: &BTreeMap<String, Arc<Broker>>,
     groups: Vec<KafkaGroup<'_>>,
-    cluster: cluster::Cluster,
 ) -> anyhow::Result<()> {
     let routes = &app.config.routes;
     let tasks = app.tasks.of(Stage::Ingress);
     let shutdown = &app.stages.ingress;
-    let gates =
-        ingress::admission_control::start(ingress::admission_control::AdmissionDependencies {
-            routes,
-            store: &store,
-            quota,
-            metrics: &app.metrics,
-            replicas: Box::new(move || cluster.replicas()),
-            max_skew: app.config.cluster.max_clock_skew,
-            tasks: &app.tasks,
-            shutdown: &app.stages.process,
-        });
     let intake = Intake::start(ingress::intake::IntakeDependencies {
         store,
         lanes,
-        metrics: app.metrics.clone(),
         watch: app.watch.clone(),
         bursts: app.bursts.clone(),
         tracer: app.tracer.clone(),
-        quota: quota.clone(),
+        reporters,
         gates,
         tasks: &tasks,
         shutdown,

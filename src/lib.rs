@@ -25,6 +25,7 @@ pub mod ingress;
 pub mod lifecycle;
 pub mod mutants;
 pub mod plan;
+pub mod publishing;
 pub mod replay;
 pub mod store;
 pub mod telemetry;

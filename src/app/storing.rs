@@ -16,6 +16,7 @@ use crate::egress::AllLanes;
 use crate::egress::kafka::KafkaLanes;
 use crate::ingress::{self, Intake};
 use crate::lifecycle::{Readiness, Shutdown, Tasks, tick};
+use crate::publishing::{Listeners, Reporters};
 use crate::store::{self, PreflightFailure, Store};
 use crate::telemetry::{BurstLog, Metrics, Tracer};
 
@@ -142,14 +143,24 @@ impl StoringRooms {
             &self.tasks,
             shutdown,
         )?;
+        let watch = Arc::default();
+        let bursts = Arc::new(BurstLog::new(self.clock));
+        let listeners = Listeners {
+            store: &self.store,
+            metrics: &self.metrics,
+            watch: &watch,
+            bursts: &bursts,
+            tracer: &self.traces.tracer,
+            quota: &quota,
+        };
+        let reporters = Arc::new(Reporters::new(routes, &listeners));
         Ok(Intake::start(ingress::intake::IntakeDependencies {
             store: self.store.clone(),
             lanes: Arc::new(AllLanes::new(kafka, BTreeMap::new())),
-            metrics: self.metrics.clone(),
-            watch: Arc::default(),
+            watch,
             tracer: self.traces.tracer.clone(),
-            bursts: Arc::new(BurstLog::new(self.clock)),
-            quota,
+            bursts,
+            reporters,
             gates,
             tasks: &self.tasks,
             shutdown,

@@ -1,11 +1,11 @@
-//! The failure policy: decides on a message whose publish was not confirmed. Pure. Three places publish (the timer,
-//! due on arrival, pass through); they carry the decision out and add nothing to it.
+//! The failure policy: decides on a message whose publish was not confirmed. Pure. `publishing` tells the decision, and
+//! whoever published the message carries it out.
 
 use super::due::UnixMs;
-use super::entry::Entry;
-use super::retry;
+use super::entry::{Entry, Flags};
 use super::route::{OnRefused, RetryPolicy, Route};
 use super::verdict::{DeadReason, Refusal, Verdict};
+use super::{dying, retry};
 
 /// Time between two tries of a passing message at a target that is away or missing, ms. A lane asks its broker no
 /// more often than this.
@@ -19,18 +19,28 @@ const PARTITION_RETRY_MS: (i64, i64) = (1000, 30_000);
 /// Time until a passing message that was never handed to the broker is submitted again, ms.
 const UNTRIED_RETRY_MS: i64 = 100;
 
-/// Tells whether the failed message was delayed or passing through.
+/// The way of a message to its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PublishFlow {
     /// The message is delayed: it is in the store, or goes there when its publish fails.
     Delayed,
+    /// The message is on its way to its route's `dead_letter_to`.
+    Dying,
     /// The message passes through: it waits in its source, in order.
     Passing {
         /// Tries in a row before this one that found the target away.
         waits: u32,
-        /// Its source has delivered it so often that it may drop it. It goes to the store instead of waiting.
-        is_worn: bool,
     },
+    /// The message passes through, and its source has delivered it so often that it may drop it: where another one
+    /// would wait, it goes to the store.
+    Worn,
+}
+
+impl PublishFlow {
+    /// Reports whether the message is published byte for byte, without the headers of a delayed message.
+    pub fn is_passing(self) -> bool {
+        matches!(self, Self::Passing { .. } | Self::Worn)
+    }
 }
 
 /// A publish that was not confirmed.
@@ -77,25 +87,51 @@ pub struct FailedMessage {
 }
 
 /// Decides on a failed publish. `take_quota` takes this many bytes of the dead-letter quota, and returns whether they
-/// were there. It is not asked for messages that are to blame themselves.
+/// were there. It is not asked for messages that are to blame themselves, nor for dying ones.
 pub fn decide(
     publish: FailedPublish<'_>,
     route: &Route,
     take_quota: impl FnOnce(usize) -> bool,
 ) -> FailedMessage {
-    let mut failed = decide_in_line(publish, route, take_quota);
-    let is_worn = matches!(publish.flow, PublishFlow::Passing { is_worn: true, .. });
-    if let FailureDecision::WaitUntil(at) = failed.decision
-        && is_worn
-    {
-        // The message loses its place in the order. Waiting in its source, it could be lost.
-        failed.decision = FailureDecision::RetryAt(at);
+    match publish.flow {
+        PublishFlow::Dying => decide_dying(publish, route.policy.retry),
+        PublishFlow::Delayed | PublishFlow::Passing { .. } => {
+            decide_living(publish, route, take_quota)
+        }
+        PublishFlow::Worn => {
+            let mut failed = decide_living(publish, route, take_quota);
+            if let FailureDecision::WaitUntil(at) = failed.decision {
+                // The message loses its place in the order. Waiting in its source, it could be lost.
+                failed.decision = FailureDecision::RetryAt(at);
+            }
+            failed
+        }
     }
-    failed
 }
 
-/// Decides on a failed publish of a message that may wait in its source for as long as it takes.
-fn decide_in_line(
+/// Decides on a dead message that `dead_letter_to` did not take.
+fn decide_dying(publish: FailedPublish<'_>, retry: RetryPolicy) -> FailedMessage {
+    let mut entry = publish.entry.clone();
+    let decision = if publish.verdict.is_hopeless() {
+        let reason = dying::reason(&entry);
+        entry = dying::ended(entry);
+        FailureDecision::DeadLetter(reason)
+    } else {
+        if publish.verdict.is_unknown() {
+            entry.flags = entry.flags.with(Flags::CONFIRM_UNKNOWN);
+        }
+        entry.handouts = publish.handouts;
+        FailureDecision::RetryAt(publish.now.plus(retry.max_ms))
+    };
+    FailedMessage {
+        entry,
+        decision,
+        is_full: None,
+    }
+}
+
+/// Decides on a message that is not dead yet.
+fn decide_living(
     publish: FailedPublish<'_>,
     route: &Route,
     take_quota: impl FnOnce(usize) -> bool,
@@ -163,7 +199,7 @@ enum RetryRule {
 
 fn rule(verdict: &Verdict, flow: PublishFlow, on_refused: OnRefused) -> RetryRule {
     match (flow, verdict) {
-        (PublishFlow::Delayed, _) => RetryRule::Retry,
+        (PublishFlow::Delayed | PublishFlow::Dying, _) => RetryRule::Retry,
         (_, Verdict::Refused { reason, .. }) if reason.is_hopeless() => match on_refused {
             OnRefused::Wait => RetryRule::Wait,
             _ => RetryRule::Retry,
@@ -183,15 +219,18 @@ fn rule(verdict: &Verdict, flow: PublishFlow, on_refused: OnRefused) -> RetryRul
 /// wait.
 fn not_counted(publish: FailedPublish<'_>, retry: RetryPolicy) -> Option<FailureDecision> {
     let FailedPublish { now, jitter, .. } = publish;
-    match (publish.flow, publish.verdict) {
-        (PublishFlow::Delayed, Verdict::NotTried) => {
-            Some(FailureDecision::RetryAt(publish.entry.due))
-        }
-        (PublishFlow::Passing { .. }, Verdict::NotTried) => {
+    let waits = match publish.flow {
+        PublishFlow::Delayed | PublishFlow::Dying => None,
+        PublishFlow::Passing { waits } => Some(waits),
+        PublishFlow::Worn => Some(0),
+    };
+    match (waits, publish.verdict) {
+        (None, Verdict::NotTried) => Some(FailureDecision::RetryAt(publish.entry.due)),
+        (Some(_), Verdict::NotTried) => {
             Some(FailureDecision::WaitUntil(now.plus(UNTRIED_RETRY_MS)))
         }
         (
-            PublishFlow::Delayed,
+            None,
             Verdict::Refused {
                 reason: Refusal::PartitionAway,
                 ..
@@ -203,7 +242,7 @@ fn not_counted(publish: FailedPublish<'_>, retry: RetryPolicy) -> Option<Failure
             Some(FailureDecision::RetryAt(now.plus(jittered(whole, jitter))))
         }
         (
-            PublishFlow::Passing { waits, .. },
+            Some(waits),
             Verdict::Refused {
                 reason: Refusal::UnknownTarget | Refusal::Unavailable | Refusal::PartitionAway,
                 ..

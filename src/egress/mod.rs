@@ -47,13 +47,22 @@ pub struct PublishBatch {
     pub target: Arc<Target>,
     /// RabbitMQ also sends the messages to the routing keys in their headers `CC` and `BCC`.
     pub copies: bool,
-    /// The number that the submitter gave to the first message; the others count on from it. Verdicts carry it.
-    pub first_ticket: u64,
+    /// The submitter's number of the batch. Tickets carry it.
+    pub number: u64,
     /// Inbox for the verdicts.
     pub verdicts: Arc<VerdictInbox>,
     /// Monotonic microseconds (`Clock::mono_us`) from which on no message may be sent to the broker: another replica
     /// may have the claim by then. It grows when the claim is extended.
     pub not_after_us: AtomicI64,
+}
+
+/// Names a message to its submitter. A verdict carries it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket {
+    /// The submitter's number of the batch.
+    pub batch: u64,
+    /// Index of the message in the batch.
+    pub index: u32,
 }
 
 /// One message submitted to one lane.
@@ -70,7 +79,7 @@ impl Publication {
     pub fn alone(
         entry: Entry,
         target: Arc<Target>,
-        ticket: u64,
+        number: u64,
         verdicts: &Arc<VerdictInbox>,
         not_after_us: i64,
     ) -> Self {
@@ -81,7 +90,7 @@ impl Publication {
             spans: Vec::new(),
             target,
             copies: false,
-            first_ticket: ticket,
+            number,
             verdicts: verdicts.clone(),
             not_after_us: not_after_us.into(),
         };
@@ -116,9 +125,12 @@ impl Publication {
         now_us >= self.batch.not_after_us.load(Ordering::Acquire) && !mutants::is(Mutant::NoFencing)
     }
 
-    /// The number that the submitter gave to the message.
-    pub fn ticket(&self) -> u64 {
-        self.batch.first_ticket + u64::from(self.index)
+    /// The submitter's ticket for the message.
+    pub fn ticket(&self) -> Ticket {
+        Ticket {
+            batch: self.batch.number,
+            index: self.index,
+        }
     }
 
     /// Gives the message its one verdict.

@@ -18,29 +18,34 @@ pub(super) fn to_write_op(
     mut entry: Entry,
     now: UnixMs,
 ) -> WriteOp {
-    let name = route.name.clone();
-    let first = route.dead_letter_to.is_some() && !entry.flags.has(Flags::LEFT_OUT);
-    if first {
+    if route.dead_letter_to.is_some() && !entry.flags.has(Flags::LEFT_OUT) {
         dying::begin(&mut entry, now, reason);
-    }
-    let bundle = Bundle {
-        target,
-        entries: Arc::new(vec![entry]),
-    };
-    if first {
-        WriteOp::Store {
-            route: name,
-            on_duplicate: route.policy.on_duplicate,
-            bundle,
-        }
+        dying_op(route, target, entry)
     } else {
-        WriteOp::DeadLetter(DeadLetter {
-            route: name,
-            reason,
-            bundle,
-            raw: None,
-        })
+        dead_op(route, reason, target, entry)
     }
+}
+
+/// The write for a message that is a dead letter once `dead_letter_to` has confirmed it.
+pub(super) fn dying_op(route: &Route, target: TargetRef, entry: Entry) -> WriteOp {
+    WriteOp::Store {
+        route: route.name.clone(),
+        on_duplicate: route.policy.on_duplicate,
+        bundle: Bundle {
+            target,
+            entries: Arc::new(vec![entry]),
+        },
+    }
+}
+
+/// The write for a message that is a dead letter now.
+pub(super) fn dead_op(
+    route: &Route,
+    reason: DeadReason,
+    target: TargetRef,
+    entry: Entry,
+) -> WriteOp {
+    WriteOp::DeadLetter(DeadLetter::of(route.name.clone(), reason, target, entry))
 }
 
 /// Reduces an invalid message to `max_message`. `None` if its queue must take it back, for its own dead-letter

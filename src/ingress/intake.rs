@@ -22,23 +22,27 @@ use tracing::debug;
 
 pub use self::import::ImportedMessage;
 pub(super) use self::submitter::Submitter;
-use super::Delivery;
 use super::admit::{Admitted, admit};
 use super::bundling::StoreWork;
-use super::due_on_arrival::{DueMessage, DueOnArrival, DueOnArrivalDependencies};
+use super::direct_publisher::DirectPublisher;
 use super::jitter::SourceJitter;
 use super::linger::{LINGER, LingerBuffer, LingerMessage, Offer};
 use super::loops::LoopWatch;
-use super::pass_through::{PassThroughPublisher, PassingRecord};
+use super::pass_through::PassThroughPublisher;
 use super::permits::AdmissionGate;
+use super::publish_desk::{DirectMessage, make_delayed};
+use super::{Delivery, Receipt};
 use crate::backoff::Backoff;
+use crate::domain::failure_policy::PublishFlow;
 use crate::domain::{
-    Arrival, Entry, Flags, KafkaPosition, Message, Partition, Route, RouteName, Text, UnixMs,
+    Arrival, Entry, Flags, KafkaPosition, Message, Partition, Route, RouteName, Target, Text,
+    UnixMs,
 };
 use crate::egress::Lanes;
 use crate::lifecycle::{Shutdown, Tasks};
-use crate::store::{Bundle, DeadLetterQuota, Store, WriteOp};
-use crate::telemetry::{BurstLog, FollowRegistry, Metrics, RouteMetrics, Tracer};
+use crate::publishing::Reporters;
+use crate::store::{Bundle, Store, WriteOp};
+use crate::telemetry::{BurstLog, FollowRegistry, RouteMetrics, Tracer};
 
 /// Offsets that share a store partition. A batch then makes few bundles, and the load spreads over all
 /// partitions.
@@ -52,12 +56,11 @@ const URGENT_MS: i64 = 100;
 pub struct Intake {
     store: Store,
     lanes: Arc<dyn Lanes>,
-    metrics: Arc<Metrics>,
     watch: Arc<FollowRegistry>,
     bursts: Arc<BurstLog>,
     tracer: Tracer,
-    due_on_arrival: DueOnArrival,
-    quota: Arc<DeadLetterQuota>,
+    direct: DirectPublisher,
+    reporters: Arc<Reporters>,
     gates: BTreeMap<RouteName, AdmissionGate>,
     linger_buffers: Mutex<BTreeMap<RouteName, Arc<LingerBuffer>>>,
     loops: Mutex<BTreeMap<RouteName, Arc<LoopWatch>>>,
@@ -83,6 +86,8 @@ pub struct Source {
     /// Messages of the current batch that are due on arrival may bypass the store.
     bypasses_store: bool,
     gate: AdmissionGate,
+    /// The way into the store.
+    submitter: Arc<Submitter>,
     pass_through: PassThroughPublisher,
     /// Nothing in the last batch was urgent.
     had_time: bool,
@@ -94,9 +99,9 @@ struct JudgedBatch {
     work: StoreWork,
     /// Delayed messages that are due far ahead, and may linger.
     far_ahead: Vec<LingerMessage>,
-    /// Messages that are due on arrival.
-    due: Vec<DueMessage>,
-    passing: Vec<PassingRecord>,
+    /// Messages for which the source does not wait: they are due on arrival, or worn.
+    direct: Vec<DirectMessage>,
+    passing: Vec<DirectMessage>,
     /// Due time of the first message. Commands and passing messages count as due now.
     soonest: UnixMs,
 }
@@ -107,10 +112,27 @@ impl JudgedBatch {
         Self {
             work,
             far_ahead: Vec::new(),
-            due: Vec::new(),
+            direct: Vec::new(),
             passing: Vec::new(),
             soonest: UnixMs(i64::MAX),
         }
+    }
+
+    /// Adds a message that passes through.
+    fn pass(&mut self, entry: Entry, target: Arc<Target>, partition: Partition, receipt: Receipt) {
+        let is_worn = receipt.is_worn();
+        let (flow, list) = if is_worn {
+            (PublishFlow::Worn, &mut self.direct)
+        } else {
+            (PublishFlow::Passing { waits: 0 }, &mut self.passing)
+        };
+        list.push(DirectMessage {
+            entry,
+            target,
+            partition,
+            receipt,
+            flow,
+        });
     }
 }
 
@@ -120,16 +142,14 @@ pub struct IntakeDependencies<'a> {
     pub store: Store,
     /// The lanes for messages that bypass the store.
     pub lanes: Arc<dyn Lanes>,
-    /// Receives the counts.
-    pub metrics: Arc<Metrics>,
     /// Told how followed messages end.
     pub watch: Arc<FollowRegistry>,
     /// Records the admission and delivery of messages.
     pub tracer: Tracer,
     /// Logs invalid messages.
     pub bursts: Arc<BurstLog>,
-    /// The dead-letter quota of each route.
-    pub quota: Arc<DeadLetterQuota>,
+    /// Tell what happens to the publishes of each route.
+    pub reporters: Arc<Reporters>,
     /// The gate of each route's ingress.
     pub gates: BTreeMap<RouteName, AdmissionGate>,
     /// Runs the intake's tasks.
@@ -146,37 +166,27 @@ impl Intake {
         let IntakeDependencies {
             store,
             lanes,
-            metrics,
             watch,
             tracer,
             bursts,
-            quota,
+            reporters,
             gates,
             tasks,
             shutdown,
             publishing_shutdown,
         } = dependencies;
-        let due_on_arrival = DueOnArrival::start(&DueOnArrivalDependencies {
-            store: &store,
-            lanes: &lanes,
-            tracer: &tracer,
-            bursts: &bursts,
-            quota: &quota,
-            tasks,
-            shutdown: publishing_shutdown,
-        });
+        let direct = DirectPublisher::start(&store, lanes.clone(), tasks, publishing_shutdown);
         let tasks = tasks.clone();
         let shutdown = shutdown.clone();
         let linger_buffers = Mutex::default();
         Arc::new(Self {
             store,
             lanes,
-            metrics,
             watch,
             bursts,
             tracer,
-            due_on_arrival,
-            quota,
+            direct,
+            reporters,
             gates,
             linger_buffers,
             loops: Mutex::default(),
@@ -189,10 +199,17 @@ impl Intake {
     /// `rabbitmq/<connection>/<queue>`. Waits for the store, to read how far the source was ever read. `None`
     /// if shutting down begins while the store is away, or if this process does not serve the route.
     pub async fn open(self: &Arc<Self>, route: &Arc<Route>, name: String) -> Option<Source> {
-        let metrics = self.metrics.route(&route.name)?.clone();
+        let reporter = self.reporters.of(&route.name)?.clone();
         let reread_until = self
             .until_done("read a source's mark", || self.store.highest_offset(&name))
             .await?;
+        let metrics = reporter.metrics().clone();
+        let submitter = Arc::new(Submitter {
+            store: self.store.clone(),
+            reporter,
+            tasks: self.tasks.clone(),
+            shutdown: self.shutdown.clone(),
+        });
         Some(Source {
             intake: self.clone(),
             jitter: SourceJitter::new(route, &name),
@@ -215,19 +232,10 @@ impl Intake {
                 .get(&route.name)
                 .cloned()
                 .unwrap_or_else(AdmissionGate::unbounded),
-            pass_through: self.pass_through(route, &metrics),
+            pass_through: PassThroughPublisher::new(submitter.clone(), self.lanes.clone()),
+            submitter,
             metrics,
         })
-    }
-
-    fn submitter(&self, route: &Route, metrics: &Arc<RouteMetrics>) -> Submitter {
-        Submitter {
-            trail: self.store.trail(&route.name).cloned(),
-            store: self.store.clone(),
-            metrics: metrics.clone(),
-            tasks: self.tasks.clone(),
-            shutdown: self.shutdown.clone(),
-        }
     }
 
     /// The linger buffer that all sources of a route share.
@@ -306,14 +314,12 @@ impl Source {
         let JudgedBatch {
             mut work,
             far_ahead,
-            due,
+            direct,
             passing,
             soonest,
         } = judged;
         self.had_time = soonest >= now.plus(URGENT_MS);
-        self.intake
-            .due_on_arrival
-            .publish(&self.route, &self.metrics, due);
+        self.publish_directly(direct, &mut work);
         match self
             .linger_buffer
             .offer(far_ahead, now, self.intake.store.clock().local().mono_us())
@@ -330,13 +336,28 @@ impl Source {
                 }
             }
             Offer::StartTimer(generation) => self.flush_later(generation),
-            Offer::Flush(full) => self.submitter().submit_all(full).await,
+            Offer::Flush(full) => self.submitter.submit_all(full).await,
             Offer::Buffered => {}
         }
-        self.submitter().submit_all(work).await;
+        self.submitter.submit_all(work).await;
         self.pass_through
-            .publish(&self.route, passing, &self.intake.shutdown)
+            .publish(passing, &self.intake.shutdown)
             .await;
+    }
+
+    /// Publishes messages for which the source does not wait. While publishing is paused, worn ones are stored: each
+    /// return to their queue may be their last.
+    fn publish_directly(&self, mut direct: Vec<DirectMessage>, work: &mut StoreWork) {
+        let pauses = self.intake.store.pauses();
+        if !pauses.may_publish(self.route.name.as_str()) {
+            let is_worn = |message: &mut DirectMessage| message.flow == PublishFlow::Worn;
+            for mut worn in direct.extract_if(.., is_worn) {
+                make_delayed(&mut worn.entry);
+                let target = self.route.target_ref(&worn.target);
+                work.store(worn.partition, target, worn.entry, worn.receipt);
+            }
+        }
+        self.intake.direct.publish(&self.submitter, direct);
     }
 
     /// Reports whether nothing in the last batch was urgent: the next batch may be gathered for some
@@ -388,7 +409,7 @@ impl Source {
         let JudgedBatch {
             work,
             far_ahead,
-            due: due_now,
+            direct,
             soonest,
             ..
         } = &mut *judged;
@@ -412,10 +433,8 @@ impl Source {
             Admitted::PassThrough { target, message } => {
                 *soonest = now;
                 let p = self.partition_of(key.as_ref(), None, position);
-                self.pass_on(
-                    PassingRecord::new(entry(now, None, flags, message), target, p, receipt),
-                    judged,
-                );
+                let entry = entry(now, None, flags, message);
+                self.pass_on(entry, target, p, receipt, judged);
             }
             Admitted::Delayed {
                 due,
@@ -440,11 +459,12 @@ impl Source {
                     && due <= now
                     && self.intake.store.clock().is_due(due)
                 {
-                    due_now.push(DueMessage {
+                    direct.push(DirectMessage {
                         target,
                         entry,
                         partition: p,
                         receipt,
+                        flow: PublishFlow::Delayed,
                     });
                 } else if !named && key.is_none() && LingerBuffer::may_linger(&entry, now) {
                     far_ahead.push(LingerMessage {
@@ -550,16 +570,12 @@ impl Source {
     /// Flushes a generation of the linger buffer after [`LINGER`].
     fn flush_later(&self, generation: u64) {
         let buffer = self.linger_buffer.clone();
-        let submitter = self.submitter();
+        let submitter = self.submitter.clone();
         self.intake.tasks.spawn("ingress:linger", async move {
             tokio::time::sleep(LINGER).await;
             if let Some(work) = buffer.flush(generation) {
                 submitter.submit_all(work).await;
             }
         });
-    }
-
-    fn submitter(&self) -> Submitter {
-        self.intake.submitter(&self.route, &self.metrics)
     }
 }

@@ -6,14 +6,16 @@ use std::sync::Arc;
 use tracing::warn;
 
 use super::Receipt;
-use crate::domain::{Entry, Flags, KafkaPosition, StoreClock, Text, UnixMs};
+use crate::domain::{DeadReason, Entry, Flags, KafkaPosition, StoreClock, Text, UnixMs};
+use crate::publishing::RouteReporter;
 use crate::store::{PendingWrite, RouteTrail, TrailCause, WriteOp, WriteResult};
-use crate::telemetry::RouteMetrics;
 
 /// Facts that are remembered of an operation until its answer comes.
 pub(super) struct SubmittedOp {
     /// The name of a command. `None` for writes that are no command.
     command: Option<&'static str>,
+    /// The reason of a dead letter. `None` for other writes.
+    dead: Option<DeadReason>,
     /// Facts for the trail; nothing where the route has none.
     traced: TracedOp,
 }
@@ -42,12 +44,20 @@ impl SubmittedOp {
             WriteOp::Reschedule { .. } => Some("reschedule"),
             WriteOp::Store { .. } | WriteOp::DeadLetter(_) => None,
         };
+        let dead = match op {
+            WriteOp::DeadLetter(dead_letter) => Some(dead_letter.reason),
+            _ => None,
+        };
         let traced = if has_trail {
             TracedOp::of(op, position)
         } else {
             TracedOp::Nothing
         };
-        Self { command, traced }
+        Self {
+            command,
+            dead,
+            traced,
+        }
     }
 }
 
@@ -109,10 +119,11 @@ pub(super) async fn resolve_outcomes(
     written: PendingWrite,
     receipts: Vec<Vec<Receipt>>,
     submitted: Vec<SubmittedOp>,
-    metrics: &RouteMetrics,
-    trail: Option<&RouteTrail>,
+    reporter: &RouteReporter,
     clock: &StoreClock,
 ) {
+    let metrics = reporter.metrics();
+    let trail = reporter.trail();
     let asked_at = trail.map_or(UnixMs(0), |_| clock.now());
     let results = match written.results().await {
         Ok(results) => results,
@@ -132,6 +143,11 @@ pub(super) async fn resolve_outcomes(
     for ((results, receipts), op) in results.into_iter().zip(receipts).zip(submitted) {
         if let Some(trail) = trail {
             op.traced.record(&results, trail, now);
+        }
+        if let Some(reason) = op.dead {
+            metrics.dead_letter(reason.as_str());
+            safe.extend(receipts);
+            continue;
         }
         for (&result, receipt) in results.iter().zip(receipts) {
             stored += u64::from(matches!(

@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 
 use tracing::{debug, error, warn};
 
-use super::claimed::{BundleTicket, ClaimedBundle, DeliveryState, InFlightBatch, KeyedEntry};
+use super::claimed::{ClaimedBundle, DeliveryState, InFlightBatch, KeyedEntry};
 use super::credit::HeldCredit;
 use super::wheel::WheelItem;
 use super::{ServedRoute, Shard};
+use crate::domain::failure_policy::PublishFlow;
 use crate::domain::limits::{MAX_EXPIRIES, SPLIT_EXPIRIES};
 use crate::domain::{DeadReason, Entry, Flags, MonoUs, TargetRef, Text, Verdict, dying, retry};
-use crate::egress::PublishBatch;
+use crate::egress::{PublishBatch, Ticket};
 use crate::mutants::{self, Mutant};
 use crate::store::{
     Bundle, Claim, ClaimAnswer, CodecError, DeadLetter, Division, NewBundle, Remainder,
@@ -142,18 +143,12 @@ async fn end_dying(
     bundle: &Bundle,
 ) -> AcceptOutcome {
     let dead_letters = bundle.entries.iter().map(|entry| {
-        let reason = dying::reason(entry);
-        let target = bundle.target.clone();
-        let bundle = Bundle {
-            target,
-            entries: Arc::new(vec![dying::ended(entry.clone())]),
-        };
-        DeadLetter {
-            route: served.route.name.clone(),
-            reason,
-            bundle,
-            raw: None,
-        }
+        DeadLetter::of(
+            served.route.name.clone(),
+            dying::reason(entry),
+            bundle.target.clone(),
+            dying::ended(entry.clone()),
+        )
     });
     divide(
         shard,
@@ -257,10 +252,10 @@ fn enter(
             },
             ids: claim.id.message_ids(claim.partition, &bundle.entries),
             expiries,
-            spans: served.tracer.deliver(&bundle.entries),
+            spans: served.reporter.spans(&bundle.entries),
             target: target.unwrap_or(&served.route.to).clone(),
             copies: served.route.policy.copies,
-            first_ticket: BundleTicket { slot, entry: 0 }.encode(),
+            number: slot,
             verdicts: shard.verdicts.clone(),
             not_after_us: lease_end.0.into(),
         }),
@@ -270,7 +265,11 @@ fn enter(
         handed: AtomicU32::new(0),
         first_sequence: claim.id.sequence(),
         keyed,
-        dying,
+        flow: if dying {
+            PublishFlow::Dying
+        } else {
+            PublishFlow::Delayed
+        },
         order,
     });
     let states: Vec<DeliveryState> = skip
@@ -309,9 +308,11 @@ fn enter(
     shard.table.lock().enter(slot, claimed);
     if open == 0 {
         // No message of the bundle is left to publish. This verdict has the settler finish it like any other bundle.
-        shard
-            .verdicts
-            .push(in_flight.batch.first_ticket, Verdict::NotTried);
+        let first = Ticket {
+            batch: slot,
+            index: 0,
+        };
+        shard.verdicts.push(first, Verdict::NotTried);
     }
     WheelItem::new(in_flight)
 }
@@ -483,7 +484,7 @@ async fn divide(
     match shard.store.divide(&division).await {
         Ok(SettleAnswer::Applied(_)) => {
             for dead_letter in &division.dead {
-                served.metrics.dead_letter(dead_letter.reason.as_str());
+                served.reporter.died(dead_letter);
             }
             outcome
         }

@@ -5,10 +5,13 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::claimed::{BundleTicket, ClaimedBundle, DeliveryState, KeyQueueId, VerdictTime};
+use super::claimed::{ClaimedBundle, DeliveryState, KeyQueueId};
 use super::key_order::rules::{EntryPlace, KeyQueue};
+use crate::domain::failure_policy::PublishFlow;
 use crate::domain::{Partition, UnixMs, Verdict};
+use crate::egress::Ticket;
 use crate::mutants::{self, Mutant};
+use crate::publishing::VerdictTime;
 
 /// All claimed bundles of a shard, by slot, and its key queues.
 #[derive(Default)]
@@ -41,33 +44,29 @@ impl ClaimSlots {
     /// has to move in the store at once.
     pub(super) fn judge(
         &mut self,
-        ticket: u64,
+        ticket: Ticket,
         verdict: Verdict,
         heard_at: VerdictTime,
     ) -> Option<u64> {
-        let BundleTicket { slot, entry } = BundleTicket::decode(ticket);
+        let Ticket {
+            batch: slot,
+            index: entry,
+        } = ticket;
         let claimed = self.bundles.get_mut(&slot)?;
         let state = claimed.states.get_mut(entry as usize)?;
         if *state == DeliveryState::Open {
-            if verdict != Verdict::NotTried {
-                claimed.in_flight.end_span(entry, &verdict, heard_at);
-            }
+            let in_flight = &claimed.in_flight;
+            in_flight
+                .served
+                .reporter
+                .heard(in_flight.handed_over_entry(entry), &verdict, heard_at);
             *state = match verdict {
                 ref unknown if unknown.is_unknown() && mutants::is(Mutant::UnknownIsConfirmed) => {
                     DeliveryState::Confirmed
                 }
-                Verdict::Confirmed if claimed.in_flight.dying => {
-                    let in_flight = &claimed.in_flight;
-                    in_flight
-                        .served
-                        .metrics
-                        .target_failures
-                        .confirmed(&in_flight.batch.target, heard_at.mono.0);
-                    DeliveryState::Died
-                }
+                Verdict::Confirmed if in_flight.flow == PublishFlow::Dying => DeliveryState::Died,
                 Verdict::Confirmed => {
                     claimed.news = true;
-                    claimed.in_flight.confirmed(entry as usize, heard_at);
                     DeliveryState::Confirmed
                 }
                 other => DeliveryState::Failed(other),

@@ -2,7 +2,7 @@
 //!
 //! A [`ClaimedBundle`] keeps the entries as they were claimed. The bundle in the store changes when hanging messages
 //! are split off; `stored` maps its positions to the claimed entries. A ticket names slot and entry, so a verdict
-//! finds its message after every such change.
+//! finds its message after every such change: the batch has the number of its slot.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
@@ -11,37 +11,14 @@ use bytes::Bytes;
 
 use super::ServedRoute;
 use super::credit::HeldCredit;
+use crate::domain::failure_policy::PublishFlow;
 use crate::domain::{
-    Entry, Flags, MonoUs, Partition, RouteName, StoreClock, TargetRef, Text, UnixMs, Verdict, retry,
+    Entry, Flags, MonoUs, Partition, RouteName, StoreClock, TargetRef, Text, UnixMs, Verdict,
 };
 use crate::egress::{Lane, PublishBatch};
 use crate::mutants::{self, Mutant};
+use crate::publishing::HandedOver;
 use crate::store::{Claim, OrderPosition};
-use crate::telemetry::{DeliveryFacts, DeliverySpan, MessageEnd};
-
-/// Number of ticket bits that name the entry.
-const ENTRY_BITS: u32 = 20;
-
-/// A ticket of the timer: it names a message by the slot of its bundle and its entry. Lanes carry it encoded, and a
-/// batch numbers its tickets from that of its first entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct BundleTicket {
-    pub(super) slot: u64,
-    pub(super) entry: u32,
-}
-
-impl BundleTicket {
-    pub(super) fn encode(self) -> u64 {
-        self.slot << ENTRY_BITS | u64::from(self.entry)
-    }
-
-    pub(super) fn decode(ticket: u64) -> Self {
-        Self {
-            slot: ticket >> ENTRY_BITS,
-            entry: (ticket & ((1 << ENTRY_BITS) - 1)) as u32,
-        }
-    }
-}
 
 /// The part of a claimed bundle that the wheel needs to publish it.
 pub(super) struct InFlightBatch {
@@ -63,8 +40,8 @@ pub(super) struct InFlightBatch {
     pub(super) first_sequence: u64,
     /// Entries of an ordered route that leave when their key's turn comes. They are not in `order`.
     pub(super) keyed: Vec<Option<KeyedEntry>>,
-    /// The messages are on their way to the route's `dead_letter_to`; a confirm there makes them dead letters.
-    pub(super) dying: bool,
+    /// The way of the messages: delayed, or to the route's `dead_letter_to`.
+    pub(super) flow: PublishFlow,
 }
 
 /// An entry with a key, in a route whose keys leave in order.
@@ -76,22 +53,6 @@ pub(super) struct KeyedEntry {
 
 /// Names a key queue: an ordered route in one partition.
 pub(super) type KeyQueueId = (RouteName, Partition);
-
-/// The moment at which a batch of verdicts was taken, by Redis's clock and by the monotonic one, microseconds.
-#[derive(Clone, Copy)]
-pub(super) struct VerdictTime {
-    store_us: i64,
-    pub(super) mono: MonoUs,
-}
-
-impl VerdictTime {
-    pub(super) fn now(clock: &StoreClock) -> Self {
-        Self {
-            store_us: clock.now_us().unwrap_or_default(),
-            mono: clock.local().mono(),
-        }
-    }
-}
 
 /// The bit of `handed` that stops the wheel, because the claim is lost or the process drains.
 const STOPPED: u32 = 1 << 31;
@@ -152,62 +113,14 @@ impl InFlightBatch {
         self.order.get(handed as usize..).unwrap_or_default()
     }
 
-    /// Ends the span of a message's delivery, if its trace is recorded.
-    pub(super) fn end_span(&self, entry: u32, verdict: &Verdict, heard_at: VerdictTime) {
-        let Some(span) = DeliverySpan::of(&self.batch.spans, entry) else {
-            return;
-        };
-        let handed_us = self.published_us.load(Ordering::Acquire);
-        let message = &self.entries[entry as usize];
-        let facts = DeliveryFacts {
-            route: &self.served.route,
-            target: &self.batch.target,
-            id: self.batch.ids[entry as usize].as_str(),
-            due: message.asked_due(),
-            attempt: message.handouts + self.batch.expiries + 1,
-            took_us: heard_at.mono.0.saturating_sub(handed_us),
-            ended_us: heard_at.store_us,
-            failure: (*verdict != Verdict::Confirmed).then(|| retry::describe(verdict)),
-        };
-        self.served.tracer.delivered(span, &facts);
-    }
-
-    pub(super) fn confirmed(&self, entry: usize, heard_at: VerdictTime) {
-        let metrics = &self.served.metrics;
-        let now_us = heard_at.store_us;
-        let due_us = self.entries[entry].asked_due().0 * 1000;
-        let handed_us = self.published_us.load(Ordering::Acquire);
-        metrics.published.inc();
-        metrics
-            .target_failures
-            .confirmed(&self.batch.target, heard_at.mono.0);
-        self.served.watch.report(
-            &self.served.route.name,
-            self.batch.ids[entry].as_str(),
-            || MessageEnd::Published {
-                published_at: UnixMs(now_us / 1000),
-                due: self.entries[entry].asked_due(),
-                lateness_ms: (now_us - due_us) as f64 / 1e3,
-                attempt: self.entries[entry].handouts + self.batch.expiries + 1,
-            },
-        );
-        if let Some(trail) = &self.served.trail {
-            let attempt = self.entries[entry].handouts + self.batch.expiries + 1;
-            let late_ms = (now_us - due_us) / 1000;
-            let id = self.batch.ids[entry].as_str();
-            trail.delivered(
-                id,
-                UnixMs(now_us / 1000),
-                late_ms,
-                attempt,
-                &self.batch.target,
-            );
+    /// An entry as it was handed over.
+    pub(super) fn handed_over_entry(&self, entry: u32) -> HandedOver<'_> {
+        HandedOver {
+            batch: &self.batch,
+            index: entry,
+            flow: self.flow,
+            handed: MonoUs(self.published_us.load(Ordering::Acquire)),
         }
-        let span = DeliverySpan::of(&self.batch.spans, entry as u32);
-        metrics.delivered_late(now_us - due_us, span.map(DeliverySpan::trace_id));
-        metrics
-            .confirm
-            .observe((heard_at.mono.0 - handed_us).max(0) as f64 / 1e6);
     }
 
     /// The time from the first due time to the last, microseconds.

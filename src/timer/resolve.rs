@@ -1,21 +1,17 @@
-//! Resolves a claimed bundle that is not wholly confirmed: the fate of each of its messages. Pure except for metrics,
-//! the log line of a dead letter, and the clock.
+//! Resolves a claimed bundle that is not wholly confirmed: the division by which each of its messages goes on. Pure
+//! except for what the route's reporter tells, and the clock.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tracing::warn;
 
 use super::Shard;
 use super::claimed::{ClaimedBundle, DeliveryState, InFlightBatch};
 use super::key_order::rules::KeyQueue;
-use super::shard::ServedRoute;
-use crate::domain::failure_policy::{
-    self, FailedMessage, FailedPublish, FailureDecision, PublishFlow,
-};
-use crate::domain::{DeadReason, Entry, Flags, Text, UnixMs, Verdict, dying, retry};
+use crate::domain::failure_policy::FailedPublish;
+use crate::domain::{DeadReason, Entry, Flags, UnixMs, Verdict, dying};
+use crate::publishing::Fate;
 use crate::store::{Bundle, DeadLetter, Division, HeldKey, NewBundle, Remainder, slice_of};
-use crate::telemetry::MessageEnd;
 
 /// Failed messages due within this time go back in one bundle.
 const RETRY_SPAN_MS: i64 = 1000;
@@ -66,13 +62,9 @@ pub(super) fn division_of(
                 behind.push((position as u32, to.sequence, entry));
             }
             DeliveryState::Failed(verdict) => {
-                let fate = if claimed.in_flight.dying {
-                    fate_of_dying(shard, claimed, index, verdict, now)
-                } else {
-                    fate_of_failed(shard, claimed, index, verdict, now, jitter)
-                };
-                match fate {
-                    MessageFate::Again(entry) => {
+                match fate_of(shard, claimed, index, verdict, now, jitter) {
+                    // The store is where a due message waits, whatever it waits for.
+                    Fate::Again(entry) | Fate::Wait(entry, _) => {
                         leaves[position] = false;
                         if let Some((key_queue, keyed)) =
                             key_queue.as_mut().zip(claimed.in_flight.keyed(index))
@@ -87,9 +79,9 @@ pub(super) fn division_of(
                         }
                         again.push((position as u32, entry));
                     }
-                    MessageFate::Dying(entry) => ends.push((position as u32, entry)),
-                    MessageFate::Dead(dead_letter) => dead.push(dead_letter),
-                    MessageFate::Dropped => {}
+                    Fate::Dying(entry) => ends.push((position as u32, entry)),
+                    Fate::Dead(entry, reason) => dead.push(dead_letter(claimed, entry, reason)),
+                    Fate::Dropped => {}
                 }
             }
         }
@@ -127,140 +119,31 @@ fn held_keys(key_queue: &KeyQueue, claimed: &ClaimedBundle) -> Vec<(Bytes, HeldK
 }
 
 /// The fate of a message whose publish failed.
-enum MessageFate {
-    /// The message is due again.
-    Again(Entry),
-    /// The message becomes a dead letter once `dead_letter_to` has confirmed it.
-    Dying(Entry),
-    Dead(DeadLetter),
-    /// The message leaves, and nothing of it is kept.
-    Dropped,
-}
-
-fn fate_of_failed(
+fn fate_of(
     shard: &Shard,
     claimed: &ClaimedBundle,
     index: u32,
     verdict: &Verdict,
     now: UnixMs,
     jitter: f64,
-) -> MessageFate {
-    let served = &claimed.in_flight.served;
-    let entry = detached(
-        &claimed.in_flight,
-        index,
-        claimed.in_flight.entries[index as usize].clone(),
-    );
-    let handouts = entry.handouts + claimed.in_flight.batch.expiries + 1;
-    count_failure(shard, claimed, verdict);
-    let publish = FailedPublish {
+) -> Fate {
+    let InFlightBatch {
+        served,
+        entries,
+        batch,
+        flow,
+        ..
+    } = &*claimed.in_flight;
+    let entry = detached(&claimed.in_flight, index, entries[index as usize].clone());
+    let failed = FailedPublish {
         entry: &entry,
         verdict,
-        handouts,
-        flow: PublishFlow::Delayed,
+        handouts: entry.handouts + batch.expiries + 1,
+        flow: *flow,
         now,
         jitter,
     };
-    let quota = |size| shard.dead_letter_quota.take(&served.route.name, size);
-    let FailedMessage {
-        mut entry,
-        decision,
-        is_full,
-    } = failure_policy::decide(publish, &served.route, quota);
-    if let Some(reason) = is_full {
-        let error = entry
-            .history
-            .last()
-            .map(|f| f.error.clone())
-            .unwrap_or_default();
-        served.bursts.note(
-            failure_policy::QUOTA_FULL,
-            &served.route.name,
-            reason.as_str(),
-            error,
-        );
-    }
-    match decision {
-        FailureDecision::RetryAt(due) | FailureDecision::WaitUntil(due) => {
-            served.metrics.retries.inc();
-            mark_failing(shard, claimed, due.since(now));
-            entry.asked.get_or_insert(entry.due);
-            entry.due = due;
-            MessageFate::Again(entry)
-        }
-        FailureDecision::DeadLetter(reason) => {
-            MessageFate::Dead(dead_letter(claimed, entry, reason))
-        }
-        FailureDecision::DeadLetterVia(reason) => {
-            dying::begin(&mut entry, now, reason);
-            MessageFate::Dying(entry)
-        }
-        FailureDecision::Drop => {
-            served.metrics.dropped(failure_policy::DROP_REASON, 1);
-            if let Some((trail, id)) = served.trail.as_ref().zip(entry.id.as_ref()) {
-                trail.dropped(id.as_str(), now, failure_policy::DROP_REASON);
-            }
-            MessageFate::Dropped
-        }
-    }
-}
-
-/// Counts a failed publish, for the route and for the target. Returns the reason and the error.
-fn count_failure(
-    shard: &Shard,
-    claimed: &ClaimedBundle,
-    verdict: &Verdict,
-) -> (&'static str, Text) {
-    let (reason, error) = retry::describe(verdict);
-    let metrics = &claimed.in_flight.served.metrics;
-    metrics.publish_failure(reason);
-    metrics.target_failures.failed(
-        &claimed.in_flight.batch.target,
-        shard.mono_us(),
-        reason,
-        &error,
-    );
-    (reason, error)
-}
-
-/// Marks the target as failing until the next try.
-fn mark_failing(shard: &Shard, claimed: &ClaimedBundle, wait_ms: i64) {
-    let failures = &claimed.in_flight.served.metrics.target_failures;
-    failures.tried_again(
-        &claimed.in_flight.batch.target,
-        shard.mono_us() + wait_ms * 1000,
-    );
-}
-
-/// The fate of a dead message that `dead_letter_to` did not take.
-fn fate_of_dying(
-    shard: &Shard,
-    claimed: &ClaimedBundle,
-    index: u32,
-    verdict: &Verdict,
-    now: UnixMs,
-) -> MessageFate {
-    let served = &claimed.in_flight.served;
-    let entry = &claimed.in_flight.entries[index as usize];
-    if let Verdict::Refused { reason, error } = verdict
-        && reason.is_hopeless()
-    {
-        // The target can never take it. The store keeps it as a dead letter, so nothing is lost.
-        warn!(route = %served.route.name, reason = reason.as_str(), %error, "dead_letter_to can never take a dead letter");
-        return MessageFate::Dead(dead_letter(
-            claimed,
-            dying::ended(entry.clone()),
-            dying::reason(entry),
-        ));
-    }
-    let (reason, error) = count_failure(shard, claimed, verdict);
-    let text = "dead_letter_to did not take a dead letter; retrying";
-    served.bursts.note(text, &served.route.name, reason, error);
-    let mut entry = detached(&claimed.in_flight, index, entry.clone());
-    entry.handouts += claimed.in_flight.batch.expiries + 1;
-    entry.due = now.plus(served.route.policy.retry.max_ms);
-    mark_failing(shard, claimed, served.route.policy.retry.max_ms);
-    MessageFate::Again(entry)
+    served.reporter.fate(failed, &batch.target, shard.mono())
 }
 
 /// Prepares a message to leave its first bundle. It takes its `~` id along, and a flag if an earlier claimer may have
@@ -283,43 +166,11 @@ fn detached_untried(in_flight: &InFlightBatch, index: u32) -> Entry {
     entry
 }
 
-/// Counts a dead letter that the store has, logs it, and tells whoever follows the message.
-pub(super) fn tell_dead(served: &ServedRoute, dead_letter: &DeadLetter) {
-    let reason = dead_letter.reason.as_str();
-    served.metrics.dead_letter(reason);
-    let Some(entry) = dead_letter.bundle.entries.first() else {
-        return;
-    };
-    let id = entry.id.clone().unwrap_or_default();
-    served
-        .watch
-        .report(&served.route.name, id.as_str(), || MessageEnd::Dead {
-            reason: reason.to_owned(),
-        });
-    let error = entry
-        .history
-        .last()
-        .map(|f| f.error.clone())
-        .unwrap_or_default();
-    warn!(
-        route = %served.route.name, %id, reason,
-        error = %error, failures = entry.failures, "a message became a dead letter"
-    );
-}
-
 /// Makes a dead letter of a message.
 fn dead_letter(claimed: &ClaimedBundle, entry: Entry, reason: DeadReason) -> DeadLetter {
-    let served = &claimed.in_flight.served;
-    let bundle = Bundle {
-        target: claimed.in_flight.target_ref.clone(),
-        entries: Arc::new(vec![entry]),
-    };
-    DeadLetter {
-        route: served.route.name.clone(),
-        reason,
-        bundle,
-        raw: None,
-    }
+    let in_flight = &claimed.in_flight;
+    let route = in_flight.served.route.name.clone();
+    DeadLetter::of(route, reason, in_flight.target_ref.clone(), entry)
 }
 
 /// Groups returning messages into few bundles: messages due close together share one.

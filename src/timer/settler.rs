@@ -21,12 +21,14 @@ use tracing::{debug, warn};
 
 pub(super) use self::return_claims::until_returned;
 use super::claim_table::ClaimSlots;
-use super::claimed::{BundleTicket, ClaimedBundle, DeliveryState, VerdictTime};
+use super::claimed::{ClaimedBundle, DeliveryState};
 use super::{Shard, resolve};
 use crate::cluster::OwnedPartitions;
 use crate::domain::limits::MAX_CALL_NAMES;
 use crate::domain::{MonoUs, Partition, Verdict};
+use crate::egress::Ticket;
 use crate::lifecycle::tick;
+use crate::publishing::VerdictTime;
 use crate::store::{
     Claim, ClaimProgress, DeadLetter, Division, SettleAnswer, Settlement, StoreError,
 };
@@ -148,16 +150,15 @@ fn one_call(names: impl Iterator<Item = usize>) -> usize {
 }
 
 impl Settler {
-    fn judge(&mut self, verdicts: Vec<(u64, Verdict)>) {
+    fn judge(&mut self, verdicts: Vec<(Ticket, Verdict)>) {
         let shard = self.shard.clone();
         let mut finished = Vec::new();
         let heard_at = VerdictTime::now(shard.store.clock());
         let mut slots = shard.table.lock();
         let mut judged = Vec::new();
         for (ticket, verdict) in verdicts {
-            let BundleTicket { slot, .. } = BundleTicket::decode(ticket);
-            if judged.last() != Some(&slot) {
-                judged.push(slot);
+            if judged.last() != Some(&ticket.batch) {
+                judged.push(ticket.batch);
             }
             finished.extend(slots.judge(ticket, verdict, heard_at));
         }
@@ -354,7 +355,7 @@ impl Settler {
         let mut slots = shard.table.lock();
         if let (Ok(SettleAnswer::Applied(_)), Some(claimed)) = (&result, slots.bundles.get(&slot)) {
             for dead_letter in dead {
-                resolve::tell_dead(&claimed.in_flight.served, dead_letter);
+                claimed.in_flight.served.reporter.died(dead_letter);
             }
         }
         match result {

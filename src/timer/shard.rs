@@ -16,18 +16,16 @@ use crate::cluster::Cluster;
 use crate::domain::{Clock, MonoUs, Partition, Route};
 use crate::egress::{Lanes, VerdictInbox};
 use crate::lifecycle::Shutdown;
-use crate::store::{DeadLetterQuota, RouteTrail, Store};
-use crate::telemetry::{BurstLog, FollowRegistry, Metrics, RouteMetrics, Tracer};
+use crate::publishing::RouteReporter;
+use crate::store::Store;
+use crate::telemetry::{Metrics, RouteMetrics};
 
 /// A route that the timer serves.
 pub(super) struct ServedRoute {
     pub(super) route: Arc<Route>,
     pub(super) metrics: Arc<RouteMetrics>,
-    pub(super) watch: Arc<FollowRegistry>,
-    pub(super) bursts: Arc<BurstLog>,
-    pub(super) tracer: Tracer,
-    /// Receives the confirmed messages; `None`: the route has no trail.
-    pub(super) trail: Option<Arc<RouteTrail>>,
+    /// Tells what happens to its publishes.
+    pub(super) reporter: Arc<RouteReporter>,
     /// Limits how fast messages leave; `None`: no limit.
     pub(super) limit: Option<Arc<RateLimiter>>,
     /// What of the route may be claimed.
@@ -42,7 +40,6 @@ pub(super) struct Shard {
     pub(super) partitions: Vec<Partition>,
     pub(super) cluster: Cluster,
     pub(super) store: Store,
-    pub(super) dead_letter_quota: Arc<DeadLetterQuota>,
     pub(super) lanes: Arc<dyn Lanes>,
     pub(super) routes: Arc<BTreeMap<String, Arc<ServedRoute>>>,
     pub(super) metrics: Arc<Metrics>,

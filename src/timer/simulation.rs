@@ -8,13 +8,15 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicUsize, Ordering};
 use prometheus_client::registry::Registry;
 
 use super::ServedRoute;
-use super::claimed::{BundleTicket, InFlightBatch};
+use super::claimed::InFlightBatch;
 use super::credit::Credit;
 use super::wheel::{WheelItem, hand_over};
+use crate::domain::failure_policy::PublishFlow;
 use crate::domain::testing::{entry, route};
 use crate::domain::{Clock, Entry, StoreClock, TargetRef, Text, UnixMs};
 use crate::egress::{Lane, Publication, PublishBatch};
-use crate::telemetry::{BurstLog, Metrics, Tracer};
+use crate::publishing::RouteReporter;
+use crate::telemetry::Metrics;
 
 /// Due bundles in a heap.
 pub struct WheelSimulation {
@@ -96,12 +98,13 @@ pub(super) fn served(clock: Clock) -> Arc<ServedRoute> {
             Vec::new(),
             clock,
         ),
+        reporter: Arc::new(RouteReporter::counting(
+            route.clone(),
+            metrics.clone(),
+            clock,
+        )),
         metrics,
         route,
-        watch: Arc::default(),
-        bursts: Arc::new(BurstLog::new(clock)),
-        tracer: Tracer::default(),
-        trail: None,
         limit: None,
     })
 }
@@ -121,7 +124,7 @@ pub(super) fn in_flight(
         spans: Vec::new(),
         target: served.route.to.clone(),
         copies: served.route.policy.copies,
-        first_ticket: BundleTicket { slot, entry: 0 }.encode(),
+        number: slot,
         verdicts: Arc::default(),
         not_after_us: AtomicI64::new(i64::MAX),
     };
@@ -136,6 +139,6 @@ pub(super) fn in_flight(
         handed: AtomicU32::new(0),
         first_sequence: 0,
         keyed: Vec::new(),
-        dying: false,
+        flow: PublishFlow::Delayed,
     }
 }

@@ -17,8 +17,9 @@ use crate::cluster::Cluster;
 use crate::domain::Route;
 use crate::egress::Lanes;
 use crate::lifecycle::{Shutdown, Tasks};
-use crate::store::{DeadLetterQuota, Store};
-use crate::telemetry::{BurstLog, FollowRegistry, Metrics, Tracer};
+use crate::publishing::Reporters;
+use crate::store::Store;
+use crate::telemetry::Metrics;
 
 /// The dependencies of the timer.
 pub struct TimerDependencies<'a> {
@@ -26,8 +27,6 @@ pub struct TimerDependencies<'a> {
     pub config: Config,
     /// The store that is claimed from.
     pub store: Store,
-    /// The quota of dead letters.
-    pub dead_letter_quota: Arc<DeadLetterQuota>,
     /// The lanes to the targets.
     pub lanes: Arc<dyn Lanes>,
     /// The partitions that this replica owns.
@@ -36,12 +35,8 @@ pub struct TimerDependencies<'a> {
     pub routes: &'a [Arc<Route>],
     /// The metrics of the process.
     pub metrics: Arc<Metrics>,
-    /// Receives the end of each followed message.
-    pub watch: Arc<FollowRegistry>,
-    /// Logs possible repeats, in bursts.
-    pub bursts: Arc<BurstLog>,
-    /// Records deliveries.
-    pub tracer: Tracer,
+    /// Tell what happens to the publishes of each route.
+    pub reporters: &'a Reporters,
     /// Number of shards. The store's wake-ups have to know the same number.
     pub shards: usize,
     /// The task set to spawn on.
@@ -61,13 +56,11 @@ pub fn start(dependencies: &TimerDependencies<'_>) -> std::io::Result<()> {
     let process_bytes = Arc::<ProcessBytes>::default();
     let clock = dependencies.store.clock().local();
     let served = dependencies.routes.iter().filter_map(|route| {
-        let metrics = dependencies.metrics.route(&route.name)?.clone();
+        let reporter = dependencies.reporters.of(&route.name)?.clone();
+        let metrics = reporter.metrics().clone();
         let served = ServedRoute {
             route: route.clone(),
-            watch: dependencies.watch.clone(),
-            bursts: dependencies.bursts.clone(),
-            tracer: dependencies.tracer.clone(),
-            trail: dependencies.store.trail(&route.name).cloned(),
+            reporter,
             limit: route
                 .policy
                 .rate
@@ -113,7 +106,6 @@ pub fn start(dependencies: &TimerDependencies<'_>) -> std::io::Result<()> {
             partitions,
             cluster: dependencies.cluster.clone(),
             store: dependencies.store.clone(),
-            dead_letter_quota: dependencies.dead_letter_quota.clone(),
             lanes: dependencies.lanes.clone(),
             routes: routes.clone(),
             metrics: dependencies.metrics.clone(),

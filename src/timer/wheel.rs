@@ -331,7 +331,6 @@ fn publish(clock: &StoreClock, mut item: WheelItem) -> Option<WheelItem> {
 
 /// One message for its lane. `None` if it has its verdict already.
 fn publication(in_flight: &InFlightBatch, index: u32, now_us: i64) -> Option<Publication> {
-    let entry = &in_flight.entries[index as usize];
     let publication = Publication {
         batch: in_flight.batch.clone(),
         index,
@@ -349,17 +348,10 @@ fn publication(in_flight: &InFlightBatch, index: u32, now_us: i64) -> Option<Pub
         publication.answer(Verdict::NotTried);
         return None;
     }
-    if let Some(cause) = entry.repeat_cause(in_flight.batch.expiries) {
-        in_flight.served.metrics.redelivered(cause, 1);
-        let route = &in_flight.served.route.name;
-        let id = &in_flight.batch.ids[index as usize];
-        in_flight.served.bursts.note_message(
-            "this publish may repeat an earlier one",
-            route,
-            cause.as_str(),
-            id,
-        );
-    }
+    in_flight
+        .served
+        .reporter
+        .handing_over(&in_flight.batch, index);
     if mutants::drops() {
         publication.answer(Verdict::Confirmed);
         return None;

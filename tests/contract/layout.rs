@@ -48,6 +48,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "mutants",
         ],
     ),
+    ("publishing", &["domain", "telemetry", "store", "egress"]),
     (
         "ingress",
         &[
@@ -59,6 +60,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "mutants",
             "store",
             "egress",
+            "publishing",
         ],
     ),
     (
@@ -83,6 +85,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "store",
             "cluster",
             "egress",
+            "publishing",
         ],
     ),
     (
@@ -114,6 +117,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "broker",
             "store",
             "egress",
+            "publishing",
             "ingress",
             "cluster",
             "timer",

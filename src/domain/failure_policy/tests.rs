@@ -3,14 +3,7 @@ use crate::domain::{Flags, testing};
 
 const NOW: UnixMs = UnixMs(10_000);
 const MAX_MS: i64 = 1500;
-const PASSING: PublishFlow = PublishFlow::Passing {
-    waits: 0,
-    is_worn: false,
-};
-const WORN: PublishFlow = PublishFlow::Passing {
-    waits: 0,
-    is_worn: true,
-};
+const PASSING: PublishFlow = PublishFlow::Passing { waits: 0 };
 
 fn refused(reason: Refusal) -> Verdict {
     Verdict::Refused {
@@ -177,7 +170,7 @@ fn what_its_queue_may_drop_never_waits_in_it() {
                 let in_place = fate(PASSING);
                 moved += usize::from(in_place.starts_with('='));
                 assert_eq!(
-                    fate(WORN),
+                    fate(PublishFlow::Worn),
                     in_place.replace('=', "+"),
                     "{verdict:?} {policy:?}"
                 );
@@ -289,10 +282,7 @@ fn a_wait_is_jittered_and_a_target_that_is_away_is_asked_every_second() {
         fate(
             &missing,
             1,
-            PublishFlow::Passing {
-                waits,
-                is_worn: false,
-            },
+            PublishFlow::Passing { waits },
             OnRefused::Retry,
             true,
             false,
@@ -383,5 +373,50 @@ fn only_what_may_have_been_written_is_a_repeat_and_what_was_not_waits_as_it_is_l
         let (entry, wait) = decided(&refused(Refusal::PartitionAway), late_ms);
         assert_eq!(entry, testing::entry(NOW.plus(-late_ms), b"body"));
         assert_eq!(wait, wait_ms, "{late_ms} ms late");
+    }
+}
+
+#[test]
+fn a_dead_message_is_tried_again_for_ever_unless_its_target_can_never_take_it() {
+    let mut entry = testing::entry(NOW, b"body");
+    dying::begin(&mut entry, NOW, DeadReason::NotAllowed);
+    let route = testing::route();
+    let verdicts = [
+        refused(Refusal::Unroutable),
+        refused(Refusal::UnknownTarget),
+        refused(Refusal::Unavailable),
+        refused(Refusal::PartitionAway),
+        Verdict::Unknown {
+            error: "lost".into(),
+        },
+        refused(Refusal::TooBig),
+        refused(Refusal::Unpublishable),
+    ];
+    for verdict in &verdicts {
+        let publish = FailedPublish {
+            entry: &entry,
+            verdict,
+            handouts: 90,
+            flow: PublishFlow::Dying,
+            now: NOW,
+            jitter: 1.0,
+        };
+        let failed = decide(publish, &route, |_| panic!("it has its quota"));
+        if verdict.is_hopeless() {
+            assert_eq!(
+                failed.decision,
+                FailureDecision::DeadLetter(DeadReason::NotAllowed)
+            );
+            assert!(!failed.entry.flags.has(Flags::DYING));
+        } else {
+            let again = NOW.plus(route.policy.retry.max_ms);
+            assert_eq!(failed.decision, FailureDecision::RetryAt(again));
+            assert_eq!(dying::reason(&failed.entry), DeadReason::NotAllowed);
+        }
+        assert_eq!(
+            failed.entry.flags.has(Flags::CONFIRM_UNKNOWN),
+            verdict.is_unknown(),
+            "{verdict:?}"
+        );
     }
 }

@@ -376,7 +376,7 @@ mod tests {
         let id = Arc::as_ptr(&first);
         drop(first);
         let (ticket, verdict) = verdicts.take().await.remove(0);
-        assert_eq!(ticket, 1);
+        assert_eq!(ticket.batch, 1);
         assert!(is_unknown(&verdict), "{verdict:?}");
         lane.submit(publication(2, &verdicts));
         while connection
@@ -389,7 +389,7 @@ mod tests {
         // After a forced stop the messages of the second producer are unknown too.
         shutdown.force();
         let (ticket, verdict) = verdicts.take().await.remove(0);
-        assert_eq!(ticket, 2);
+        assert_eq!(ticket.batch, 2);
         assert!(is_unknown(&verdict), "{verdict:?}");
         tasks.ended(Duration::from_secs(60)).await.expect("ended");
         assert_eq!(lane.backlog(), 0);

@@ -127,7 +127,7 @@ mod tests {
         while !suspects.is_empty() {
             rounds += 1;
             let group = suspects.next_group();
-            let tickets: Vec<u64> = group.iter().map(Publication::ticket).collect();
+            let tickets: Vec<u64> = group.iter().map(|one| one.ticket().batch).collect();
             if !tickets.iter().any(|ticket| bad.contains(ticket)) {
                 passed.extend(tickets);
             } else if let [alone] = tickets[..] {

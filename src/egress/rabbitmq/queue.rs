@@ -272,7 +272,7 @@ mod tests {
             spans: Vec::new(),
             target,
             copies: false,
-            first_ticket: ticket,
+            number: ticket,
             verdicts: Arc::default(),
             not_after_us: not_after_us.into(),
         };
@@ -297,14 +297,14 @@ mod tests {
         while let Some(next) = queue.next(1, admit) {
             match next {
                 NextMessage::Publish(publication) => left.push(publication),
-                NextMessage::Expired(publication) => panic!("{}", publication.ticket()),
+                NextMessage::Expired(publication) => panic!("{}", publication.ticket().batch),
             }
         }
         left
     }
 
     fn tickets(publications: &[Publication]) -> Vec<u64> {
-        publications.iter().map(Publication::ticket).collect()
+        publications.iter().map(|one| one.ticket().batch).collect()
     }
 
     #[test]
@@ -351,7 +351,7 @@ mod tests {
                     spans: Vec::new(),
                     target,
                     copies: false,
-                    first_ticket: ticket,
+                    number: ticket,
                     verdicts: Arc::default(),
                     not_after_us: 9.into(),
                 };
@@ -368,7 +368,7 @@ mod tests {
         assert!(
             queue
                 .next(1, |next| {
-                    tried.push(next.ticket());
+                    tried.push(next.ticket().batch);
                     Admission::NoShare
                 })
                 .is_none()
@@ -378,7 +378,7 @@ mod tests {
         for _ in 0..7 {
             queue.begin_round(&[], false);
             let next = queue.next(1, |next| {
-                seen.insert(next.ticket());
+                seen.insert(next.ticket().batch);
                 Admission::NoShare
             });
             assert!(next.is_none());
@@ -408,7 +408,7 @@ mod tests {
         queue.begin_round(&[], false);
         let mut expired = Vec::new();
         while let Some(NextMessage::Expired(next)) = queue.next(9, |_| Admission::Publish) {
-            expired.push(next.ticket());
+            expired.push(next.ticket().batch);
         }
         expired.sort_unstable();
         assert_eq!(expired, [2, 3, 6, 7]);
@@ -446,13 +446,13 @@ mod tests {
             let mut all = tickets(&left);
             for submitter in &submitters {
                 let of_it = |one: &&Publication| Arc::ptr_eq(&one.batch.verdicts, submitter);
-                prop_assert!(left.iter().filter(of_it).map(Publication::ticket).is_sorted());
+                prop_assert!(left.iter().filter(of_it).map(|one| one.ticket().batch).is_sorted());
             }
             for key in KEYS {
                 let of_it = |one: &&Publication| {
                     one.delay_headers().is_some() && routing_key(one) == key.as_bytes()
                 };
-                prop_assert!(left.iter().filter(of_it).map(Publication::ticket).is_sorted());
+                prop_assert!(left.iter().filter(of_it).map(|one| one.ticket().batch).is_sorted());
             }
             all.sort_unstable();
             prop_assert_eq!(all, tickets(&submitted));

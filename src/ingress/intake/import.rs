@@ -64,7 +64,7 @@ impl Source {
                     .work
                     .store(partition, self.route.target_ref(&target), entry, receipt);
             }
-            self.submitter().submit_all(judged.work).await;
+            self.submitter.submit_all(judged.work).await;
             batch = rest;
         }
         true

@@ -4,7 +4,6 @@ use super::{JudgedBatch, Source};
 use crate::domain::{
     DeadReason, Entry, InvalidReason, Message, OnInvalid, Route, TargetRef, Text, retry,
 };
-use crate::ingress::pass_through::PassingRecord;
 use crate::ingress::{Receipt, dead_letter, headers};
 use crate::telemetry::MessageEnd;
 
@@ -46,9 +45,7 @@ impl Source {
             OnInvalid::PassThrough => {
                 let key = self.route.order_key(&entry.message);
                 let p = self.partition_of(key.as_ref(), None, entry.position);
-                judged
-                    .passing
-                    .push(PassingRecord::new(entry, self.route.to.clone(), p, receipt));
+                judged.pass(entry, self.route.to.clone(), p, receipt);
             }
             OnInvalid::Drop => {
                 self.metrics.dropped(reason.as_str(), 1);
@@ -76,9 +73,6 @@ impl Source {
                     receipt.reject();
                     return;
                 };
-                if self.route.dead_letter_to.is_none() {
-                    self.metrics.dead_letter(reason.as_str());
-                }
                 let op = dead_letter::to_write_op(&self.route, reason, TargetRef::Own, entry, now);
                 judged.work.command(p, op, receipt);
             }

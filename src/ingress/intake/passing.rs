@@ -2,36 +2,23 @@
 
 use std::sync::Arc;
 
-use super::{Intake, JudgedBatch, Source};
-use crate::domain::{DeadReason, Flags, Route, retry};
-use crate::ingress::dead_letter;
+use super::{JudgedBatch, Source};
+use crate::domain::{DeadReason, Entry, Flags, Partition, Target, retry};
 use crate::ingress::loops::Passage;
-use crate::ingress::pass_through::{PassThroughDependencies, PassThroughPublisher, PassingRecord};
-use crate::telemetry::RouteMetrics;
-
-impl Intake {
-    /// The publisher of one source's passing messages.
-    pub(super) fn pass_through(
-        &self,
-        route: &Route,
-        metrics: &Arc<RouteMetrics>,
-    ) -> PassThroughPublisher {
-        let dependencies = PassThroughDependencies {
-            lanes: self.lanes.clone(),
-            submitter: self.submitter(route, metrics),
-            metrics: metrics.clone(),
-            bursts: self.bursts.clone(),
-            quota: self.quota.clone(),
-        };
-        PassThroughPublisher::new(route, dependencies)
-    }
-}
+use crate::ingress::{Receipt, dead_letter};
 
 impl Source {
-    pub(super) fn pass_on(&self, passing: PassingRecord, judged: &mut JudgedBatch) {
-        let message = &passing.entry.message;
+    pub(super) fn pass_on(
+        &self,
+        entry: Entry,
+        target: Arc<Target>,
+        partition: Partition,
+        receipt: Receipt,
+        judged: &mut JudgedBatch,
+    ) {
+        let message = &entry.message;
         // A message that its source delivers twice has not gone round.
-        let flags = passing.entry.flags;
+        let flags = entry.flags;
         let is_again = flags.has(Flags::SOURCE_REREAD) || flags.has(Flags::SOURCE_REDELIVERY);
         let now_us = self.intake.store.clock().local().mono_us();
         let passage = if is_again {
@@ -65,20 +52,22 @@ impl Source {
                     "a thousand times within ten seconds",
                 );
             }
-            Passage::Looping => return self.stop_loop(passing, judged),
+            Passage::Looping => {
+                return self.stop_loop(entry, &target, partition, receipt, judged);
+            }
         }
-        judged.passing.push(passing);
+        judged.pass(entry, target, partition, receipt);
     }
 
     /// Takes a message out of its loop: makes it a dead letter.
-    fn stop_loop(&self, passing: PassingRecord, judged: &mut JudgedBatch) {
-        let PassingRecord {
-            mut entry,
-            target,
-            partition,
-            receipt,
-            ..
-        } = passing;
+    fn stop_loop(
+        &self,
+        mut entry: Entry,
+        target: &Arc<Target>,
+        partition: Partition,
+        receipt: Receipt,
+        judged: &mut JudgedBatch,
+    ) {
         let reason = DeadReason::Loop;
         let now = entry.due;
         let error = "it came back again and again with x-delay-due and no new delay header";
@@ -89,17 +78,12 @@ impl Source {
             error,
         );
         retry::remember(&mut entry, now, reason.as_str(), error);
-        if self.route.dead_letter_to.is_none() {
-            self.metrics.dead_letter(reason.as_str());
-        }
         // The quota does not refuse it: an exhausted quota pauses the route's ingress instead.
-        self.intake
-            .quota
-            .take(&self.route.name, entry.stored_size());
+        self.submitter.reporter.take_quota(entry.stored_size());
         let op = dead_letter::to_write_op(
             &self.route,
             reason,
-            self.route.target_ref(&target),
+            self.route.target_ref(target),
             entry,
             now,
         );

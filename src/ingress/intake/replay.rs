@@ -66,7 +66,7 @@ impl Source {
                 None => receipt.resolve(),
             }
         }
-        self.submitter().submit_all(judged.work).await;
+        self.submitter.submit_all(judged.work).await;
     }
 
     fn step(

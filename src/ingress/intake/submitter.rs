@@ -10,15 +10,14 @@ use crate::ingress::bundling::{PartitionWork, StoreWork};
 use crate::ingress::outcomes::{SubmittedOp, resolve_outcomes};
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::mutants::{self, Mutant};
-use crate::store::{RouteTrail, Store};
-use crate::telemetry::RouteMetrics;
+use crate::publishing::RouteReporter;
+use crate::store::Store;
 
 /// The way of a route's work into the store.
 pub(in crate::ingress) struct Submitter {
     pub(in crate::ingress) store: Store,
-    /// Receives what becomes of named messages; `None`: the route has no trail.
-    pub(super) trail: Option<Arc<RouteTrail>>,
-    pub(super) metrics: Arc<RouteMetrics>,
+    /// Tells what becomes of the route's messages.
+    pub(in crate::ingress) reporter: Arc<RouteReporter>,
     pub(super) tasks: Tasks,
     pub(super) shutdown: Shutdown,
 }
@@ -45,7 +44,7 @@ impl Submitter {
         }
         let submitted = ops.iter().zip(positions);
         let submitted = submitted
-            .map(|(op, at)| SubmittedOp::new(op, at, self.trail.is_some()))
+            .map(|(op, at)| SubmittedOp::new(op, at, self.reporter.trail().is_some()))
             .collect();
         let enqueued = tokio::select! {
             biased;
@@ -54,14 +53,13 @@ impl Submitter {
         };
         match enqueued {
             Ok(written) => {
-                let metrics = self.metrics.clone();
-                let trail = self.trail.clone();
+                let reporter = self.reporter.clone();
                 let store = self.store.clone();
                 let shutdown = self.shutdown.clone();
                 self.tasks.spawn("ingress:answers", async move {
                     tokio::select! {
                         () = shutdown.forced() => {}
-                        () = resolve_outcomes(written, receipts, submitted, &metrics, trail.as_deref(), store.clock()) => {}
+                        () = resolve_outcomes(written, receipts, submitted, &reporter, store.clock()) => {}
                     }
                 });
             }

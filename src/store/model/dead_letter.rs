@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::bundle::{base36, from_base36};
-use crate::domain::{DeadReason, Partition, RouteName, UnixMs};
+use crate::domain::{DeadReason, Entry, Partition, RouteName, TargetRef, UnixMs};
 use crate::store::{Bundle, CodecError, UnopenedBundle, decode, decode_outline};
 
 /// The name of a dead letter.
@@ -109,6 +109,20 @@ pub struct DeadLetter {
 }
 
 impl DeadLetter {
+    /// The dead letter of one message. `target` is the target that it was for.
+    pub fn of(route: RouteName, reason: DeadReason, target: TargetRef, entry: Entry) -> Self {
+        let bundle = Bundle {
+            target,
+            entries: Arc::new(vec![entry]),
+        };
+        Self {
+            route,
+            reason,
+            bundle,
+            raw: None,
+        }
+    }
+
     /// Reports whether nothing is kept of the message: its blob was missing.
     pub fn is_empty(&self) -> bool {
         self.raw.is_none() && self.bundle.entries.is_empty()

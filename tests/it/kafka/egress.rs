@@ -2,6 +2,7 @@
 
 use postdate::domain::verdict::Refusal;
 use postdate::domain::{Header, HeaderValue, Message, Text, Verdict};
+use postdate::egress::Ticket;
 use rdkafka::Message as _;
 use rdkafka::message::Headers as _;
 
@@ -224,7 +225,8 @@ async fn a_closed_lane_answers_at_once() {
     let publication = writer.publication(1, &topic, message("x"));
     writer.stop().await;
     lane.submit(publication);
-    assert_eq!(inbox.take().await, [(1, Verdict::NotTried)]);
+    let ticket = Ticket { batch: 1, index: 0 };
+    assert_eq!(inbox.take().await, [(ticket, Verdict::NotTried)]);
     assert_eq!(lane.backlog(), 0);
 }
 

@@ -432,7 +432,7 @@ impl EgressFixture {
                 topic: topic.into(),
             }),
             copies: false,
-            first_ticket: ticket,
+            number: ticket,
             verdicts: self.verdicts.clone(),
             not_after_us: i64::MAX.into(),
         };
@@ -455,7 +455,11 @@ impl EgressFixture {
             for (ticket, verdict) in
                 batch.unwrap_or_else(|_| panic!("{} of {count} verdicts", all.len()))
             {
-                assert_eq!(all.insert(ticket, verdict), None, "ticket {ticket} twice");
+                assert_eq!(
+                    all.insert(ticket.batch, verdict),
+                    None,
+                    "ticket {ticket:?} twice"
+                );
             }
         }
         all

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use postdate::domain::Verdict;
+use postdate::egress::Ticket;
 use postdate::lifecycle::readiness::ReadinessState;
 
 use super::fixture::{
@@ -225,5 +226,9 @@ async fn while_no_broker_is_reached_nothing_is_tried_and_then_all_goes_in_order(
     writer.submit(1000, &topic, message("x"));
     let inbox = writer.verdicts.clone();
     writer.stop().await;
-    assert_eq!(inbox.take().await, [(1000, Verdict::NotTried)]);
+    let ticket = Ticket {
+        batch: 1000,
+        index: 0,
+    };
+    assert_eq!(inbox.take().await, [(ticket, Verdict::NotTried)]);
 }

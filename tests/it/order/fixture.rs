@@ -15,6 +15,7 @@ use postdate::domain::{
 };
 use postdate::egress::{Lane, Lanes, Publication};
 use postdate::lifecycle::{Readiness, Shutdown, Stage, Tasks};
+use postdate::publishing::{Listeners, Reporters};
 use postdate::store::config::{Config, Durability, Overrides, Topology};
 use postdate::store::{Bundle, DeadLetterQuota, Store, WriteOp, WriteResult};
 use postdate::telemetry::{BurstLog, FollowRegistry, Metrics, Tracer};
@@ -289,14 +290,21 @@ impl Replica {
                 claim,
             },
             store: self.store.clone(),
-            dead_letter_quota: DeadLetterQuota::new(&routes),
             lanes: Arc::new(BrokerLanes(broker.clone())),
             cluster: Cluster::alone(self.store.partitions(), own),
             routes: &routes,
             metrics: self.metrics.clone(),
-            watch: Arc::new(FollowRegistry::default()),
-            bursts: Arc::new(BurstLog::new(Clock::start())),
-            tracer: Tracer::default(),
+            reporters: &Reporters::new(
+                &routes,
+                &Listeners {
+                    store: &self.store,
+                    metrics: &self.metrics,
+                    watch: &Arc::new(FollowRegistry::default()),
+                    bursts: &Arc::new(BurstLog::new(Clock::start())),
+                    tracer: &Tracer::default(),
+                    quota: &DeadLetterQuota::new(&routes),
+                },
+            ),
             shards: 2,
             tasks: &self.tasks.of(Stage::Publishing),
             shutdown: self.shutdown.clone(),

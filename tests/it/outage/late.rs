@@ -413,3 +413,63 @@ async fn a_store_that_fills_up_is_told_before_it_takes_nothing_in() {
     up_again(&relay, "store:room").await;
     accounted_one(&run, &relay).await;
 }
+
+/// The three ways to a target: by the timer, straight from ingress since it was due on arrival, and passing through.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_that_refuses_is_named_by_whichever_way_its_messages_come() {
+    let redis = Redis::shared().await;
+    let rabbitmq = Rabbitmq::shared().await;
+    let run = Run::new();
+    let ways = [
+        ("timer", When::Delay(500), ""),
+        ("arrival", When::Delay(0), ""),
+        ("passing", When::Now, ""),
+        ("dropped", When::Now, r#"on_refused = "drop""#),
+    ];
+    let retry = r#"retry = { attempts = 100, initial = "400ms", max = "2s" }"#;
+    let mut config = Config::new(redis).rabbitmq("main", rabbitmq);
+    let mut paths = Vec::new();
+    for (route, when, policy) in ways {
+        let source = names::unique("q");
+        let target = names::unique("q");
+        let exchange = names::unique("x");
+        rabbitmq.declare_queue(&source, QueueKind::Classic).await;
+        rabbitmq.declare_queue(&target, QueueKind::Classic).await;
+        rabbitmq
+            .declare_exchange(&exchange, lapin::ExchangeKind::Direct)
+            .await;
+        let from = format!(r#"{{ rabbitmq = "main", queue = "{source}" }}"#);
+        let to = format!(
+            r#"{{ rabbitmq = "main", exchange = "{exchange}", routing_key = "{target}" }}"#
+        );
+        config = config.route(route, &from, &to, &format!("{retry}\n{policy}"));
+        paths.push((route, when, source, exchange, target));
+    }
+    let relay = Relay::start(&config).await;
+    for (_, when, source, exchange, target) in &paths {
+        let message = run
+            .message(&format!("rabbitmq:{target}"), *when)
+            .key(target);
+        run.send_rabbitmq(rabbitmq, "", Some(source), vec![message])
+            .await;
+        named(
+            &relay,
+            &format!("target:main:{exchange}/{target}"),
+            "unroutable",
+        )
+        .await;
+    }
+    for (route, when, source, exchange, target) in &paths {
+        rabbitmq.bind(target, exchange, target).await;
+        let message = run
+            .message(&format!("rabbitmq:{target}"), *when)
+            .key(target);
+        run.send_rabbitmq(rabbitmq, "", Some(source), vec![message])
+            .await;
+        up_again(&relay, &format!("target:main:{exchange}/{target}")).await;
+        let failures = relay
+            .total("postdate_publish_failures_total", &[("route", route)])
+            .await;
+        assert!(failures >= 1.0, "{route}");
+    }
+}

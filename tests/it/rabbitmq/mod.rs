@@ -234,7 +234,7 @@ impl Submitter {
             ids: stamp.into_iter().map(|s| s.id).collect(),
             target: Arc::new(target),
             copies: false,
-            first_ticket: ticket,
+            number: ticket,
             verdicts: self.verdicts.clone(),
             not_after_us: not_after_us.into(),
         };
@@ -250,8 +250,8 @@ impl Submitter {
             let missing = count - self.got.len();
             let batch = patiently(&format!("{missing} verdicts"), self.verdicts.take()).await;
             for (ticket, verdict) in batch {
-                let second = self.got.insert(ticket, verdict);
-                assert_eq!(second, None, "ticket {ticket} was answered twice");
+                let second = self.got.insert(ticket.batch, verdict);
+                assert_eq!(second, None, "ticket {ticket:?} was answered twice");
             }
         }
         &self.got

@@ -46,7 +46,7 @@ impl Maker {
             spans: Vec::new(),
             target: Arc::new(target),
             copies: false,
-            first_ticket: self.made,
+            number: self.made,
             verdicts: self.verdicts.clone(),
             not_after_us: i64::MAX.into(),
         };
@@ -69,7 +69,7 @@ impl Maker {
                 ),
                 "{verdict:?}"
             );
-            ticket
+            ticket.batch
         });
         tickets.collect()
     }
@@ -92,7 +92,7 @@ fn key_of(partition: usize) -> String {
 fn taken(queues: &mut PartitionQueues) -> Vec<(usize, u64)> {
     let runs = std::iter::from_fn(|| queues.take("t", 0));
     runs.flat_map(|run| run.messages)
-        .map(|message| (message.partition, message.publication.ticket()))
+        .map(|message| (message.partition, message.publication.ticket().batch))
         .collect()
 }
 

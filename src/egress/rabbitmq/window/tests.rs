@@ -40,7 +40,7 @@ fn properties(id: u64) -> BasicProperties {
 
 #[expect(clippy::unnecessary_wraps, reason = "the window takes such a function")]
 fn own_properties(publication: &Publication) -> Option<BasicProperties> {
-    Some(properties(publication.ticket()))
+    Some(properties(publication.ticket().batch))
 }
 
 fn mark_returned(window: &mut ConfirmWindow, body: &str, properties: &BasicProperties) -> bool {
@@ -69,7 +69,7 @@ fn letter(verdict: &Verdict) -> char {
 /// The verdicts while the broker has returned so many messages.
 fn judged(window: &mut ConfirmWindow, returned: u64) -> String {
     std::iter::from_fn(|| window.judge(returned, own_properties))
-        .map(|(publication, verdict)| format!("{}{}", publication.ticket(), letter(&verdict)))
+        .map(|(publication, verdict)| format!("{}{}", publication.ticket().batch, letter(&verdict)))
         .collect::<Vec<_>>()
         .join(" ")
 }
@@ -173,7 +173,7 @@ fn one_that_is_overdue_keeps_its_share_until_it_is_answered() {
     let (publication, verdict, key) = overdue.expect("it is overdue");
     let expected = "no confirm within 30 s for routing key \"key\"";
     assert!(matches!(verdict, Verdict::Unknown { error } if error.as_str() == expected));
-    assert_eq!((publication.ticket(), key), (0, Some("key".into())));
+    assert_eq!((publication.ticket().batch, key), (0, Some("key".into())));
     assert!(window.take_overdue(DEADLINE_US, own_properties).is_none());
     window.record_answer(2, BrokerAnswer::Ack, 0);
     assert_eq!(judged(&mut window, 0), "2c");
@@ -352,7 +352,7 @@ impl World {
                 while let Some((publication, verdict)) =
                     self.window.judge(counted, properties_in(&self.published))
                 {
-                    let one = &mut self.published[publication.ticket() as usize];
+                    let one = &mut self.published[publication.ticket().batch as usize];
                     let certain = !self.in_doubt
                         && one.content.is_none()
                         && matches!(one.fate, Fate::Ack | Fate::Hang);
@@ -376,7 +376,7 @@ impl World {
                     .window
                     .take_overdue(self.now_us, properties_in(&self.published))
                 {
-                    self.published[publication.ticket() as usize]
+                    self.published[publication.ticket().batch as usize]
                         .verdicts
                         .push(verdict);
                 }
@@ -390,7 +390,7 @@ impl World {
             .window
             .abandon(self.counted, properties_in(&self.published))
         {
-            let published = &mut self.published[one.publication.ticket() as usize];
+            let published = &mut self.published[one.publication.ticket().batch as usize];
             let certain = published.content.is_none() && published.fate == Fate::Ack;
             if certain && published.seen && is_clear {
                 assert_eq!(one.verdict, Some(Verdict::Confirmed), "{published:?}");
@@ -426,7 +426,12 @@ impl World {
 }
 
 fn properties_in(published: &[Published]) -> impl Fn(&Publication) -> Option<BasicProperties> {
-    |publication| Some(properties(id_of(published, publication.ticket() as usize)))
+    |publication| {
+        Some(properties(id_of(
+            published,
+            publication.ticket().batch as usize,
+        )))
+    }
 }
 
 fn event() -> impl Strategy<Value = Event> {
