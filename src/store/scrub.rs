@@ -15,6 +15,8 @@
 //! | a key of a wrong type | moved to `quarantine:` and named; its content is lost, and mended as above |
 //! | a blob that was cut or flipped | named; it becomes a dead letter when it is due |
 //!
+//! A bundle of which most messages are gone is no damage: it is made smaller on the way, see `half_dead`.
+//!
 //! A blob without an entry is brought back and not unlinked. Whatever ends a bundle unlinks its blob in the
 //! same script that removes its entry, and a blob on its way in has a time to live. So such a blob belongs to a
 //! bundle that lost its entry. Publishing it twice is the lesser evil, and the cause of a repeat is reported.
@@ -24,6 +26,7 @@ mod corrupt;
 mod dead_letters;
 mod due_sets;
 mod findings;
+mod half_dead;
 mod held_keys;
 mod indexes;
 mod keyspace;
@@ -148,8 +151,10 @@ impl Store {
         let beside = self
             .walk_per_bundle_keys(p, place.beside, &mut findings)
             .await?;
+        let half_dead = std::mem::take(&mut findings.half_dead);
         self.mend(p, findings, report).await?;
         self.save(p, |places| places.beside = beside);
+        self.shrink_half_dead(p, &half_dead).await?;
         self.walk_keys(p, report).await?;
         let mut findings = Findings::default();
         let queues = self.known_queues(p, report).await?;

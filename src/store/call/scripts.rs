@@ -163,6 +163,8 @@ pub(in crate::store) static SWEEP: LazyLock<Script> =
     LazyLock::new(|| script!(allow_oom "sweep.lua"));
 pub(in crate::store) static SCRUB: LazyLock<Script> =
     LazyLock::new(|| script!(allow_oom "scrub.lua"));
+pub(in crate::store) static SHRINK: LazyLock<Script> =
+    LazyLock::new(|| script!(allow_oom "shrink.lua"));
 pub(in crate::store) static SCRUB_DEAD: LazyLock<Script> =
     LazyLock::new(|| script!(allow_oom "scrub_dead.lua"));
 pub(in crate::store) static QUARANTINE: LazyLock<Script> =

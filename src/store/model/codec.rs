@@ -167,7 +167,12 @@ fn compress<'a, B: Iterator<Item = &'a [u8]>>(
     bodies_len: usize,
 ) -> BlobPayload {
     let sample_len = (bodies_len / 8).clamp(*SAMPLE_BYTES.start(), *SAMPLE_BYTES.end());
-    if bodies_len < 2 * sample_len || smaller(&COMPRESSOR, &first(bodies(), sample_len)).is_some() {
+    // A reader opens no frame above the bound.
+    let fits = heads.len() + bodies_len <= MAX_PLAIN;
+    if fits
+        && (bodies_len < 2 * sample_len
+            || smaller(&COMPRESSOR, &first(bodies(), sample_len)).is_some())
+    {
         let heads_len = heads.len();
         heads.reserve_exact(bodies_len);
         bodies().for_each(|body| heads.extend_from_slice(body));
@@ -414,6 +419,18 @@ pub(in crate::store) fn plain_lengths(head: &Bytes) -> Option<PlainLengths> {
         heads,
         bodies,
     })
+}
+
+/// The bytes of each message when opened, from the first bytes of a blob.
+pub(in crate::store) fn plain_bytes(head: &Bytes) -> Option<Vec<usize>> {
+    let lengths = plain_lengths(head)?;
+    let mut reader = Reader::new(head.slice(PREFIX_LEN..));
+    reader.short_text(MAX_TARGET_BYTES).ok()?;
+    for _ in 0..3 {
+        reader.bounded(MAX_PLAIN).ok()?;
+    }
+    let index = read_index(&mut reader, lengths.count).ok()?;
+    Some(index.iter().map(|item| item.head + item.body).collect())
 }
 
 fn read_index(reader: &mut Reader, count: usize) -> Result<Vec<IndexEntry>, CodecError> {

@@ -6,6 +6,7 @@ use tracing::warn;
 
 use super::corrupt::KeyKind;
 use super::dead_letters::DeadFindings;
+use super::half_dead::GoneMessages;
 use crate::domain::Partition;
 use crate::store::call::numbered::{ScriptArg, ScriptCall};
 use crate::store::call::reply::{shape, text};
@@ -32,6 +33,8 @@ pub(super) struct Findings {
     /// Keys of a wrong type.
     pub(super) wrong_type: Vec<KeyKind>,
     pub(super) dead: DeadFindings,
+    /// Bundles of which most messages are gone.
+    pub(super) half_dead: Vec<GoneMessages>,
 }
 
 impl Findings {
@@ -69,6 +72,7 @@ impl Store {
             names,
             wrong_type,
             dead,
+            half_dead: _,
         } = findings;
         self.quarantine(p, &wrong_type, report).await?;
         self.mend_queues(p, dead, report).await?;

@@ -78,6 +78,14 @@ impl Store {
         for id in malformed {
             findings.bundle(id, None);
         }
+        if key == "gone" {
+            let is_half_dead = |gone: &str| 4 * gone.matches('1').count() >= 3 * gone.len();
+            for (id, gone) in members.iter().zip(values) {
+                if let Some(id) = BundleId::parse(id).filter(|_| is_half_dead(&gone)) {
+                    findings.half_dead.push((id, gone));
+                }
+            }
+        }
         Ok(())
     }
 

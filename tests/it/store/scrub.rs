@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use postdate::store::{DeadFilter, ScrubReport, SweepOutcome, WriteResult};
+use postdate::store::{DeadFilter, ScrubReport, SettleAnswer, SweepOutcome, WriteResult};
 use tokio_util::sync::CancellationToken;
 
 use super::fixture::*;
@@ -499,5 +499,75 @@ async fn a_scrub_is_a_few_commands_a_bundle() {
             calls < 12 * bundles + 300,
             "{calls} commands for {bundles} bundles"
         );
+    }
+}
+
+/// The time-out pattern: most messages are cancelled long before they are due.
+#[tokio::test]
+async fn a_bundle_of_which_most_is_cancelled_gives_its_bytes_back_and_loses_nothing() {
+    const ALL: usize = 200;
+    const LEFT: usize = 20;
+    for is_claimed in [false, true] {
+        let fixture = StoreFixture::shared().await;
+        let name = |n: usize| format!("order-{n}");
+        let body = |n: usize| {
+            (0..6).fold(n.to_string(), |text, _| {
+                text + &fastrand::u128(..).to_string()
+            })
+        };
+        let bodies: Vec<String> = (0..ALL).map(body).collect();
+        let entries = (0..ALL).map(|n| named(&name(n), past(), &bodies[n]));
+        fixture.keep(entries.collect()).await;
+        let before = fixture.counts().await;
+        for n in LEFT..ALL {
+            assert_eq!(fixture.cancel(&name(n)).await, WriteResult::Cancelled);
+        }
+        assert_eq!(
+            fixture.counts().await.bytes,
+            before.bytes,
+            "a cancel alone frees nothing"
+        );
+        let claimed = if is_claimed {
+            fixture.claim(LONG).await
+        } else {
+            Vec::new()
+        };
+        let report = scrub(&fixture).await;
+        assert!(report.is_clean(), "{report:?}");
+        let after = fixture.counts().await;
+        assert!(
+            after.bytes < before.bytes / 3,
+            "{} of {}",
+            after.bytes,
+            before.bytes
+        );
+        assert_eq!(after.messages, LEFT as i64);
+        let report = scrub(&fixture).await;
+        assert!(report.is_clean(), "{report:?}");
+        assert_eq!(fixture.counts().await.bytes, after.bytes, "once");
+        // Whoever claimed it before has it whole; whoever claims it from now on finds what is left.
+        let claimed = if is_claimed {
+            claimed
+        } else {
+            assert_eq!(fixture.cancel(&name(0)).await, WriteResult::Cancelled);
+            assert_eq!(fixture.cancel(&name(1)).await, WriteResult::Cancelled);
+            fixture.claim(LONG).await
+        };
+        let [claimed] = &claimed[..] else {
+            panic!("one bundle: {claimed:?}");
+        };
+        let read = claimed.bundle.as_ref().expect("it is read");
+        let first = if is_claimed { 0 } else { 2 };
+        for (n, (entry, skip)) in read.entries.iter().zip(&claimed.skip).enumerate() {
+            assert_eq!(*skip, !(first..LEFT).contains(&n), "{n}");
+            if !skip {
+                assert_eq!(*entry, named(&name(n), past(), &bodies[n]));
+            }
+        }
+        assert_eq!(fixture.settle(claimed).await, SettleAnswer::Applied(vec![]));
+        let left = fixture.counts().await;
+        assert_eq!((left.messages, left.bytes), (0, 0));
+        let report = scrub(&fixture).await;
+        assert!(report.is_clean(), "{report:?}");
     }
 }

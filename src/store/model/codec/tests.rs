@@ -6,7 +6,9 @@ use bytes::{BufMut, Bytes, BytesMut};
 use proptest::prelude::*;
 
 use super::*;
-use crate::domain::{Header, HeaderValue, KafkaPosition, Message, Origin, Properties, limits};
+use crate::domain::{
+    Header, HeaderValue, KafkaPosition, Message, Origin, Properties, limits, testing,
+};
 
 fn text() -> impl Strategy<Value = Text> {
     prop_oneof![Just(Text::default()), "\\PC{0,12}".prop_map(Text::from)]
@@ -492,6 +494,17 @@ fn a_bomb_is_refused_before_it_goes_off() {
         matches!(decode(&bomb(16 << 20, 100)), Err(CodecError::Malformed(_))),
         "less than it says"
     );
+}
+
+#[test]
+fn the_largest_body_that_a_route_may_take_is_read_again() {
+    let mut entry = testing::entry(UnixMs(7), b"");
+    entry.message.body = Some(Bytes::from(vec![0; MAX_PLAIN]));
+    let bundle = Bundle {
+        target: TargetRef::Own,
+        entries: Arc::new(vec![entry]),
+    };
+    assert_eq!(decode(&encode(&bundle)), Ok(bundle));
 }
 
 #[test]
