@@ -401,6 +401,7 @@ async fn start_cluster(app: &App, store: &Store) -> anyhow::Result<cluster::Clus
         shards: app.shards,
         readiness: &app.readiness,
         metrics: app.metrics.clone(),
+        claim: app.config.timer.claim,
         watch: app.watch.clone(),
         tasks: &app.tasks.of(Stage::Ingress),
         shutdown: app.stages.ingress.clone(),

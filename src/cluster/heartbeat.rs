@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -60,6 +60,8 @@ pub struct ClusterDependencies<'a> {
     pub readiness: &'a Readiness,
     /// The metrics of the process.
     pub metrics: Arc<Metrics>,
+    /// This replica's `timer.claim`.
+    pub claim: Duration,
     /// News of followed messages, which replicas exchange.
     pub watch: Arc<FollowRegistry>,
     /// The task set to spawn on.
@@ -73,6 +75,7 @@ pub async fn start(dependencies: &ClusterDependencies<'_>) -> Result<Cluster, Cl
     let clock = dependencies.store.clock().local();
     let rounds = Arc::new(ClaimRounds::new(dependencies.shards, clock.mono_us()));
     let replicas = Arc::new(AtomicUsize::new(1));
+    let longest_claim_ms = Arc::<AtomicI64>::default();
     let (tell, owned) = watch::channel(Arc::default());
     let (tell_end, ended) = watch::channel(None);
     let mut heartbeat = Heartbeat {
@@ -80,6 +83,7 @@ pub async fn start(dependencies: &ClusterDependencies<'_>) -> Result<Cluster, Cl
             name: dependencies.config.name.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             heartbeat_ms: dependencies.config.heartbeat.as_millis() as i64,
+            claim_ms: dependencies.claim.as_millis() as i64,
             routes: dependencies
                 .routes
                 .iter()
@@ -95,6 +99,7 @@ pub async fn start(dependencies: &ClusterDependencies<'_>) -> Result<Cluster, Cl
         watch: dependencies.watch.clone(),
         rounds: rounds.clone(),
         replicas: replicas.clone(),
+        longest_claim_ms: longest_claim_ms.clone(),
         view: ReplicaView::new(dependencies.config.max_clock_skew),
         identity: KnownStore::default(),
         watcher: IdentityWatcher::new(
@@ -129,6 +134,7 @@ pub async fn start(dependencies: &ClusterDependencies<'_>) -> Result<Cluster, Cl
         ended,
         rounds,
         replicas,
+        longest_claim_ms,
     })
 }
 
@@ -155,6 +161,7 @@ struct Heartbeat {
     tell: watch::Sender<Arc<OwnedPartitions>>,
     /// Number of living replicas.
     replicas: Arc<AtomicUsize>,
+    longest_claim_ms: Arc<AtomicI64>,
 }
 
 impl Heartbeat {
@@ -255,6 +262,9 @@ impl Heartbeat {
         }
         self.identity = identity;
         self.hear_overdue(&members);
+        let longest = members.iter().map(|member| member.status.claim_ms).max();
+        self.longest_claim_ms
+            .store(longest.unwrap_or_default(), Ordering::Relaxed);
         let was: Vec<String> = self.view.alive().map(|m| m.status.name.clone()).collect();
         self.view.hear(
             self.store.nonce(),

@@ -15,6 +15,7 @@ pub struct Cluster {
     pub(super) ended: watch::Receiver<Option<ClusterError>>,
     pub(super) rounds: Arc<ClaimRounds>,
     pub(super) replicas: Arc<AtomicUsize>,
+    pub(super) longest_claim_ms: Arc<AtomicI64>,
 }
 
 /// The end of each timer shard's latest claim round, monotonic microseconds.
@@ -31,12 +32,18 @@ impl Cluster {
             ended,
             rounds: Arc::new(ClaimRounds::new(0, 0)),
             replicas: Arc::new(AtomicUsize::new(1)),
+            longest_claim_ms: Arc::default(),
         }
     }
 
     /// The number of living replicas, this one included.
     pub fn replicas(&self) -> usize {
         self.replicas.load(Ordering::Relaxed).max(1)
+    }
+
+    /// The longest `timer.claim` of a replica, ms, those that died within the last minute included. 0: none is known.
+    pub fn longest_claim_ms(&self) -> u64 {
+        self.longest_claim_ms.load(Ordering::Relaxed).max(0) as u64
     }
 
     /// The partitions that this replica owns now.

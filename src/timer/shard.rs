@@ -72,6 +72,11 @@ impl Shard {
         self.config.claim.as_millis() as u64
     }
 
+    /// The longest lease that any replica's claims have. Only a clock that stepped writes a deadline further ahead.
+    pub(super) fn longest_lease_ms(&self) -> u64 {
+        self.cluster.longest_claim_ms().max(self.lease_ms())
+    }
+
     /// How far ahead of its due time a message is claimed.
     pub(super) fn lookahead_ms(&self) -> i64 {
         self.config.lookahead.as_millis() as i64

@@ -135,6 +135,7 @@ impl Store {
             request.owner.as_str().into(),
             may_take.into(),
             request.until.0.into(),
+            request.longest_lease_ms.into(),
             request.freed.len().into(),
         ];
         head.extend(request.freed.iter().cloned().map(ScriptArg::Blob));

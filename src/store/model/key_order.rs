@@ -76,6 +76,8 @@ pub struct OrderedRequest {
     pub owner: String,
     /// Set if the caller may become the owner. It may not while it has claims from before.
     pub may_take: bool,
+    /// The longest lease of a replica, ms. A deadline further ahead was written by another clock.
+    pub longest_lease_ms: u64,
     /// Keys that are no longer held.
     pub freed: Vec<Bytes>,
 }

@@ -23,6 +23,8 @@ pub struct ReplicaStatus {
     pub version: String,
     /// The replica's `cluster.heartbeat`, ms.
     pub heartbeat_ms: i64,
+    /// The replica's `timer.claim`, ms.
+    pub claim_ms: i64,
     /// The number of its first heartbeat. 0 in that one.
     pub joined: u64,
     /// Set if it has joined so lately that its name is not surely its own.

@@ -327,6 +327,7 @@ impl KeyQueueClaim {
             route: self.route.clone(),
             owner: key_queue.holder.clone(),
             may_take: key_queue.bundles == 0,
+            longest_lease_ms: self.shard.longest_lease_ms(),
             freed: key_queue.take_freed(),
         };
         Some((

@@ -89,7 +89,7 @@ impl Sweeper {
         let thorough = is_full || !self.stepped.is_over(now_us);
         let answers = shard
             .store
-            .sweep(&swept, shard.lease_ms(), &paused, thorough)
+            .sweep(&swept, shard.longest_lease_ms(), &paused, thorough)
             .await;
         if answers.iter().any(|(_, swept)| swept.is_ok()) {
             self.stepped.answered(now_us);

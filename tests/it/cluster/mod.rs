@@ -50,6 +50,11 @@ impl Crew {
 
     /// The same without a relay yet.
     async fn plan(redis: &Redis, rabbitmq: &Rabbitmq, more: &str) -> Self {
+        Self::plan_with(redis, rabbitmq, "", more).await
+    }
+
+    /// The same with further lines of the route.
+    async fn plan_with(redis: &Redis, rabbitmq: &Rabbitmq, of_route: &str, more: &str) -> Self {
         let run = Run::new();
         let source = unique("source");
         let target = unique("target");
@@ -60,7 +65,7 @@ impl Crew {
         let to = format!(r#"{{ rabbitmq = "main", exchange = "", routing_key = "{target}" }}"#);
         let config = Config::new(redis)
             .rabbitmq("main", rabbitmq)
-            .route("orders", &from, &to, "")
+            .route("orders", &from, &to, of_route)
             .section(more);
         Self {
             run,

@@ -142,3 +142,36 @@ async fn all_holds_when_everybody_serves_everything() {
     );
     crew.accounted(2).await;
 }
+
+/// Of two settings of `timer.claim`, as a rollout of another one has them for a while, the shorter one ends no claim of
+/// the longer one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_with_a_shorter_claim_takes_nobody_elses() {
+    const MESSAGES: u64 = 200;
+    // The other one looks at all claims each ten seconds, and what it shortened would be expired three seconds later.
+    const DUE_MS: u64 = 30_000;
+    let (redis, rabbitmq) = tokio::join!(Redis::shared(), Rabbitmq::shared());
+    for more in ["", "order = \"key\""] {
+        let mut crew = Crew::plan_with(redis, rabbitmq, more, "").await;
+        let timer = |lines: &str| crew.config.clone().section(&format!("[timer]\n{lines}"));
+        let long = timer("claim = \"120s\"\nlookahead = \"40s\"");
+        let short = timer("claim = \"3s\"");
+        let mut holder = Relay::start(&long).await;
+        crew.send(rabbitmq, MESSAGES, DUE_MS, 1).await;
+        eventually("the messages are claimed", async || {
+            let claimed = holder.total("postdate_in_flight", &[]).await;
+            anyhow::ensure!(claimed > 0.5, "{claimed}");
+            anyhow::Ok(())
+        })
+        .await;
+        let other = Relay::start(&short).await;
+        crew.run.drain(&holder).await;
+        crew.run.report().assert_accounted(0);
+        for relay in [&holder, &other] {
+            let stale = relay.total("postdate_stale_claims_total", &[]).await;
+            assert_eq!(stale as u64, 0, "{more}");
+        }
+        holder.terminate().await;
+        crew.relays.push(other);
+    }
+}

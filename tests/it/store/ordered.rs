@@ -39,6 +39,7 @@ impl RouteOwner {
             route: route(),
             owner: self.name.clone(),
             may_take: self.claims.is_empty(),
+            longest_lease_ms: lease_ms,
             freed: freed.iter().map(|key| Bytes::from(*key)).collect(),
         };
         self.fixture
@@ -384,6 +385,7 @@ async fn a_claim_that_has_not_room_for_all_says_what_it_left() {
         route: route(),
         owner: owner.name,
         may_take: true,
+        longest_lease_ms: LONG,
         freed: Vec::new(),
     };
     let OrderedAnswer::Claimed(taken) = fixture

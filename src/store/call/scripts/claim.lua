@@ -2,11 +2,11 @@
 --
 -- On an ordered route one owner at a time may claim, its bundles in the order of their due times and sequence numbers.
 -- Another one may take over once the owner's time is over and no claim with a passed deadline is left. The owner's
--- bundles are due again by then, so its successor sees all of them. While a deadline lies more than a lease ahead (the
--- clock stepped), nobody may claim.
+-- bundles are due again by then, so its successor sees all of them. While a deadline lies further ahead than the longest
+-- lease of a replica (the clock stepped), nobody may claim.
 -- KEYS  the fixed ones; then the due sets to be served (from a read-only peek), in their order
 -- ARGV  caller number answered; ordered: route, claimant, "1" if it may become the owner (again), the moment up to
---       which to claim at least, keys to be freed, and these;
+--       which to claim at least, the longest lease of a replica (ms), keys to be freed, and these;
 --       token, lookahead ms, lease ms, bundles at most, due sets;
 --       then per due set: due set, messages at most (the first bundle of a due set is always taken)
 -- returns {s, us, rolled_back, answer}: per bundle a text: "due id", or if there is more to say
@@ -23,9 +23,9 @@ local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, #KEYS, 'zset')
 if wrong then
   return refuse(wrong)
 end
-local route, claimant, may_take, least, freed
+local route, claimant, may_take, least, longest, freed
 if ORDERED then
-  route, claimant, may_take, least, freed = arg(), arg(), arg() == '1', num(), {}
+  route, claimant, may_take, least, longest, freed = arg(), arg(), arg() == '1', num(), num(), {}
   for i = 1, num() do
     freed[i] = arg()
   end
@@ -52,12 +52,12 @@ local function take_ownership()
   if owner == claimant and not may_take then
     return 'l', 0
   end
-  if redis.call('ZCOUNT', CLAIMS, '(' .. deadline, '+inf') > 0 then
-    return 'h', lease
+  if redis.call('ZCOUNT', CLAIMS, '(' .. int(now + longest), '+inf') > 0 then
+    return 'h', longest
   end
-  if ends > now + lease then
-    redis.call('HSET', ORDER, field, owner .. ' ' .. deadline)
-    return 'h', lease
+  if ends > now + longest then
+    redis.call('HSET', ORDER, field, owner .. ' ' .. int(now + longest))
+    return 'h', longest
   end
   if ends > now then
     return 'h', ends - now

@@ -1,8 +1,8 @@
--- sweep: claims whose deadline has passed are due again. A deadline further ahead than a lease (the clock stepped back,
--- or a master with another clock took over) is shortened to one lease from now.
+-- sweep: claims whose deadline has passed are due again. A deadline further ahead than the longest lease of a replica (the
+-- clock stepped back, or a master with another clock took over) is shortened to that from now.
 --
 -- KEYS  the fixed ones; then D due sets
--- ARGV  lease ms, "1" if nothing may expire now, D, bundles (from a read-only peek); D times: due set;
+-- ARGV  the longest lease (ms), "1" if nothing may expire now, D, bundles (from a read-only peek); D times: due set;
 --       per bundle: id, place of its due set
 -- returns {s, us, 0, answer}: one letter a bundle: e expired, c clamped, n neither
 -- atomic: all of it. costs: two commands a bundle and some a due set; bounded by the peek.
