@@ -28,6 +28,19 @@ impl World {
                 );
             }
         }
+        for timer in &self.timers {
+            let waits: usize = timer
+                .claimed_bundles
+                .iter()
+                .map(|claimed| claimed.unanswered())
+                .sum();
+            if timer.taken != waits {
+                return broken(
+                    "credit",
+                    format!("{} are taken, {waits} wait for a verdict", timer.taken),
+                );
+            }
+        }
         if self.master.model.breached {
             return broken(
                 "fencing",

@@ -24,14 +24,24 @@ impl ClaimedBundle {
             .map(|(i, _)| i)
     }
 
-    pub fn stop(&mut self) {
+    /// Hands nothing over any more. Returns the credit of what was not handed over.
+    pub fn stop(&mut self) -> usize {
+        let mut stopped = 0;
         for (_, s) in self
             .slots
             .iter_mut()
             .filter(|(_, s)| *s == DeliveryState::Open)
         {
             *s = DeliveryState::NotTried;
+            stopped += 1;
         }
+        stopped
+    }
+
+    /// The messages that have no verdict.
+    pub fn unanswered(&self) -> usize {
+        let waits = |s: &DeliveryState| matches!(s, DeliveryState::Open | DeliveryState::Handed);
+        self.slots.iter().filter(|(_, s)| waits(s)).count()
     }
 
     pub fn confirmed(&self) -> Vec<bool> {

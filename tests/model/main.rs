@@ -147,6 +147,7 @@ fn faults() -> Vec<(Fault, Setting, &'static str)> {
         (Fault::OwnClock, settings::slow_store(), "early"),
         (Fault::NoAllowance, settings::slow_holder(), "cancelled"),
         (Fault::SubscribeWhileWaiting, settings::waiting(), "spent"),
+        (Fault::CreditKept, settings::held_back(), "credit"),
     ]
 }
 

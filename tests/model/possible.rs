@@ -62,7 +62,8 @@ impl World {
             let free = timer.actor.wire.is_none();
             let model = &self.master_of(self.ingress.len() + t).model;
             if free && !timer.draining {
-                if model.has_due(self.now + setting.lookahead) {
+                let has_credit = timer.taken < setting.credit;
+                if has_credit && model.has_due(self.now + setting.lookahead) {
                     all.push(Action::Claim(t));
                 }
                 let sweeps = !setting.has(Fault::SweepAtStart) && !setting.suspends_expiry(LEASES);

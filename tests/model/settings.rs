@@ -58,6 +58,7 @@ fn setting(
         ordered: false,
         replicated: false,
         lookahead: 0,
+        credit: usize::MAX,
         drift: ALIKE,
         budget,
         fault: None,
@@ -72,6 +73,21 @@ pub fn crash() -> Setting {
         2,
         Budget { crashes: 1, ..NONE },
     )
+}
+
+/// Credit for one message at a time, and a holder that loses what it has claimed.
+pub fn held_back() -> Setting {
+    let budget = Budget {
+        pauses: 1,
+        notes: 1,
+        ..NONE
+    };
+    let records = [put(None, 0), put(None, 1), put(None, 1)];
+    Setting {
+        lookahead: 1,
+        credit: 1,
+        ..setting("a credit of one message", &records, 2, 2, budget)
+    }
 }
 
 pub fn pause() -> Setting {
@@ -441,6 +457,7 @@ pub fn small() -> Vec<Setting> {
     vec![
         crash(),
         pause(),
+        held_back(),
         crash_and_refusal(),
         lookahead(),
         cancel(),
@@ -532,6 +549,7 @@ pub fn by_chance(dice: &mut Dice) -> Setting {
         ordered,
         replicated: true,
         lookahead: dice.below(3) as Moment,
+        credit: if dice.below(2) == 0 { 1 } else { usize::MAX },
         drift,
         budget,
         fault: None,

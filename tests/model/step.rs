@@ -51,11 +51,11 @@ impl World {
             }
             Action::Drain(t) => {
                 self.left.drains -= 1;
-                self.timers[t].draining = true;
-                self.timers[t]
-                    .claimed_bundles
-                    .iter_mut()
-                    .for_each(ClaimedBundle::stop);
+                let timer = &mut self.timers[t];
+                timer.draining = true;
+                for claimed in &mut timer.claimed_bundles {
+                    timer.taken -= claimed.stop();
+                }
             }
             Action::Leave(t) => self.restart(setting, self.ingress.len() + t),
             Action::Deliver(k)
@@ -265,6 +265,7 @@ impl World {
             .find(|(l, s)| l.body == body && *s == DeliveryState::Handed);
         let Some((_, state)) = slot else { return false };
         *state = verdict;
+        timer.taken -= 1;
         claimed.news |= verdict == DeliveryState::Confirmed;
         true
     }

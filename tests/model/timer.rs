@@ -26,6 +26,7 @@ impl World {
         let (message, state) = &mut claimed.slots[index];
         if claimed.lapsed {
             *state = DeliveryState::NotTried;
+            timer.taken -= 1;
             return Ok(());
         }
         if message.due > self.now.min(setting.own_clock(self.now)) {
@@ -48,6 +49,7 @@ impl World {
         *state = DeliveryState::Handed;
         if setting.has(Fault::SettleBeforeConfirm) {
             *state = DeliveryState::Confirmed;
+            timer.taken -= 1;
         }
         self.socket.push(Publication {
             message,

@@ -105,6 +105,7 @@ impl World {
                     if drains {
                         claimed.stop();
                     }
+                    self.timers[t].taken += claimed.unanswered();
                     self.timers[t].claimed_bundles.push(claimed);
                 }
             }
@@ -127,7 +128,10 @@ impl World {
                         claimed.lapsed &= lapsed;
                     } else {
                         claimed.lost = true;
-                        claimed.stop();
+                        let freed = claimed.stop();
+                        if !setting.has(Fault::CreditKept) {
+                            timer.taken -= freed;
+                        }
                     }
                 }
             }
@@ -175,7 +179,8 @@ impl World {
         outcome: SettleOutcome,
         lapsed: bool,
     ) {
-        let claimed_bundles = &mut self.timers[t].claimed_bundles;
+        let timer = &mut self.timers[t];
+        let claimed_bundles = &mut timer.claimed_bundles;
         let Some(at) = claimed_bundles
             .iter()
             .position(|claimed| claimed.claim == claim)
@@ -185,19 +190,21 @@ impl World {
         match outcome {
             SettleOutcome::Done(Some(in_flight)) => {
                 let claimed = &mut claimed_bundles[at];
+                let before = claimed.unanswered();
                 let mut shares = shares.iter();
                 claimed
                     .slots
                     .retain(|_| *shares.next().expect("a share each") == Some(Share::InFlight));
                 claimed.claim = in_flight;
                 claimed.lapsed = lapsed;
+                timer.taken -= before - claimed.unanswered();
             }
             SettleOutcome::Done(None) => {
-                claimed_bundles.remove(at);
+                timer.taken -= claimed_bundles.remove(at).unanswered();
             }
             SettleOutcome::Stale => {
                 claimed_bundles[at].lost = true;
-                claimed_bundles[at].stop();
+                timer.taken -= claimed_bundles[at].stop();
             }
         }
     }

@@ -54,6 +54,8 @@ pub enum Fault {
     OwnClock,
     /// A source is read while its ingress is closed.
     SubscribeWhileWaiting,
+    /// The messages of a bundle that was lost keep the credit that they took.
+    CreditKept,
 }
 
 /// How often each thing may happen that nothing forces to happen.
@@ -93,6 +95,8 @@ pub struct Setting {
     /// Answers wait for a replica (the tier `replicated`).
     pub replicated: bool,
     pub lookahead: Moment,
+    /// Messages without a verdict that a timer may have before it claims more.
+    pub credit: usize,
     pub drift: Drift,
     pub budget: Budget,
     pub fault: Option<Fault>,
@@ -228,6 +232,8 @@ pub struct Timer {
     pub draining: bool,
     /// Leases in a row for which it let nothing expire.
     pub withheld: u8,
+    /// The credit that it has taken: a message's from the claim to the verdict.
+    pub taken: usize,
 }
 
 /// A publication on its way to its broker.
