@@ -57,6 +57,12 @@ pub enum Mutant {
     CompressedBudget,
     /// Lets routes store as many bytes as they like.
     NoByteQuota,
+    /// Judges no publish to RabbitMQ before all that were published before it are answered.
+    VerdictsInOrder,
+    /// Never thinks of a delivery that its queue may drop it.
+    NeverWorn,
+    /// Takes a new master of the store for the one before it.
+    ForgetMaster,
 }
 
 /// Reports whether this process has this fault.
@@ -136,6 +142,9 @@ mod planted {
             "copies_pass" => Mutant::CopiesPass,
             "compressed_budget" => Mutant::CompressedBudget,
             "no_byte_quota" => Mutant::NoByteQuota,
+            "verdicts_in_order" => Mutant::VerdictsInOrder,
+            "never_worn" => Mutant::NeverWorn,
+            "forget_master" => Mutant::ForgetMaster,
             other => panic!("POSTDATE_MUTANT: there is no mutant {other}"),
         };
         tracing::warn!(mutant = name, "this process has a planted fault");

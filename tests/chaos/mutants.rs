@@ -109,6 +109,24 @@ pub(crate) const PLANTED: &[Planted] = &[
         row: "F45",
         sign: "became dead letters",
     },
+    Planted {
+        name: "verdicts_in_order",
+        does: "judges no publish to RabbitMQ before all that were published before it are answered",
+        row: "F46",
+        sign: "lateness p99",
+    },
+    Planted {
+        name: "never_worn",
+        does: "never thinks of a delivery that its queue may drop it",
+        row: "F47",
+        sign: "lost",
+    },
+    Planted {
+        name: "forget_master",
+        does: "takes a new master of the store for the one before it",
+        row: "F48",
+        sign: "published from a stale master",
+    },
 ];
 /// How rows say that a message was published by someone who had lost it.
 pub(crate) const LOST_CLAIM: &str = "published on a claim that was lost";

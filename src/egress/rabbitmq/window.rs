@@ -337,6 +337,11 @@ impl ConfirmWindow {
         if self.matched != returned {
             return None;
         }
+        let oldest = self.open.values().next();
+        if mutants::is(Mutant::VerdictsInOrder) && oldest.is_some_and(|slot| slot.answer.is_none())
+        {
+            return None;
+        }
         let slot = loop {
             let number = self.answered.pop_front()?;
             match self.open.remove(&number) {

@@ -23,6 +23,7 @@ use crate::domain::{Flags, Header, HeaderValue, Message, Origin, UnixMs};
 use crate::ingress::Feed;
 use crate::ingress::{Delivery, Ledger};
 use crate::lifecycle::{Shutdown, tick};
+use crate::mutants::{self, Mutant};
 
 /// Most deliveries in one batch.
 const MAX_BATCH: usize = 1000;
@@ -250,7 +251,7 @@ impl Subscription {
             .find(|h| h.name.as_str() == DELIVERY_COUNT)
             .and_then(|h| whole(&h.value));
         let count = count.unwrap_or_default();
-        let is_worn = count >= self.worn_from;
+        let is_worn = count >= self.worn_from && !mutants::is(Mutant::NeverWorn);
         if is_worn && count > 0 && !self.has_warned.swap(true, Ordering::Relaxed) {
             warn!(
                 queue = %self.queue, deliveries = count + 1,

@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use crate::domain::UnixMs;
+use crate::mutants::{self, Mutant};
 use crate::store::Store;
 
 /// Findings of the heartbeats and of the numbered calls.
@@ -47,6 +48,9 @@ impl Store {
 
     /// Notes that another server answers as the master since then. It may lack the last writes of the former one.
     pub fn note_new_master(&self, at: UnixMs) {
+        if mutants::is(Mutant::ForgetMaster) {
+            return;
+        }
         let noted = &self.0.identity.new_master_ms;
         noted.fetch_max(at.0, Ordering::AcqRel);
     }

@@ -3,7 +3,7 @@
 use crate::load::Way;
 use crate::scenario::Scenario;
 use crate::support::When;
-use crate::support::accounting::Delivery;
+use crate::support::accounting::{Delivery, Stamp};
 use crate::support::producers::kafka_producer;
 use crate::support::run::Message;
 
@@ -64,13 +64,21 @@ pub(super) fn lateness_p99(scenario: &Scenario) -> i64 {
     lateness_p99_between(scenario, scenario.injected_ms(), i64::MAX)
 }
 
+/// The same of these messages.
+pub(super) fn lateness_p99_of(scenario: &Scenario, is_judged: impl Fn(&Stamp) -> bool) -> i64 {
+    let struck = scenario.injected_ms();
+    p99(scenario, |stamp| stamp.due_ms >= struck && is_judged(stamp))
+}
+
 /// The same of what was due in this time, Unix ms.
 pub(super) fn lateness_p99_between(scenario: &Scenario, from_ms: i64, to_ms: i64) -> i64 {
+    p99(scenario, |stamp| (from_ms..to_ms).contains(&stamp.due_ms))
+}
+
+fn p99(scenario: &Scenario, is_judged: impl Fn(&Stamp) -> bool) -> i64 {
     let arrivals = scenario.run.ledger().arrivals();
-    let due_then = arrivals
-        .iter()
-        .filter(|(stamp, _)| (from_ms..to_ms).contains(&stamp.due_ms));
-    let mut lateness: Vec<i64> = due_then.map(|(stamp, came)| came - stamp.due_ms).collect();
+    let judged = arrivals.iter().filter(|(stamp, _)| is_judged(stamp));
+    let mut lateness: Vec<i64> = judged.map(|(stamp, came)| came - stamp.due_ms).collect();
     lateness.sort_unstable();
     lateness
         .get(lateness.len().saturating_sub(1) * 99 / 100)

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::common::{late, lateness_p99, limit_recovery, named, send};
+use super::common::{late, lateness_p99, lateness_p99_of, limit_recovery, named, send};
 use crate::outcome::Outcome;
 use crate::scenario::{Broker, Scale, Scenario, Setup};
 use crate::servers;
-use crate::support::When;
 use crate::support::accounting::Stamp;
 use crate::support::proxy::Mode;
+use crate::support::{QueueKind, When};
 
 /// Bytes that a target's topic takes at most, a body above it, and headers above RabbitMQ's frame of 128 KiB.
 const TOPIC_LIMIT: &[(&str, &str)] = &[("max.message.bytes", "100000")];
@@ -192,6 +192,82 @@ pub(super) async fn leaderless(scale: Scale) -> Outcome {
     );
     limit_recovery(&mut scenario, 60_000);
     scenario.close().await
+}
+
+/// The queue that does not confirm, and how long: longer than a publish waits for its confirm.
+const ILL: &str = "ill";
+const HANGS: Duration = Duration::from_secs(40);
+/// Messages for it, of each route to RabbitMQ.
+const TO_ILL: usize = 30;
+
+/// One queue of an exchange does not confirm, and the others do.
+pub(super) async fn no_confirm(scale: Scale) -> Outcome {
+    let (kafka, rabbitmq) = tokio::join!(servers::kafka(), servers::own_rabbitmq());
+    rabbitmq.server.declare_queue(ILL, QueueKind::Classic).await;
+    let setup = Setup {
+        allow_queue: "\"/ill\"",
+        patience: Duration::from_secs(120),
+        ..Setup::default()
+    };
+    let kafka = Broker::Shared(kafka);
+    let rabbitmq = Broker::Own(rabbitmq);
+    let mut scenario = Scenario::start_on(scale, setup, kafka, rabbitmq).await;
+    let label = format!("rabbitmq:{ILL}");
+    scenario
+        .run
+        .collect_rabbitmq(&scenario.rabbitmq.get().server, ILL);
+    scenario.under_load().await;
+    scenario.inject(&scenario.all()).await;
+    scenario.rabbitmq.own().suspend_queue(ILL).await;
+    let first = scenario.run.made();
+    for way in scenario.ways.iter().filter(|way| !way.to_kafka) {
+        let key = if way.from_kafka { "key" } else { ILL };
+        let message = |n: usize| {
+            let message = scenario.run.message(&label, When::At(500 + n as u64 * 50));
+            message.key(key).contract("x-delay-target", "/ill")
+        };
+        send(&scenario, way, (0..TO_ILL).map(message).collect()).await;
+    }
+    let to_ill = first..scenario.run.made();
+    sleep(HANGS).await;
+    scenario.rabbitmq.own().resume_queue(ILL).await;
+    scenario.healed();
+    scenario.moment(2000, 2000).await;
+    scenario.account().await;
+    let unknown = [("reason", "confirm_unknown")];
+    let unconfirmed = scenario
+        .total("postdate_publish_failures_total", &unknown)
+        .await;
+    scenario.precondition(unconfirmed > 0.5, "every publish was confirmed in time");
+    let repeated = came_twice(&scenario, &to_ill);
+    scenario.limit(
+        repeated == 0,
+        format!("{repeated} messages for other queues came twice"),
+    );
+    late(&mut scenario);
+    let p99 = lateness_p99_of(&scenario, |stamp| stamp.target != label);
+    scenario.note(format!("lateness p99 of the others {p99} ms"));
+    scenario.limit(
+        p99 <= LATE_P99_MS,
+        format!("lateness p99 is {p99} ms, the limit is {LATE_P99_MS}"),
+    );
+    let dead = scenario.total("postdate_dead_letters_total", &[]).await;
+    scenario.limit(dead < 1.0, format!("{dead} messages became dead letters"));
+    scenario.close().await
+}
+
+/// How many messages came more than once, but for these.
+fn came_twice(scenario: &Scenario, others: &std::ops::Range<u64>) -> usize {
+    let mut times = BTreeMap::<u64, usize>::new();
+    for delivery in scenario.run.ledger().deliveries_from(0) {
+        let Some(stamp) = Stamp::read(&delivery.body) else {
+            continue;
+        };
+        if !others.contains(&stamp.id.seq) {
+            *times.entry(stamp.id.seq).or_default() += 1;
+        }
+    }
+    times.values().filter(|times| **times > 1).count()
 }
 
 /// First deliveries of these messages, and those of them that came after a later one of their key.

@@ -209,6 +209,22 @@ fn fault_of_two_masters(scenario: &mut Scenario) {
 
 /// The master can no longer reach its replicas and answers as before; then a replica takes over.
 pub(super) async fn lagging_replicas(scale: Scale) -> Outcome {
+    lagging(scale, Dies::Master).await
+}
+
+/// The same, and a replica of Postdate dies with the master: nobody knows any more what it had published meanwhile.
+pub(super) async fn owner_and_master(scale: Scale) -> Outcome {
+    lagging(scale, Dies::MasterAndOwner).await
+}
+
+/// Who dies once the replicas of the store lag behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Dies {
+    Master,
+    MasterAndOwner,
+}
+
+async fn lagging(scale: Scale, dies: Dies) -> Outcome {
     let (mut scenario, mut sentinel) = with_sentinels(scale, REPLICATED).await;
     scenario.under_load().await;
     let old = settled(&sentinel).await.expect("a master");
@@ -227,10 +243,17 @@ pub(super) async fn lagging_replicas(scale: Scale) -> Outcome {
     );
     scenario.moment(1500, 3000).await;
     sentinel.kill9(old).await;
+    if dies == Dies::MasterAndOwner {
+        scenario.relays[0].kill9().await;
+    }
     for other in others {
         sentinel.cont(other);
     }
     let master = sentinel.promoted(old).await;
+    if dies == Dies::MasterAndOwner {
+        scenario.moment(1000, 6000).await;
+        scenario.relays[0].restart().await;
+    }
     scenario.healed();
     scenario.moment(2000, 4000).await;
     scenario.stores = vec![sentinel.node(master).url()];

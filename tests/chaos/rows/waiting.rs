@@ -10,6 +10,7 @@ use crate::outcome::Outcome;
 use crate::scenario::{Broker, MIN_IN_FLIGHT, Scale, Scenario, Setup};
 use crate::servers;
 use crate::support::process::Signal;
+use crate::support::proxy::Mode;
 use crate::support::{When, eventually};
 
 /// Longer than Kafka's session (10 s) and RabbitMQ's (two heartbeats of 2 s).
@@ -180,6 +181,61 @@ pub(super) async fn delivery_limits(scale: Scale) -> Outcome {
     scenario.moment(2000, 2000).await;
     scenario.account().await;
     limit_recovery(&mut scenario, 30_000);
+    scenario.close().await
+}
+
+/// How often the channels are lost, and how long after one another: long enough to be subscribed again.
+const LOSSES: usize = 100;
+const BETWEEN_LOSSES: Duration = Duration::from_millis(400);
+
+/// Quorum queues that drop what was delivered more than four times, whose channels are lost again and again while what
+/// passes through waits for its target.
+pub(super) async fn lost_channels(scale: Scale) -> Outcome {
+    let setup = Setup {
+        replicas: 2,
+        delivery_limit: Some(3),
+        proxied: true,
+        patience: Duration::from_secs(120),
+        ..Setup::default()
+    };
+    let mut scenario = Scenario::start(scale, setup).await;
+    let ways: Vec<_> = scenario
+        .ways
+        .iter()
+        .filter(|way| !way.from_kafka && way.to_kafka)
+        .cloned()
+        .collect();
+    scenario.under_load().await;
+    scenario.inject(&scenario.all()).await;
+    let kafka = scenario.kafka.get().proxy.clone();
+    let rabbitmq = scenario.rabbitmq.get().proxy.clone();
+    kafka.set(Mode::Refuse);
+    kafka.reset();
+    for way in &ways {
+        let passing = |_| {
+            scenario
+                .run
+                .message(&way.label(), When::Now)
+                .key(&way.source)
+        };
+        send(&scenario, way, (0..MIN_IN_FLIGHT).map(passing).collect()).await;
+    }
+    for _ in 0..LOSSES {
+        sleep(BETWEEN_LOSSES).await;
+        rabbitmq.reset();
+    }
+    let stored = scenario.total("postdate_stored_total", &[]).await;
+    let waiting = [("reason", "target")];
+    let waits = scenario.total("postdate_ingress_paused", &waiting).await;
+    scenario.precondition(
+        waits > 0.5 || stored as usize >= MIN_IN_FLIGHT,
+        "no source waited for its target",
+    );
+    kafka.set(Mode::Pass);
+    scenario.healed();
+    scenario.moment(2000, 2000).await;
+    scenario.account().await;
+    limit_recovery(&mut scenario, 60_000);
     scenario.close().await
 }
 

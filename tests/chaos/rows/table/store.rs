@@ -91,6 +91,19 @@ pub(super) const ROWS: &[Row] = &[
         play: |scale| Box::pin(topologies::lagging_replicas(scale)),
     },
     Row {
+        id: "F48",
+        version: 1,
+        fault: "the same, and kill -9 of one of three replicas of Postdate together with the master, started again after 1 to \
+                6 s",
+        precondition: "50 messages or more were claimed",
+        limit: "nothing late 20 s after the promotion; what may have been published before says so",
+        differs: "replicas that hang, for a cut between master and replicas",
+        cycles: 20,
+        at_once: 1,
+        short: false,
+        play: |scale| Box::pin(topologies::owner_and_master(scale)),
+    },
+    Row {
         id: "F14",
         version: 1,
         fault: "Cluster, `durability = \"replicated\"`: an orderly hand-over of one master, kill -9 of another",

@@ -114,4 +114,31 @@ pub(super) const ROWS: &[Row] = &[
         short: false,
         play: |scale| Box::pin(targets::leaderless(scale)),
     },
+    Row {
+        id: "F46",
+        version: 1,
+        fault: "a queue of the default exchange, which all routes to RabbitMQ publish to, confirms nothing for 40 s, with 60 \
+                messages for it",
+        precondition: "publishes to it were not confirmed in time",
+        limit: "no message for another queue comes twice, and p99 of their lateness is two seconds at most; no message \
+                becomes a dead letter",
+        differs: "a row of our own; the process of a classic queue is suspended",
+        cycles: 20,
+        at_once: 1,
+        short: false,
+        play: |scale| Box::pin(targets::no_confirm(scale)),
+    },
+    Row {
+        id: "F47",
+        version: 1,
+        fault: "a hundred lost channels of a quorum queue with a delivery limit of 3, while the target of what passes through \
+                is away",
+        precondition: "50 messages or more waited in the queue or left it for the store",
+        limit: "nothing late 60 s after the target is back",
+        differs: "a row of our own; RabbitMQ 3.10; the proxy resets the connection",
+        cycles: 20,
+        at_once: 1,
+        short: false,
+        play: |scale| Box::pin(waiting::lost_channels(scale)),
+    },
 ];
