@@ -1,14 +1,15 @@
 //! Decides when a client is made anew because its credentials were changed.
 //!
-//! librdkafka keeps the credentials that it was made with. A client whose credentials a broker refuses is of no use
-//! once there are others, and one whose credentials are good is left alone, whatever its files say meanwhile.
+//! librdkafka keeps the credentials that it was made with, and a token until it is time for the next. A client whose
+//! credentials a broker refuses is of no use once there are others, and one whose credentials are good is left alone,
+//! whatever its files say meanwhile.
 
 use std::collections::BTreeMap;
 
 use tracing::warn;
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::{ConfigError, Connection};
+use super::{ConfigError, Connection, TokenSource};
 use crate::domain::Secret;
 
 /// Time for which a refusal counts. librdkafka reports one that lasts at least every 30 s.
@@ -57,6 +58,8 @@ pub struct CredentialWatch {
     made_with: Option<ClientCredentials>,
     seen_refusals: u64,
     refused_us: Option<i64>,
+    /// Number of the token that was there at the refusal.
+    refused_token: Option<u64>,
     next_look_us: i64,
     told: Option<String>,
 }
@@ -69,6 +72,7 @@ impl CredentialWatch {
             made_with: ClientCredentials::now(connection).ok(),
             seen_refusals: refusals,
             refused_us: None,
+            refused_token: None,
             next_look_us: i64::MIN,
             told: None,
         }
@@ -80,6 +84,7 @@ impl CredentialWatch {
         if self.seen_refusals != refusals {
             self.seen_refusals = refusals;
             self.refused_us = Some(now_us);
+            self.refused_token = self.connection.oauth.as_ref().and_then(TokenSource::number);
         }
         let is_refused = self
             .refused_us
@@ -88,6 +93,11 @@ impl CredentialWatch {
             return false;
         }
         self.next_look_us = now_us + LOOK_INTERVAL_US;
+        if let (Some(oauth), Some(refused)) = (&self.connection.oauth, self.refused_token)
+            && oauth.has_replaced(refused)
+        {
+            return true;
+        }
         match ClientCredentials::now(&self.connection) {
             Ok(now) => {
                 self.told = None;

@@ -31,7 +31,9 @@ const MAX_ANSWER_BYTES: u64 = 64 << 10;
 /// Shortest life of a token that is taken: a shorter one would be asked for all the time.
 const MIN_LIFE: Duration = Duration::from_secs(5);
 /// Longest time for which a token is kept, however long it lives.
-const MAX_LIFE: Duration = Duration::from_hours(24);
+const MAX_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
+/// Age from which a token that a broker refuses is replaced by another one.
+const REFUSED_AGE_US: i64 = 20_000_000;
 /// Shortest life that librdkafka is told of.
 const MIN_TOLD_MS: i64 = 1000;
 
@@ -48,7 +50,7 @@ pub enum TokenIssuer {
 #[derive(Debug, PartialEq, Eq)]
 struct IssuedToken {
     text: Secret,
-    /// Time for which it holds from now.
+    /// Time for which it holds, from the moment at which it was asked for.
     life: Duration,
 }
 
@@ -94,6 +96,8 @@ struct TokenState {
 /// A token with its life, in monotonic microseconds.
 #[derive(Clone, Debug)]
 struct HeldToken {
+    /// The first one has number 1.
+    number: u64,
     text: Secret,
     from_us: i64,
     until_us: i64,
@@ -161,6 +165,30 @@ impl TokenSource {
         }
     }
 
+    /// Number of the present token.
+    pub(super) fn number(&self) -> Option<u64> {
+        let state = self.0.state.lock();
+        state.token.as_ref().map(|token| token.number)
+    }
+
+    /// Reports whether there is another token than this one, which a broker refused. Has one fetched if this one is old.
+    pub(super) fn has_replaced(&self, refused: u64) -> bool {
+        let mut state = self.0.state.lock();
+        let now_us = self.0.clock.mono_us();
+        let Some(token) = &state.token else {
+            return false;
+        };
+        if token.number != refused {
+            return true;
+        }
+        let is_old = now_us - token.from_us >= REFUSED_AGE_US;
+        if is_old && !state.is_fetching {
+            // Without a thread it is tried again at the next look.
+            state.is_fetching = self.start_fetch().is_ok();
+        }
+        false
+    }
+
     /// Why there is no token that holds, if a fetch failed.
     pub(super) fn failure(&self) -> Option<String> {
         let state = self.0.state.lock();
@@ -173,7 +201,10 @@ impl TokenSource {
     fn start_fetch(&self) -> Result<(), String> {
         let shared = self.0.clone();
         let fetch = move || {
-            let fetch = Fetch(&shared);
+            let fetch = Fetch {
+                source: &shared,
+                began_us: shared.clock.mono_us(),
+            };
             let issued = shared.issuer.issue(shared.clock);
             fetch.end(issued);
         };
@@ -186,23 +217,27 @@ impl TokenSource {
 }
 
 /// A fetch that runs. However it ends, another one may begin then.
-struct Fetch<'a>(&'a SharedSource);
+struct Fetch<'a> {
+    source: &'a SharedSource,
+    began_us: i64,
+}
 
 impl Fetch<'_> {
     fn end(self, issued: Result<IssuedToken, String>) {
-        let connection = &self.0.connection;
-        let mut state = self.0.state.lock();
+        let connection = &self.source.connection;
+        let mut state = self.source.state.lock();
         match issued {
             Ok(IssuedToken { text, life }) => {
                 if state.failure.take().is_some() {
                     info!(%connection, "tokens for kafka are issued again");
                 }
-                let from_us = self.0.clock.mono_us();
-                let until_us = from_us + life.min(MAX_LIFE).as_micros() as i64;
+                let life = life.min(MAX_LIFE);
+                let former = state.token.as_ref().map_or(0, |token| token.number);
                 state.token = Some(HeldToken {
+                    number: former + 1,
                     text,
-                    from_us,
-                    until_us,
+                    from_us: self.began_us,
+                    until_us: self.began_us + life.as_micros() as i64,
                 });
             }
             Err(why) => {
@@ -217,8 +252,8 @@ impl Fetch<'_> {
 
 impl Drop for Fetch<'_> {
     fn drop(&mut self) {
-        self.0.state.lock().is_fetching = false;
-        self.0.fetched.notify_all();
+        self.source.state.lock().is_fetching = false;
+        self.source.fetched.notify_all();
     }
 }
 
@@ -230,6 +265,7 @@ mod tests {
     fn librdkafka_asks_again_while_a_token_holds() {
         let life_us = 3_600_000_000;
         let token = HeldToken {
+            number: 1,
             text: Secret::new("t"),
             from_us: 0,
             until_us: life_us,

@@ -1,5 +1,7 @@
 //! Clients that log in at Kafka by tokens. The issuer of tokens is played; what judges them is Kafka.
 
+use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,10 +12,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::login::{LoginPlay, says};
-use crate::support::{Relay, eventually, folders};
+use crate::support::{Relay, eventually, folders, relay};
 
-/// Life of each token. Kafka ends a session with its token.
-const TOKEN_LIFE: Duration = Duration::from_secs(10);
+/// Life of a token where renewals are waited for. Kafka ends a session with its token.
+const SHORT_LIFE: Duration = Duration::from_secs(10);
+const LONG_LIFE: Duration = Duration::from_secs(60 * 60);
 /// Sessions end with their tokens alone.
 const SESSION_MS: u32 = 3_600_000;
 const SECRET: &str = "the-secret-of-the-relay";
@@ -31,16 +34,18 @@ enum IssuerMode {
 #[derive(Debug)]
 struct Issuer {
     port: u16,
+    life: Duration,
     mode: Mutex<IssuerMode>,
     issued: AtomicU32,
 }
 
 impl Issuer {
-    async fn start() -> Arc<Self> {
+    async fn start(life: Duration, mode: IssuerMode) -> Arc<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let issuer = Arc::new(Self {
             port: listener.local_addr().expect("an address").port(),
-            mode: Mutex::new(IssuerMode::Issues),
+            life,
+            mode: Mutex::new(mode),
             issued: AtomicU32::new(0),
         });
         let serving = issuer.clone();
@@ -82,8 +87,8 @@ impl Issuer {
         let login = STANDARD.encode(format!("relay:{SECRET}"));
         let (status, body) = if request.contains(&format!("authorization: Basic {login}\r\n")) {
             self.issued.fetch_add(1, Ordering::SeqCst);
-            let life = TOKEN_LIFE.as_secs();
-            let token = token(scope);
+            let life = self.life.as_secs();
+            let token = token(scope, self.life);
             let body = format!(
                 r#"{{"access_token":"{token}","token_type":"Bearer","expires_in":{life}}}"#
             );
@@ -103,9 +108,9 @@ impl Issuer {
 }
 
 /// A token without a signature.
-fn token(scope: &str) -> String {
+fn token(scope: &str, life: Duration) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("time");
-    let until = (now + TOKEN_LIFE).as_secs();
+    let until = (now + life).as_secs();
     let claims = format!(
         r#"{{"sub":"relay","iat":{},"exp":{until},"scope":"{scope}"}}"#,
         now.as_secs()
@@ -114,6 +119,17 @@ fn token(scope: &str) -> String {
         "{}.{}.",
         URL_SAFE_NO_PAD.encode(r#"{"alg":"none"}"#),
         URL_SAFE_NO_PAD.encode(claims)
+    )
+}
+
+/// How the relay logs in.
+fn login(issuer: &Issuer, secret: &Path) -> String {
+    format!(
+        "properties = {{ \"security.protocol\" = \"SASL_PLAINTEXT\", \"sasl.mechanism\" = \"OAUTHBEARER\" }}\n\
+         oauth = {{ token_url = \"http://127.0.0.1:{}/token\", client_id = \"relay\", client_secret_file = \"{}\", \
+         scope = \"kafka\" }}",
+        issuer.port,
+        secret.display()
     )
 }
 
@@ -133,17 +149,12 @@ async fn is_ready(relay: &Relay, trouble: Option<&str>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_are_fetched_and_renewed_and_their_issuer_may_be_away() {
-    let (play, issuer) = tokio::join!(LoginPlay::start(SESSION_MS), Issuer::start());
+    let issuing = Issuer::start(SHORT_LIFE, IssuerMode::Issues);
+    let (play, issuer) = tokio::join!(LoginPlay::start(SESSION_MS), issuing);
     let folder = folders::new("tokens");
     let secret = folder.join("secret");
     std::fs::write(&secret, "another-secret\n").expect("written");
-    let config = play.config(&format!(
-        "properties = {{ \"security.protocol\" = \"SASL_PLAINTEXT\", \"sasl.mechanism\" = \"OAUTHBEARER\" }}\n\
-         oauth = {{ token_url = \"http://127.0.0.1:{}/token\", client_id = \"relay\", client_secret_file = \"{}\", \
-         scope = \"kafka\" }}",
-        issuer.port,
-        secret.display()
-    ));
+    let config = play.config(&login(&issuer, &secret));
     let relay = Relay::spawn(&config, &[]);
     says(&relay, "it answered 401, invalid_client").await;
     is_ready(&relay, Some("it answered 401, invalid_client")).await;
@@ -176,8 +187,45 @@ async fn tokens_are_fetched_and_renewed_and_their_issuer_may_be_away() {
     play.delivers(&relay, 5).await;
 
     let log = relay.log();
-    for secret in [SECRET, "another-secret", &token("kafka")[..20]] {
+    for secret in [SECRET, "another-secret", &token("kafka", SHORT_LIFE)[..20]] {
         assert!(!log.contains(secret), "{log}");
     }
     assert_eq!(play.arrived(), 5, "nothing arrives twice");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_kafka_refuses_is_replaced_long_before_its_end() {
+    let issuing = Issuer::start(LONG_LIFE, IssuerMode::OtherScope);
+    let (play, issuer) = tokio::join!(LoginPlay::start(SESSION_MS), issuing);
+    let folder = folders::new("tokens");
+    let secret = folder.join("secret");
+    std::fs::write(&secret, SECRET).expect("written");
+    let relay = Relay::spawn(&play.config(&login(&issuer, &secret)), &[]);
+    is_ready(&relay, Some("SASL")).await;
+    issuer.turn(IssuerMode::Issues);
+    play.delivers(&relay, 1).await;
+    is_ready(&relay, None).await;
+
+    // The command connects by tokens too.
+    let checked = command(&relay, &["check", "--connect"]);
+    assert!(checked.contains("can read"), "{checked}");
+    let shown = command(&relay, &["config"]);
+    let address = format!("token_url = \"http://127.0.0.1:{}/token\"", issuer.port);
+    assert!(shown.contains(&address), "{shown}");
+    assert!(!shown.contains(SECRET) && !checked.contains(SECRET));
+}
+
+/// What a command says about the configuration of a relay.
+fn command(relay: &Relay, arguments: &[&str]) -> String {
+    let output = Command::new(relay::binary())
+        .args(arguments)
+        .arg("--config")
+        .arg(relay.config_file())
+        .env_clear()
+        .output()
+        .expect("the binary runs");
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8(said).expect("a text");
+    assert!(output.status.success(), "{said}");
+    said
 }

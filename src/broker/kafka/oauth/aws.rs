@@ -18,7 +18,7 @@ use super::{IssuedToken, MIN_LIFE};
 use crate::domain::{Secret, UnixMs, percent_encoded};
 
 /// Time for which a signature holds, as AWS's own signers have it.
-const SIGNATURE_LIFE: Duration = Duration::from_mins(15);
+const SIGNATURE_LIFE: Duration = Duration::from_secs(15 * 60);
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 const SERVICE: &str = "kafka-cluster";
 
@@ -99,7 +99,11 @@ fn digest(text: &str) -> String {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    let digit = |value: u8| char::from_digit(value.into(), 16).unwrap_or_default();
+    bytes
+        .iter()
+        .flat_map(|byte| [digit(byte >> 4), digit(byte & 15)])
+        .collect()
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use crate::domain::{Secret, percent_encoded};
 use crate::tls::ClientFiles;
 
 /// Life of a token whose issuer does not tell it.
-const UNTOLD_LIFE: Duration = Duration::from_mins(5);
+const UNTOLD_LIFE: Duration = Duration::from_secs(5 * 60);
 /// Most characters of a code of an error.
 const MAX_CODE_CHARS: usize = 40;
 
