@@ -13,7 +13,7 @@ mod sizes;
 mod tls;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -26,7 +26,7 @@ use tokio::sync::Notify;
 use tracing::{debug, trace, warn};
 
 pub use self::client_report::client_report;
-pub use self::credential_watch::{CredentialWatch, RENEWED};
+pub use self::credential_watch::{CredentialWatch, RENEWED, Refusals};
 pub use self::examine::{BatchSettings, ReadObstacle};
 pub use self::oauth::{AwsEnvironment, AwsIam, ClientCredentials, TokenIssuer, TokenSource};
 pub use self::properties::Properties;
@@ -408,7 +408,7 @@ pub fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
 #[derive(Debug, Default)]
 pub struct OutageSuspicion {
     raised: AtomicBool,
-    refusals: AtomicU64,
+    refusals: Mutex<Refusals>,
     reason: Mutex<String>,
     news: Notify,
 }
@@ -418,11 +418,10 @@ impl OutageSuspicion {
     pub fn error(&self, error: &KafkaError, reason: &str) {
         debug!(%error, reason, "kafka client error");
         let code = error.rdkafka_error_code();
-        if matches!(
-            code,
-            Some(RDKafkaErrorCode::Authentication | RDKafkaErrorCode::SSL)
-        ) {
-            self.refusals.fetch_add(1, Ordering::AcqRel);
+        match code {
+            Some(RDKafkaErrorCode::Authentication) => self.refusals.lock().logins += 1,
+            Some(RDKafkaErrorCode::SSL) => self.refusals.lock().handshakes += 1,
+            _ => {}
         }
         if code == Some(RDKafkaErrorCode::AllBrokersDown) {
             self.raised.store(true, Ordering::Release);
@@ -438,9 +437,9 @@ impl OutageSuspicion {
         self.raised.swap(false, Ordering::AcqRel)
     }
 
-    /// How often a broker has refused the credentials, or broken TLS off.
-    pub fn refusals(&self) -> u64 {
-        self.refusals.load(Ordering::Acquire)
+    /// How often a broker has refused the credentials.
+    pub fn refusals(&self) -> Refusals {
+        *self.refusals.lock()
     }
 
     /// The error, with the last cause that librdkafka gave, if it gave one.

@@ -29,6 +29,15 @@ const FILE_PROPERTIES: [&str; 5] = [
 pub const RENEWED: &str =
     "a broker refused its credentials, and these have been changed since it was made";
 
+/// How often brokers have refused clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Refusals {
+    /// Logins by a password or a token that failed.
+    pub logins: u64,
+    /// TLS handshakes that failed, perhaps for the certificate.
+    pub handshakes: u64,
+}
+
 /// Credentials of a client, as they were at some moment.
 #[derive(PartialEq, Eq)]
 struct ClientCredentials {
@@ -56,9 +65,9 @@ pub struct CredentialWatch {
     connection: Connection,
     /// What the client was made with; `None`: that could not be read.
     made_with: Option<ClientCredentials>,
-    seen_refusals: u64,
+    seen_refusals: Refusals,
     refused_us: Option<i64>,
-    /// Number of the token that was there at the refusal.
+    /// Number of the token that was there when a login failed.
     refused_token: Option<u64>,
     next_look_us: i64,
     told: Option<String>,
@@ -66,7 +75,7 @@ pub struct CredentialWatch {
 
 impl CredentialWatch {
     /// Remembers the credentials as they are now. `refusals` is the count so far, of former clients.
-    pub fn new(connection: &Connection, refusals: u64) -> Self {
+    pub fn new(connection: &Connection, refusals: Refusals) -> Self {
         Self {
             connection: connection.clone(),
             made_with: ClientCredentials::now(connection).ok(),
@@ -80,16 +89,23 @@ impl CredentialWatch {
 
     /// Reports whether a broker has refused the client lately (`refusals` counts), and its credentials have changed to
     /// others that can be used. Reads files, at most once a second.
-    pub fn must_renew(&mut self, refusals: u64, now_us: i64) -> bool {
+    pub fn must_renew(&mut self, refusals: Refusals, now_us: i64) -> bool {
         if self.seen_refusals != refusals {
-            self.seen_refusals = refusals;
             self.refused_us = Some(now_us);
-            self.refused_token = self.connection.oauth.as_ref().and_then(TokenSource::number);
+            if self.seen_refusals.logins != refusals.logins {
+                let oauth = self.connection.oauth.as_ref();
+                self.refused_token = oauth.and_then(TokenSource::number);
+            }
+            self.seen_refusals = refusals;
         }
         let is_refused = self
             .refused_us
             .is_some_and(|since_us| now_us - since_us < REFUSAL_MEMORY_US);
-        if !is_refused || now_us < self.next_look_us {
+        if !is_refused {
+            self.refused_token = None;
+            return false;
+        }
+        if now_us < self.next_look_us {
             return false;
         }
         self.next_look_us = now_us + LOOK_INTERVAL_US;
@@ -139,26 +155,40 @@ mod tests {
             properties: Properties::from_file(&properties).expect("read"),
             ..Connection::plain("main", "127.0.0.1:1")
         };
-        let mut watch = CredentialWatch::new(&connection, 3);
+        let refused = |logins| Refusals {
+            logins,
+            handshakes: 0,
+        };
+        let mut watch = CredentialWatch::new(&connection, refused(3));
         write("second");
         assert!(
-            !watch.must_renew(3, 0),
+            !watch.must_renew(refused(3), 0),
             "nobody refuses the old credentials"
         );
         write("first");
-        assert!(!watch.must_renew(4, SECOND), "there are no others");
+        assert!(!watch.must_renew(refused(4), SECOND), "there are no others");
         write("second\nacks=0");
-        assert!(!watch.must_renew(4, 2 * SECOND), "they cannot be used");
-        write("second");
-        assert!(!watch.must_renew(4, 2 * SECOND), "it has just looked");
-        assert!(watch.must_renew(4, 3 * SECOND));
         assert!(
-            !watch.must_renew(4, 100 * SECOND),
+            !watch.must_renew(refused(4), 2 * SECOND),
+            "they cannot be used"
+        );
+        write("second");
+        assert!(
+            !watch.must_renew(refused(4), 2 * SECOND),
+            "it has just looked"
+        );
+        assert!(watch.must_renew(refused(4), 3 * SECOND));
+        assert!(
+            !watch.must_renew(refused(4), 100 * SECOND),
             "the refusal is long past"
         );
 
-        let mut watch = CredentialWatch::new(&connection, 4);
+        let mut watch = CredentialWatch::new(&connection, refused(4));
         std::fs::write(&key, "second").expect("written");
-        assert!(watch.must_renew(5, 0), "the key is another one");
+        let handshake = Refusals {
+            handshakes: 1,
+            ..refused(4)
+        };
+        assert!(watch.must_renew(handshake, 0), "the key is another one");
     }
 }

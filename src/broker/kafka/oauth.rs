@@ -165,10 +165,13 @@ impl TokenSource {
         }
     }
 
-    /// Number of the present token.
+    /// Number of the present token; `None` if none holds.
     pub(super) fn number(&self) -> Option<u64> {
         let state = self.0.state.lock();
-        state.token.as_ref().map(|token| token.number)
+        let now_us = self.0.clock.mono_us();
+        let held = state.token.as_ref();
+        let held = held.filter(|token| token.told_ms(now_us).is_some());
+        held.map(|token| token.number)
     }
 
     /// Reports whether there is another token than this one, which a broker refused. Has one fetched if this one is old.

@@ -209,7 +209,7 @@ async fn a_token_that_kafka_refuses_is_replaced_long_before_its_end() {
     // The command connects by tokens too.
     let checked = command(&relay, &["check", "--connect"]);
     assert!(checked.contains("can read"), "{checked}");
-    let shown = command(&relay, &["config"]);
+    let shown = command(&relay, &["check", "--print"]);
     let address = format!("token_url = \"http://127.0.0.1:{}/token\"", issuer.port);
     assert!(shown.contains(&address), "{shown}");
     assert!(!shown.contains(SECRET) && !checked.contains(SECRET));
