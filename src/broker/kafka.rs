@@ -4,7 +4,10 @@
 //! ([`OWNED_PROPERTIES`]). Their values are secrets: neither logs nor errors show one.
 
 mod client_report;
+mod credential_watch;
 mod examine;
+mod oauth;
+mod properties;
 mod sasl;
 mod sizes;
 mod tls;
@@ -14,18 +17,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rdkafka::client::{Client, ClientContext};
+use rdkafka::client::{Client, ClientContext, OAuthToken};
 use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::{BaseConsumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::{ClientConfig, types::RDKafkaConfRes};
 use tokio::sync::Notify;
 use tracing::{debug, trace, warn};
 
 pub use self::client_report::client_report;
+pub use self::credential_watch::{CredentialWatch, RENEWED, Refusals};
 pub use self::examine::{BatchSettings, ReadObstacle};
+pub use self::oauth::{AwsEnvironment, AwsIam, ClientCredentials, TokenIssuer, TokenSource};
+pub use self::properties::Properties;
 pub use self::sasl::sasl_problem;
 pub use self::sizes::open_bytes;
-pub use self::tls::switches_verification_off;
+pub use self::tls::{UNVERIFIED, switches_verification_off};
 use crate::domain::Secret;
 
 /// A named Kafka connection, checked.
@@ -35,8 +42,12 @@ pub struct Connection {
     pub name: String,
     /// Bootstrap servers.
     pub brokers: String,
-    /// librdkafka properties that the operator set, without any that Postdate owns.
-    pub properties: BTreeMap<String, Secret>,
+    /// librdkafka properties that the operator set.
+    pub properties: Properties,
+    /// Properties may leave brokers unverified.
+    pub unsafe_tls: bool,
+    /// The tokens of `sasl.mechanism = OAUTHBEARER`.
+    pub oauth: Option<TokenSource>,
 }
 
 /// librdkafka properties (aliases too) that an operator cannot set: guarantees depend on them, or the
@@ -92,6 +103,9 @@ const PRODUCER_REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// Time after which the producer gives up delivering a message. Its fate is then unknown.
 pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Poll in which a consumer's question for a token is answered.
+const QUESTION_POLL: Duration = Duration::from_millis(10);
+
 /// Defaults that an operator may change, each with the reason why it differs from librdkafka's own.
 const COMMON_TUNED: &[(&str, &str)] = &[
     // Reconnect within a second to a broker that is back.
@@ -128,17 +142,44 @@ pub enum ConfigError {
         /// The property.
         property: String,
     },
-    /// librdkafka refuses the configuration.
+    /// The properties cannot be read, or librdkafka refuses them.
     #[error("kafka connection {connection}: {error}")]
     Refused {
         /// The connection.
         connection: String,
-        /// librdkafka's words, without any value.
+        /// The reason, without any value.
         error: String,
     },
 }
 
 impl Connection {
+    /// A connection without any property.
+    pub fn plain(name: &str, brokers: impl Into<String>) -> Self {
+        Self {
+            name: name.to_owned(),
+            brokers: brokers.into(),
+            properties: Properties::default(),
+            unsafe_tls: false,
+            oauth: None,
+        }
+    }
+
+    /// A token for a client, as each context must give one: librdkafka asks when the client is made, and again before the
+    /// token ends.
+    pub fn oauth_token(&self) -> Result<OAuthToken, Box<dyn std::error::Error>> {
+        let oauth = self.oauth.as_ref().ok_or("no `oauth` is configured")?;
+        Ok(oauth.token()?)
+    }
+
+    /// Lets a new consumer that nobody polls have its token. Without one it connects to no broker. Blocks for two seconds
+    /// at most.
+    pub fn give_token<C: ConsumerContext>(&self, consumer: &BaseConsumer<C>) {
+        if self.oauth.is_some() {
+            // It asked when it was made. The question is answered in a poll. There is no record yet.
+            drop(consumer.poll(QUESTION_POLL));
+        }
+    }
+
     /// The configuration of a consumer of this group, whose routes take records of at most `largest_record` bytes,
     /// headers included.
     pub fn consumer_config(
@@ -146,8 +187,9 @@ impl Connection {
         group: &str,
         largest_record: u64,
     ) -> Result<ClientConfig, ConfigError> {
-        let mut config = self.config(CONSUMER_TUNED)?;
-        sizes::set(&mut config, &self.properties, largest_record);
+        let properties = self.current_properties()?;
+        let mut config = self.config(CONSUMER_TUNED, &properties);
+        sizes::set(&mut config, &properties, largest_record);
         config
             .set("group.id", group)
             .set("group.protocol", "classic")
@@ -170,7 +212,7 @@ impl Connection {
 
     /// The configuration of a producer that gives a batch this long to fill.
     pub fn producer_config(&self, linger: Duration) -> Result<ClientConfig, ConfigError> {
-        let mut config = self.config(PRODUCER_TUNED)?;
+        let mut config = self.config(PRODUCER_TUNED, &self.current_properties()?);
         config
             .set("enable.idempotence", "true")
             .set("acks", "all")
@@ -207,7 +249,16 @@ impl Connection {
         }
     }
 
-    fn config(&self, tuned: &[(&str, &str)]) -> Result<ClientConfig, ConfigError> {
+    /// The configuration of a client that only asks.
+    fn asking_config(&self) -> Result<ClientConfig, ConfigError> {
+        Ok(self.config(&[], &self.current_properties()?))
+    }
+
+    fn config(
+        &self,
+        tuned: &[(&str, &str)],
+        properties: &BTreeMap<String, Secret>,
+    ) -> ClientConfig {
         let mut config = ClientConfig::new();
         config
             .set("bootstrap.servers", &self.brokers)
@@ -215,18 +266,34 @@ impl Connection {
         for (property, value) in COMMON_TUNED.iter().chain(tuned) {
             config.set(*property, *value);
         }
-        for (property, value) in &self.properties {
-            if OWNED_PROPERTIES.contains(&property.as_str()) {
-                let connection = self.name.clone();
-                let property = property.clone();
-                return Err(ConfigError::Owned {
-                    connection,
-                    property,
-                });
-            }
+        for (property, value) in properties {
             config.set(property, value.expose());
         }
-        Ok(config)
+        config
+    }
+
+    /// The properties as they are now, if a client may be made with them.
+    fn current_properties(&self) -> Result<BTreeMap<String, Secret>, ConfigError> {
+        let refused = |error: String| ConfigError::Refused {
+            connection: self.name.clone(),
+            error,
+        };
+        let properties = self.properties.current().map_err(refused)?;
+        for (property, value) in &properties {
+            if OWNED_PROPERTIES.contains(&property.as_str()) {
+                return Err(ConfigError::Owned {
+                    connection: self.name.clone(),
+                    property: property.clone(),
+                });
+            }
+            if !self.unsafe_tls && switches_verification_off(property, value.expose()) {
+                return Err(refused(format!("property {property} {UNVERIFIED}")));
+            }
+        }
+        if let Some((property, problem)) = sasl_problem(&properties, self.oauth.is_some()) {
+            return Err(refused(format!("property {property} {problem}")));
+        }
+        Ok(properties)
     }
 }
 
@@ -336,10 +403,12 @@ pub fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
     }
 }
 
-/// Collects hints of a client's callbacks that its brokers may be away: a reason to ask them.
+/// Collects hints of a client's callbacks that its brokers may be away, a reason to ask them, and counts refusals of its
+/// credentials.
 #[derive(Debug, Default)]
 pub struct OutageSuspicion {
     raised: AtomicBool,
+    refusals: Mutex<Refusals>,
     reason: Mutex<String>,
     news: Notify,
 }
@@ -349,6 +418,11 @@ impl OutageSuspicion {
     pub fn error(&self, error: &KafkaError, reason: &str) {
         debug!(%error, reason, "kafka client error");
         let code = error.rdkafka_error_code();
+        match code {
+            Some(RDKafkaErrorCode::Authentication) => self.refusals.lock().logins += 1,
+            Some(RDKafkaErrorCode::SSL) => self.refusals.lock().handshakes += 1,
+            _ => {}
+        }
         if code == Some(RDKafkaErrorCode::AllBrokersDown) {
             self.raised.store(true, Ordering::Release);
             self.news.notify_one();
@@ -361,6 +435,11 @@ impl OutageSuspicion {
     /// Reports whether there was a hint since the last call.
     pub fn take(&self) -> bool {
         self.raised.swap(false, Ordering::AcqRel)
+    }
+
+    /// How often a broker has refused the credentials.
+    pub fn refusals(&self) -> Refusals {
+        *self.refusals.lock()
     }
 
     /// The error, with the last cause that librdkafka gave, if it gave one.
@@ -396,13 +475,9 @@ mod tests {
     use super::*;
 
     fn connection(properties: &[(&str, &str)]) -> Connection {
-        let properties = properties
-            .iter()
-            .map(|(k, v)| ((*k).to_owned(), Secret::new(*v)));
         Connection {
-            name: "main".into(),
-            brokers: "127.0.0.1:1".into(),
-            properties: properties.collect(),
+            properties: Properties::inline(properties.iter().copied()),
+            ..Connection::plain("main", "127.0.0.1:1")
         }
     }
 

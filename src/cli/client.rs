@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 use ureq::Agent;
 use ureq::http::{Request, Uri};
-use ureq::tls::{Certificate, RootCerts, TlsConfig};
+use ureq::tls::TlsConfig;
 
 use crate::domain::Secret;
 use crate::tls::{ClientFiles, KeyHints, TlsTrouble};
@@ -308,16 +308,9 @@ impl ApiClient {
 /// TLS that trusts the authorities in a file, or else the system's.
 fn tls_config(ca: Option<PathBuf>) -> Result<TlsConfig, ClientError> {
     let files = ClientFiles { ca, identity: None };
-    let authorities = files
-        .authority_certificates()
-        .map_err(|why| ClientError::Usage(format!("{why} (--ca, POSTDATE_CA)")))?;
-    let authorities: Vec<_> = authorities
-        .iter()
-        .map(|der| Certificate::from_der(der).to_owned())
-        .collect();
-    Ok(TlsConfig::builder()
-        .root_certs(RootCerts::new_with_certs(&authorities))
-        .build())
+    files
+        .http_config()
+        .map_err(|why| ClientError::Usage(format!("{why} (--ca, POSTDATE_CA)")))
 }
 
 /// What a sentence about TLS tells the user of a command.

@@ -1,10 +1,13 @@
 //! Asks the client libraries of the brokers and of Redis whether they take a URL or a property. A configuration that
 //! passes is then not refused at start. Nothing touches the network; no message quotes a secret.
 
+use std::net::IpAddr;
+
 use lapin::uri::AMQPUri;
 use rdkafka::ClientConfig;
 use rdkafka::error::KafkaError;
 use redis::IntoConnectionInfo;
+use ureq::http::Uri;
 
 use super::url_options;
 
@@ -60,6 +63,30 @@ pub(super) fn amqp_url(url: &str) -> Result<(), String> {
         );
     }
     url_options::amqp(url)
+}
+
+/// Checks the address of a token endpoint: a secret goes there, and only over TLS unless it stays on this machine.
+pub(super) fn token_url(text: &str) -> Result<(), String> {
+    let parsed: Option<Uri> = text.parse().ok();
+    let host = parsed.as_ref().and_then(Uri::host).unwrap_or_default();
+    if host.is_empty() || text.contains(['@', '#', '?']) {
+        let example = "https://login.example.com/oauth2/token";
+        return Err(format!(
+            "must be a URL without a user, a password or a query, such as {example:?}"
+        ));
+    }
+    let address = host.trim_start_matches('[').trim_end_matches(']');
+    let is_local = address.eq_ignore_ascii_case("localhost")
+        || address.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
+    match parsed.as_ref().and_then(Uri::scheme_str) {
+        Some("https") => Ok(()),
+        Some("http") if is_local => Ok(()),
+        Some("http") => Err(
+            "must begin with https://: anybody on the way could read the secret (http:// is for this machine alone)"
+                .to_owned(),
+        ),
+        _ => Err("must begin with https://".to_owned()),
+    }
 }
 
 /// Host, port and vhost of a URL. Two connections with the same three reach the same queues.
@@ -129,6 +156,34 @@ mod tests {
             "amqp://h/%2f?heartbeat=often",
         ] {
             assert!(amqp_url(url).is_err(), "{url}");
+        }
+    }
+
+    #[test]
+    fn a_secret_goes_to_another_machine_only_over_tls() {
+        for url in [
+            "https://login.example.com/oauth2/token",
+            "https://10.0.0.1:8443/token",
+            "http://127.0.0.1:8080/token",
+            "http://[::1]:8080/token",
+            "http://localhost/token",
+        ] {
+            assert_eq!(token_url(url), Ok(()), "{url}");
+        }
+        for url in [
+            "",
+            "login.example.com",
+            "http://login.example.com/token",
+            "http://127.0.0.1.example.com/token",
+            "http://localhost.example.com/token",
+            "http://u@localhost/token",
+            "https://u:hunter2@login.example.com/token",
+            "https://login.example.com/token?secret=hunter2",
+            "ftp://localhost/token",
+            "https://",
+        ] {
+            let why = token_url(url).expect_err(url);
+            assert!(!why.contains("hunter2"), "{why}");
         }
     }
 

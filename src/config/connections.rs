@@ -1,7 +1,7 @@
 //! Reads `[kafka.NAME]` and `[rabbitmq.NAME]`.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use figment::value::Value;
 
@@ -10,11 +10,16 @@ use super::graph::SameBroker;
 use super::schema::KeyKind;
 use super::secrets::{is_secret_property, not_both, secret};
 use super::section::SectionReader;
-use super::tls::client_files;
+use super::sources;
+use super::tls::{Reported, client_files};
 use super::values::{integer, kind, quoted};
+use crate::broker::kafka::{
+    AwsEnvironment, AwsIam, ClientCredentials, Properties, TokenIssuer, TokenSource,
+};
 use crate::broker::{kafka, rabbitmq};
-use crate::credential::read_secret;
-use crate::domain::{RouteName, Secret};
+use crate::credential::Credential;
+use crate::domain::RouteName;
+use crate::tls::ClientFiles;
 
 /// Connections by name; `None` for one that is declared but has a problem. Routes may still refer to it.
 #[derive(Default)]
@@ -23,9 +28,6 @@ pub(super) struct DeclaredConnections {
     pub(super) rabbitmq: BTreeMap<String, Option<rabbitmq::Connection>>,
 }
 
-/// What is wrong with a property that switches the verification of brokers off.
-const UNVERIFIED: &str = "lets anybody on the way read and change messages: name the authority in \
-                          `ssl.ca.location` instead, or say `unsafe_tls = true` beside `brokers`";
 /// Names of routes and connections, for messages.
 pub(super) const NAME_RULE: &str = "[a-z][a-z0-9_-]{0,63} without a double underscore";
 
@@ -121,49 +123,129 @@ fn kafka(name: &str, section: &SectionReader<'_>) -> Option<kafka::Connection> {
     } else {
         Some(false)
     };
+    let oauth = oauth(name, section);
     let brokers = section.parsed("brokers", |text| brokers(text).map(|()| text.to_owned()));
     let properties = if section.has("properties_file") {
         section.value("properties");
         not_both(section, "properties", "properties_file")
             .and_then(|()| {
                 section.parsed("properties_file", |path| {
-                    from_file(&read_secret(Path::new(path))?)
+                    Properties::from_file(Path::new(path))
                 })
             })
             .map(|properties| (properties, "properties_file"))
     } else {
-        from_table(section).map(|properties| (properties, "properties"))
+        from_table(section).map(|properties| (Properties::inline(properties), "properties"))
     };
     let (properties, given_by) = properties?;
-    for (name, value) in &properties {
-        let unverified = || match may_be_unverified {
-            Some(false) if kafka::switches_verification_off(name, value) => {
-                Err(UNVERIFIED.to_owned())
-            }
-            _ => Ok(()),
-        };
-        if let Err(message) = property(name, value).and_then(|()| unverified()) {
-            match given_by {
-                "properties" => section.report_entry(given_by, name, message),
-                _ => section.report(given_by, format!("{}: {message}", quoted(name))),
-            }
+    let report = |name: &str, message: &str| match given_by {
+        "properties" => section.report_entry(given_by, name, message),
+        _ => section.report(given_by, format!("{}: {message}", quoted(name))),
+    };
+    for (name, value) in properties.configured() {
+        let value = value.expose();
+        let is_unverified =
+            may_be_unverified == Some(false) && kafka::switches_verification_off(name, value);
+        if let Err(message) = property(name, value) {
+            report(name, &message);
+        } else if is_unverified {
+            report(name, kafka::UNVERIFIED);
         }
     }
-    if let Some((name, message)) = kafka::sasl_problem(&properties) {
-        match given_by {
-            "properties" => section.report_entry(given_by, name, message),
-            _ => section.report(given_by, format!("{}: {message}", quoted(name))),
-        }
+    let has_oauth = section.has("oauth");
+    if let Some((name, message)) = kafka::sasl_problem(properties.configured(), has_oauth) {
+        report(name, message);
     }
-    let properties = properties
-        .into_iter()
-        .map(|(name, value)| (name, Secret::new(value)))
-        .collect();
     Some(kafka::Connection {
+        oauth: oauth.ok()?,
         name: name.to_owned(),
         brokers: brokers?,
         properties,
+        unsafe_tls: may_be_unverified?,
     })
+}
+
+/// Reads where tokens come from: an OAuth 2 server, or AWS.
+fn oauth(name: &str, section: &SectionReader<'_>) -> Result<Option<TokenSource>, Reported> {
+    if !section.has("oauth") {
+        return Ok(None);
+    }
+    let issuer = section.table("oauth", |table| {
+        if table.has("aws_region") {
+            aws_iam(table).map(TokenIssuer::AwsIam)
+        } else {
+            client_credentials(table).map(TokenIssuer::ClientCredentials)
+        }
+    });
+    let source = issuer.map(|issuer| TokenSource::new(name, issuer));
+    source.map(Some).ok_or(Reported)
+}
+
+fn client_credentials(table: &SectionReader<'_>) -> Option<ClientCredentials> {
+    let token_url = table.parsed("token_url", |text| {
+        clients::token_url(text).map(|()| text.to_owned())
+    });
+    let client_id = table.parsed("client_id", filled);
+    let client_secret = table.parsed("client_secret_file", |path| {
+        Credential::from_file(Path::new(path))
+    });
+    let scope = if table.has("scope") {
+        table.parsed("scope", filled).map(Some)
+    } else {
+        Some(None)
+    };
+    let ca = if table.has("ca_file") {
+        table.parsed("ca_file", |path| {
+            let files = ClientFiles {
+                ca: Some(PathBuf::from(path)),
+                identity: None,
+            };
+            files.check().map(|()| files)
+        })
+    } else {
+        Some(ClientFiles::default())
+    };
+    Some(ClientCredentials {
+        token_url: token_url?,
+        client_id: client_id?,
+        client_secret: client_secret?,
+        scope: scope?,
+        tls: ca?,
+    })
+}
+
+fn aws_iam(table: &SectionReader<'_>) -> Option<AwsIam> {
+    let region = table.parsed("aws_region", |text| {
+        let is_fit = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        if text.is_empty() || !text.bytes().all(is_fit) {
+            return Err(format!(
+                "{text:?} is no region of AWS, such as \"eu-west-1\""
+            ));
+        }
+        Ok(text.to_owned())
+    });
+    for key in [
+        "token_url",
+        "client_id",
+        "client_secret_file",
+        "scope",
+        "ca_file",
+    ] {
+        if table.has(key) {
+            table.report(key, "does not go with `aws_region`; one of the two must go");
+        }
+    }
+    Some(AwsIam {
+        region: region?,
+        environment: AwsEnvironment::read(sources::variable),
+    })
+}
+
+fn filled(text: &str) -> Result<String, String> {
+    match text {
+        "" => Err("is empty".to_owned()),
+        _ => Ok(text.to_owned()),
+    }
 }
 
 fn property(name: &str, value: &str) -> Result<(), String> {
@@ -210,32 +292,6 @@ fn scalar(value: &Value) -> Option<String> {
         },
         _ => None,
     }
-}
-
-fn from_file(text: &str) -> Result<BTreeMap<String, String>, String> {
-    let mut properties = BTreeMap::new();
-    for (index, line) in text.lines().map(str::trim).enumerate() {
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        // The message leaves out the line: it may be a secret.
-        let Some((name, value)) = line.split_once('=') else {
-            return Err(format!(
-                "line {} of the file is not `name=value`",
-                index + 1
-            ));
-        };
-        if properties
-            .insert(name.trim().to_owned(), value.trim().to_owned())
-            .is_some()
-        {
-            return Err(format!(
-                "{} appears more than once in the file",
-                quoted(name.trim())
-            ));
-        }
-    }
-    Ok(properties)
 }
 
 fn brokers(text: &str) -> Result<(), String> {
@@ -292,7 +348,6 @@ impl SameBroker for DeclaredConnections {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::credential::Credential;
 
     #[test]
     fn brokers_are_hosts_with_ports() {
@@ -319,23 +374,10 @@ mod tests {
     }
 
     #[test]
-    fn a_properties_file_is_lines_of_names_and_values() {
-        let read = from_file("# comment\n\nsasl.password = a=b \nclient.rack=x").expect("good");
-        assert_eq!(read["sasl.password"], "a=b");
-        assert_eq!(read.len(), 2);
-        assert!(from_file("hunter2").is_err_and(|error| !error.contains("hunter2")));
-        assert!(from_file("a=1\na=2").is_err());
-    }
-
-    #[test]
     fn clusters_are_recognised_under_two_names() {
         let mut connections = DeclaredConnections::default();
         for (name, brokers) in [("one", "a:9092,b:9092"), ("two", "B"), ("three", "c:9092")] {
-            let connection = kafka::Connection {
-                name: name.into(),
-                brokers: brokers.into(),
-                properties: BTreeMap::new(),
-            };
+            let connection = kafka::Connection::plain(name, brokers);
             connections.kafka.insert(name.into(), Some(connection));
         }
         assert!(connections.same_kafka("one", "two"));

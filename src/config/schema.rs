@@ -15,7 +15,7 @@ use super::{check, connections};
 const SAMPLES: [&str; 3] = [
     r#"
     redis = { url_file = "x" }
-    kafka.main = { brokers = "x", unsafe_tls = true, properties = {} }
+    kafka.main = { brokers = "x", unsafe_tls = true, properties = {}, oauth = { token_url = "x", client_id = "x", client_secret_file = "x", scope = "x", ca_file = "x" } }
     rabbitmq.main = { url = "x", management = "http://x", tls = { ca = "x", certificate = "x", key = "x" } }
     admin = { probe_listen = "x", tls = { certificate = "x", key = "x" } }
     traces = { endpoint = "x", authorization = "x", tls = { ca = "x" } }
@@ -28,7 +28,7 @@ const SAMPLES: [&str; 3] = [
     "#,
     r#"
     redis = { password_file = "x", sentinel_password_file = "x", tls = { ca = "x", certificate = "x", key = "x" } }
-    kafka.main = { brokers = "x", properties_file = "x" }
+    kafka.main = { brokers = "x", properties_file = "x", oauth = { aws_region = "x" } }
     rabbitmq.main = { url_file = "x" }
     admin = { read_tokens_file = "x", write_tokens_file = "x" }
     traces = { authorization_file = "x" }
@@ -318,7 +318,7 @@ mod tests {
         }
         let references = references();
         for path in found {
-            let inner = ["from.", "to.", "tls."]
+            let inner = ["from.", "to.", "tls.", "oauth."]
                 .iter()
                 .any(|table| path.contains(table));
             assert!(

@@ -68,6 +68,9 @@ pub(super) fn tokens(
 
 /// Reports whether a key, or a librdkafka property, holds a secret, by its name.
 pub(super) fn is_secret_property(name: &str) -> bool {
+    if name == "token_url" {
+        return false;
+    }
     let name = name.to_ascii_lowercase();
     [
         "pass",

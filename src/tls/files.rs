@@ -8,6 +8,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, RootCertStore};
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 /// Files of a client. They are read at each connection, so renewed files need no restart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -87,6 +88,19 @@ impl ClientFiles {
             Some(pair) => builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(pair))),
             None => builder.with_no_client_auth(),
         })
+    }
+
+    /// Configuration of an HTTP client that trusts these authorities.
+    pub fn http_config(&self) -> Result<TlsConfig, String> {
+        let authorities = self.authority_certificates()?;
+        let authorities: Vec<_> = authorities
+            .iter()
+            .map(|der| Certificate::from_der(der).to_owned())
+            .collect();
+        let config = TlsConfig::builder();
+        Ok(config
+            .root_certs(RootCerts::new_with_certs(&authorities))
+            .build())
     }
 
     /// The certificate that is shown, with its key.

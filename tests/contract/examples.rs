@@ -221,11 +221,11 @@ fn yaml_says_the_same_as_toml() {
     );
     assert_eq!(orders.policy.max_pending, 5_000_000);
     assert_eq!(
-        config.kafka["main"].properties["socket.keepalive.enable"].expose(),
+        config.kafka["main"].properties.configured()["socket.keepalive.enable"].expose(),
         "true"
     );
     assert_eq!(
-        config.kafka["main"].properties["queued.max.messages.kbytes"].expose(),
+        config.kafka["main"].properties.configured()["queued.max.messages.kbytes"].expose(),
         "32768"
     );
     let printed = config::load(example("kubernetes.yaml"))
@@ -282,7 +282,7 @@ fn the_layers_stand_in_their_order() {
         (1000, 3)
     );
     assert_eq!(route.to.name(), "other");
-    let properties = &config.kafka["main"].properties;
+    let properties = config.kafka["main"].properties.configured();
     assert_eq!(
         (
             properties["sasl.password"].expose(),
@@ -358,7 +358,7 @@ fn secrets_come_from_files_without_their_last_line_break() {
         .collect();
     assert_eq!(tokens, ["the-first-of-two", "the-second-of-two"]);
     assert_eq!(
-        config.kafka["main"].properties["sasl.password"].expose(),
+        config.kafka["main"].properties.configured()["sasl.password"].expose(),
         "a=b"
     );
 }

@@ -112,6 +112,23 @@ impl Kafka {
         )
     }
 
+    /// One with a further port on which clients log in by SASL: with a password (`SCRAM-SHA-512`), or with an unsigned
+    /// token of the scope `kafka` (`OAUTHBEARER`). A session ends after `session_ms`, or with its token, unless its
+    /// client logs in again by then.
+    pub async fn start_with_login(session_ms: u32) -> (Self, u16) {
+        let port = ports::free();
+        let secure = files::login_listener(port, session_ms);
+        (
+            Self::start_nodes(QUICK_TO_START, None, 1, &secure).await,
+            port,
+        )
+    }
+
+    /// Gives a user a password, in place of any former one.
+    pub async fn set_password(&self, user: &str, password: &str) {
+        files::set_password(&self.bootstrap(), user, password).await;
+    }
+
     /// Gives rights to the client certificate of [`Tls`].
     pub fn allow(&self, rights: &[KafkaRight]) {
         for right in rights {

@@ -2,13 +2,14 @@
 //! creates nothing.
 
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use rdkafka::admin::{
     AdminClient, AdminOptions, ConfigResource, OwnedResourceSpecifier, ResourceSpecifier,
 };
-use rdkafka::client::{ClientContext, DefaultClientContext};
+use rdkafka::client::{ClientContext, DefaultClientContext, OAuthToken};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -63,9 +64,10 @@ impl Connection {
         topics: Vec<String>,
         at_most: Duration,
     ) -> Result<Vec<(String, TopicState)>, String> {
-        let config = self.config(&[]).map_err(|error| error.to_string())?;
+        let config = self.asking_config().map_err(|error| error.to_string())?;
         let client = self.probe(&config)?;
         let asked = tokio::task::spawn_blocking(move || {
+            give_token(&client);
             let mut found = Vec::new();
             for topic in topics {
                 let wait = if found.is_empty() {
@@ -100,6 +102,7 @@ impl Connection {
             .set("fetch.wait.max.ms", "10");
         let client = self.probe(&config)?;
         let tried = tokio::task::spawn_blocking(move || {
+            give_token(&client);
             let mut obstacles = Vec::new();
             if let Err((why, denied)) = positions(&client, &topics) {
                 obstacles.push(ReadObstacle::Group { why, denied });
@@ -116,8 +119,11 @@ impl Connection {
 
     /// The id of the cluster, in its own words. `None` if no broker told it within `at_most`.
     pub async fn cluster_id(&self, at_most: Duration) -> Option<String> {
-        let client = self.probe(&self.config(&[]).ok()?).ok()?;
-        let asked = tokio::task::spawn_blocking(move || client.client().fetch_cluster_id(at_most));
+        let client = self.probe(&self.asking_config().ok()?).ok()?;
+        let asked = tokio::task::spawn_blocking(move || {
+            give_token(&client);
+            client.client().fetch_cluster_id(at_most)
+        });
         asked.await.ok().flatten()
     }
 
@@ -149,10 +155,14 @@ impl Connection {
             .ok()
     }
 
-    /// The settings of these topics, without those that may not be seen.
+    /// The settings of these topics, without those that may not be seen. None with tokens: rdkafka's admin client does
+    /// not answer the question for one.
     async fn topic_settings(&self, topics: &[String]) -> Vec<(String, ConfigResource)> {
+        if self.oauth.is_some() {
+            return Vec::new();
+        }
         let client = self
-            .config(&[])
+            .asking_config()
             .ok()
             .and_then(|config| config.create::<AdminClient<DefaultClientContext>>().ok());
         let Some(client) = client else {
@@ -177,10 +187,19 @@ impl Connection {
     }
 
     fn probe(&self, config: &ClientConfig) -> Result<BaseConsumer<ProbeContext>, String> {
+        let context = ProbeContext {
+            connection: self.clone(),
+            trouble: Mutex::default(),
+        };
         config
-            .create_with_context(ProbeContext::default())
+            .create_with_context(context)
             .map_err(|error| self.refused(error).to_string())
     }
+}
+
+/// Lets a client have its token. Blocks.
+fn give_token(client: &BaseConsumer<ProbeContext>) {
+    client.context().connection.give_token(client);
 }
 
 /// Asks for a group's positions. `Err` gives the reason, and whether rights are missing.
@@ -255,14 +274,22 @@ fn trouble(client: &BaseConsumer<ProbeContext>) -> Option<String> {
     for _ in 0..FETCH_POLLS {
         drop(client.poll(EVENT_TIMEOUT));
     }
-    client.context().0.lock().take()
+    client.context().trouble.lock().take()
 }
 
-/// Remembers librdkafka's last error about a client as a whole.
-#[derive(Default)]
-struct ProbeContext(Mutex<Option<String>>);
+struct ProbeContext {
+    connection: Connection,
+    /// librdkafka's last error about the client as a whole.
+    trouble: Mutex<Option<String>>,
+}
 
 impl ClientContext for ProbeContext {
+    const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
+
+    fn generate_oauth_token(&self, _: Option<&str>) -> Result<OAuthToken, Box<dyn Error>> {
+        self.connection.oauth_token()
+    }
+
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         log(level, facility, message);
     }
@@ -272,7 +299,7 @@ impl ClientContext for ProbeContext {
         if error.rdkafka_error_code() != Some(RDKafkaErrorCode::AllBrokersDown) {
             // Leave out the client's own timing and counting.
             let (reason, _) = reason.split_once(" (after ").unwrap_or((reason, ""));
-            *self.0.lock() = Some(reason.trim_end_matches('.').to_owned());
+            *self.trouble.lock() = Some(reason.trim_end_matches('.').to_owned());
         }
     }
 }

@@ -3,11 +3,16 @@
 //! librdkafka has one sentence for a certificate of an unknown authority, an expired one and one of another host. It has
 //! none for a broker that speaks TLS where no TLS is expected.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::Connection;
+use super::{Connection, TokenSource};
+use crate::domain::Secret;
 use crate::tls::{ClientFiles, Expected, KeyHints, TlsTrouble, examine};
 
+/// What is wrong with a property that switches the verification of brokers off.
+pub const UNVERIFIED: &str = "lets anybody on the way read and change messages: name the authority in \
+                              `ssl.ca.location` instead, or say `unsafe_tls = true` beside `brokers`";
 /// Most bootstrap servers that are examined, one after the other.
 const MAX_EXAMINED: usize = 3;
 /// Properties that give a broker's client a certificate.
@@ -32,15 +37,16 @@ pub fn switches_verification_off(property: &str, value: &str) -> bool {
 impl Connection {
     /// Reports whether brokers must prove by their certificates that they are those meant, wherever TLS is spoken.
     pub fn verifies_brokers(&self) -> bool {
-        !self
-            .properties
-            .iter()
-            .any(|(name, value)| switches_verification_off(name, value.expose()))
+        TlsProperties(self.properties.configured()).verify_brokers()
     }
 
-    /// The reason why no broker can be reached, with the sentence of its cause before it if TLS is the cause. Connects
-    /// once more to find out, unless brokers were reached before and the reason says nothing of TLS.
+    /// The reason why no broker can be reached, with the sentence of its cause before it if that is a token that does not
+    /// come, or TLS. Connects once more to find out about TLS, unless brokers were reached before and the reason says
+    /// nothing of it.
     pub async fn explained(&self, why: String, was_reached: bool) -> String {
+        if let Some(failure) = self.oauth.as_ref().and_then(TokenSource::failure) {
+            return format!("{failure} ({why})");
+        }
         if was_reached && !why.contains("SSL") {
             return why;
         }
@@ -52,10 +58,16 @@ impl Connection {
 
     /// The sentence about the first bootstrap server whose TLS keeps this connection from it.
     pub async fn tls_sentence(&self) -> Option<String> {
-        let files = self.authority_files();
+        // A file that cannot be read now is told where a client is made.
+        let properties = self.properties.current();
+        let properties = properties
+            .as_ref()
+            .unwrap_or_else(|_| self.properties.configured());
+        let properties = TlsProperties(properties);
+        let files = properties.authority_files();
         let expected = match &files {
-            _ if !self.speaks_tls() => Expected::Plain,
-            Some(files) if self.verifies_brokers() => Expected::Tls(files),
+            _ if !properties.speak_tls() => Expected::Plain,
+            Some(files) if properties.verify_brokers() => Expected::Tls(files),
             _ => Expected::AnyTls,
         };
         for broker in self.brokers.split(',').take(MAX_EXAMINED) {
@@ -63,45 +75,13 @@ impl Connection {
             let trouble = examine(host, port, expected).await;
             // The certificate of librdkafka's own configuration is not shown here.
             let own = trouble.filter(|trouble| {
-                *trouble != TlsTrouble::CertificateWanted || !self.has_certificate()
+                *trouble != TlsTrouble::CertificateWanted || !properties.have_certificate()
             });
             if let Some(trouble) = own {
                 return Some(format!("{broker}: {}", trouble.sentence(&self.tls_hints())));
             }
         }
         None
-    }
-
-    fn property(&self, name: &str) -> Option<&str> {
-        self.properties.get(name).map(|value| value.expose().trim())
-    }
-
-    fn speaks_tls(&self) -> bool {
-        let protocol = self.property("security.protocol").unwrap_or_default();
-        ["ssl", "sasl_ssl"]
-            .iter()
-            .any(|tls| protocol.eq_ignore_ascii_case(tls))
-    }
-
-    fn has_certificate(&self) -> bool {
-        CERTIFICATE_PROPERTIES
-            .iter()
-            .any(|name| self.property(name).is_some())
-    }
-
-    /// Files of the authorities that librdkafka trusts; `None` if they are not in one file.
-    fn authority_files(&self) -> Option<ClientFiles> {
-        if self.property("ssl.ca.pem").is_some() {
-            return None;
-        }
-        match self.property("ssl.ca.location") {
-            None | Some("" | "probe") => Some(ClientFiles::default()),
-            Some(location) if Path::new(location).is_dir() => None,
-            Some(location) => Some(ClientFiles {
-                ca: Some(location.into()),
-                identity: None,
-            }),
-        }
     }
 
     fn tls_hints(&self) -> KeyHints {
@@ -113,6 +93,50 @@ impl Connection {
             certificate: format!("{properties}.ssl.certificate.location"),
             with_tls: protocol("SSL or SASL_SSL"),
             without_tls: protocol("PLAINTEXT or SASL_PLAINTEXT"),
+        }
+    }
+}
+
+/// Properties of a connection, read for what they say of TLS.
+struct TlsProperties<'a>(&'a BTreeMap<String, Secret>);
+
+impl TlsProperties<'_> {
+    fn verify_brokers(&self) -> bool {
+        !self
+            .0
+            .iter()
+            .any(|(name, value)| switches_verification_off(name, value.expose()))
+    }
+
+    fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(|value| value.expose().trim())
+    }
+
+    fn speak_tls(&self) -> bool {
+        let protocol = self.get("security.protocol").unwrap_or_default();
+        ["ssl", "sasl_ssl"]
+            .iter()
+            .any(|tls| protocol.eq_ignore_ascii_case(tls))
+    }
+
+    fn have_certificate(&self) -> bool {
+        CERTIFICATE_PROPERTIES
+            .iter()
+            .any(|name| self.get(name).is_some())
+    }
+
+    /// Files of the authorities that librdkafka trusts; `None` if they are not in one file.
+    fn authority_files(&self) -> Option<ClientFiles> {
+        if self.get("ssl.ca.pem").is_some() {
+            return None;
+        }
+        match self.get("ssl.ca.location") {
+            None | Some("" | "probe") => Some(ClientFiles::default()),
+            Some(location) if Path::new(location).is_dir() => None,
+            Some(location) => Some(ClientFiles {
+                ca: Some(location.into()),
+                identity: None,
+            }),
         }
     }
 }
@@ -129,7 +153,7 @@ fn host_and_port(broker: &str) -> (&str, u16) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::Secret;
+    use crate::broker::kafka::Properties;
 
     #[test]
     fn bootstrap_servers_have_hosts_and_ports() {
@@ -165,14 +189,10 @@ mod tests {
                 "{property} {value}"
             );
         }
-        let properties = [(
-            "ssl.endpoint.identification.algorithm".to_owned(),
-            Secret::new("none"),
-        )];
+        let properties = [("ssl.endpoint.identification.algorithm", "none")];
         let connection = Connection {
-            name: "main".into(),
-            brokers: "a:1".into(),
-            properties: properties.into(),
+            properties: Properties::inline(properties),
+            ..Connection::plain("main", "a:1")
         };
         assert!(!connection.verifies_brokers());
     }

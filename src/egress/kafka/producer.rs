@@ -1,24 +1,24 @@
 //! The producers of one connection: their threads, their delivery reports, and their replacement when a fatal error
 //! (idempotence lost) ends one.
 
+use std::error::Error;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use rdkafka::ClientConfig;
-use rdkafka::client::{Client, ClientContext};
+use rdkafka::client::{Client, ClientContext, OAuthToken};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::DeliveryResult;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, ProducerContext};
 use rdkafka::statistics::Statistics;
-use tracing::warn;
+use tracing::{debug, info, warn};
 
 use super::ProducerStartError;
 use super::connection::{ProducerConnection, ProducerKind};
 use super::in_flight::InFlightTable;
 use super::topics;
 use crate::backoff::Backoff;
-use crate::broker::kafka::{self, Connection};
+use crate::broker::kafka::{self, ConfigError, Connection, CredentialWatch, RENEWED};
 use crate::lifecycle::{ReadinessPart, Shutdown, Tasks};
 
 /// Longest poll of the event queue, and so the interval at which deadlines of waiting messages are checked. librdkafka
@@ -27,6 +27,9 @@ use crate::lifecycle::{ReadinessPart, Shutdown, Tasks};
 const POLL_TIMEOUT: Duration = Duration::from_micros(100_020);
 /// Longest poll while no messages wait: each poll costs a wake-up.
 const IDLE_POLL_TIMEOUT: Duration = Duration::from_micros(400_020);
+/// Longest wait for the messages in flight of a producer whose credentials a broker refuses: another may still know them.
+const RENEWAL_FLUSH: Duration = Duration::from_secs(1);
+
 /// Starts the producers of a connection, its feeder, and the task that asks its brokers about topics.
 pub(super) fn start(
     connection: Arc<ProducerConnection>,
@@ -41,14 +44,14 @@ pub(super) fn start(
         error,
     };
     for producer_kind in ProducerKind::ALL {
-        let config = settings.producer_config(producer_kind.linger())?;
-        let producer = KafkaProducer::new(&config, producer_kind, &connection)
-            .map_err(|error| settings.refused(error))?;
+        let credentials = CredentialWatch::new(settings, connection.suspicion.refusals());
+        let producer = KafkaProducer::new(settings, producer_kind, &connection)?;
         connection.replace(producer_kind, Some(producer));
         let thread = ProducerThread {
             connection: connection.clone(),
             producer_kind,
-            config,
+            settings: settings.clone(),
+            credentials,
             retired: Vec::new(),
         };
         let shutdown = shutdown.clone();
@@ -74,6 +77,7 @@ pub(super) struct KafkaProducer {
 
 struct ProducerCallbacks {
     connection: Arc<ProducerConnection>,
+    settings: Connection,
     producer_kind: ProducerKind,
     in_flight: Arc<InFlightTable>,
     /// The producer, of which librdkafka is asked for the cause of a fatal error.
@@ -82,18 +86,22 @@ struct ProducerCallbacks {
 
 impl KafkaProducer {
     fn new(
-        config: &ClientConfig,
+        settings: &Connection,
         producer_kind: ProducerKind,
         connection: &Arc<ProducerConnection>,
-    ) -> Result<Arc<Self>, KafkaError> {
+    ) -> Result<Arc<Self>, ConfigError> {
+        let config = settings.producer_config(producer_kind.linger())?;
         let in_flight = Arc::new(InFlightTable::default());
         let context = ProducerCallbacks {
             connection: connection.clone(),
+            settings: settings.clone(),
             producer_kind,
             in_flight: in_flight.clone(),
             producer: OnceLock::new(),
         };
-        let inner: BaseProducer<ProducerCallbacks> = config.create_with_context(context)?;
+        let inner: BaseProducer<ProducerCallbacks> = config
+            .create_with_context(context)
+            .map_err(|error| settings.refused(error))?;
         let producer = Arc::new(Self { inner, in_flight });
         let context: &Arc<ProducerCallbacks> = producer.inner.context();
         context.producer.get_or_init(|| Arc::downgrade(&producer));
@@ -120,6 +128,12 @@ impl KafkaProducer {
 }
 
 impl ClientContext for ProducerCallbacks {
+    const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
+
+    fn generate_oauth_token(&self, _: Option<&str>) -> Result<OAuthToken, Box<dyn Error>> {
+        self.settings.oauth_token()
+    }
+
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         kafka::log(level, facility, message);
     }
@@ -170,7 +184,9 @@ impl ProducerContext for ProducerCallbacks {
 struct ProducerThread {
     connection: Arc<ProducerConnection>,
     producer_kind: ProducerKind,
-    config: ClientConfig,
+    settings: Connection,
+    /// Those of the current producer.
+    credentials: CredentialWatch,
     /// Producers that have ended but are still in use by another thread for a moment.
     retired: Vec<Arc<KafkaProducer>>,
 }
@@ -195,11 +211,15 @@ impl ProducerThread {
                     self.retired
                         .extend(self.connection.replace(self.producer_kind, None));
                     failures += 1;
+                } else if self.must_renew() {
+                    self.retire_refused();
                 }
             } else {
                 // A fatal error that comes again at once (no permission) must not spin.
                 std::thread::park_timeout(Backoff::CLIENT.wait(failures));
-                match KafkaProducer::new(&self.config, self.producer_kind, &self.connection) {
+                let refusals = self.connection.suspicion.refusals();
+                self.credentials = CredentialWatch::new(&self.settings, refusals);
+                match KafkaProducer::new(&self.settings, self.producer_kind, &self.connection) {
                     Ok(producer) => {
                         drop(self.connection.replace(self.producer_kind, Some(producer)));
                     }
@@ -216,6 +236,24 @@ impl ProducerThread {
             }
         }
         self.end();
+    }
+
+    fn must_renew(&mut self) -> bool {
+        let refusals = self.connection.suspicion.refusals();
+        let now_us = self.connection.clock.mono_us();
+        self.credentials.must_renew(refusals, now_us)
+    }
+
+    /// Takes the producer away, with time for what is in flight at brokers that still know its credentials.
+    fn retire_refused(&mut self) {
+        info!(connection = %self.connection.name, why = RENEWED, "starting another kafka producer");
+        let Some(producer) = self.connection.replace(self.producer_kind, None) else {
+            return;
+        };
+        if let Err(error) = producer.inner.flush(RENEWAL_FLUSH) {
+            debug!(connection = %self.connection.name, %error, "messages in flight in a producer that is replaced");
+        }
+        self.retired.push(producer);
     }
 
     fn is_done(&self, shutdown: &Shutdown) -> bool {
@@ -284,8 +322,6 @@ fn feed(connection: &ProducerConnection) {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::super::topics::TopicAnswer;
     use super::*;
     use crate::broker::kafka::{PartitionState, TopicState};
@@ -330,11 +366,7 @@ mod tests {
 
     /// A connection to an address without a listener: the producer only keeps what it gets.
     fn unreachable() -> Connection {
-        Connection {
-            name: "main".into(),
-            brokers: "127.0.0.1:1".into(),
-            properties: BTreeMap::new(),
-        }
+        Connection::plain("main", "127.0.0.1:1")
     }
 
     /// No broker was reached at times, so it may also be an outage.
@@ -433,11 +465,8 @@ mod tests {
         let connection =
             ProducerConnection::new("main".into(), Clock::start(), KafkaClients::default());
         let verdicts = Arc::default();
-        let config = unreachable()
-            .producer_config(ProducerKind::Bulk.linger())
-            .expect("good settings");
-        let producer =
-            KafkaProducer::new(&config, ProducerKind::Bulk, &connection).expect("a producer");
+        let producer = KafkaProducer::new(&unreachable(), ProducerKind::Bulk, &connection)
+            .expect("a producer");
         connection.replace(ProducerKind::Bulk, Some(producer));
         connection.set_reached(true);
         let lane = connection.lane("t");

@@ -16,9 +16,9 @@ use super::assignment::{OffsetRange, StartPosition};
 use super::group_contact::GroupContact;
 use super::group_state::{ConsumerPhase, GroupSetup, ReadProgress};
 use super::rebalance::{GroupClient, GroupContext};
-use super::{KafkaDependencies, record};
+use super::{KafkaDependencies, largest_record, record};
 use crate::backoff::Backoff;
-use crate::broker::kafka::{Connection, OutageSuspicion};
+use crate::broker::kafka::{ConfigError, Connection, CredentialWatch, OutageSuspicion, RENEWED};
 use crate::domain::{Endpoint, Flags, KafkaPosition, Route};
 use crate::ingress::{Delivery, Sink};
 
@@ -42,7 +42,7 @@ const BROKEN_DRAIN_LIMIT: Duration = Duration::from_secs(2);
 /// One group's consumer, before it runs.
 pub(super) struct GroupConsumer<S> {
     setup: Arc<GroupSetup<S>>,
-    config: ClientConfig,
+    instance_id: String,
 }
 
 /// The reason why a consumer left its group.
@@ -57,7 +57,6 @@ impl<S: Sink> GroupConsumer<S> {
         group: &str,
         routes: Vec<Arc<Route>>,
         deps: KafkaDependencies<S>,
-        config: ClientConfig,
     ) -> Self {
         let by_topic: BTreeMap<Arc<str>, Arc<Route>> = routes
             .into_iter()
@@ -79,8 +78,17 @@ impl<S: Sink> GroupConsumer<S> {
         };
         Self {
             setup: Arc::new(setup),
-            config,
+            instance_id: instance_id(),
         }
+    }
+
+    /// The configuration of a client, by the connection's properties as they are now.
+    pub(super) fn config(&self) -> Result<ClientConfig, ConfigError> {
+        let largest = largest_record(self.setup.routes.values().map(|route| &**route));
+        let connection = &self.setup.connection;
+        let mut config = connection.consumer_config(self.setup.group(), largest)?;
+        config.set("group.instance.id", &self.instance_id);
+        Ok(config)
     }
 
     pub(super) fn run(self) {
@@ -108,9 +116,14 @@ impl<S: Sink> GroupConsumer<S> {
     /// Runs one consumer, from joining the group to leaving it.
     fn run_once(&self, contact: &mut GroupContact) -> KafkaResult<ConsumerExit> {
         let clock = self.setup.deps.clock;
-        let consumer: GroupClient<S> = self
-            .config
-            .create_with_context(GroupContext::new(self.setup.clone()))?;
+        let refusals = self.setup.suspicion.refusals();
+        let mut credentials = CredentialWatch::new(&self.setup.connection, refusals);
+        let config = match self.config() {
+            Ok(config) => config,
+            Err(error) => return Ok(ConsumerExit::Broken(error.to_string())),
+        };
+        let consumer: GroupClient<S> =
+            config.create_with_context(GroupContext::new(self.setup.clone()))?;
         let topics: Vec<&str> = self.setup.routes.keys().map(|topic| &**topic).collect();
         consumer.subscribe(&topics)?;
         let mut next_tick = 0;
@@ -140,12 +153,24 @@ impl<S: Sink> GroupConsumer<S> {
                 consumer.context().retry_unplaced(&consumer);
                 consumer.context().carry_out_skips(&consumer);
                 contact.check(&self.setup, &consumer, now);
+                if credentials.must_renew(self.setup.suspicion.refusals(), now) {
+                    let state = &consumer.context().state;
+                    state.lock().mark_broken(RENEWED.to_owned());
+                }
                 next_tick = clock.mono_us() + COMMIT_INTERVAL_US;
             }
         };
         leave(consumer, &end);
         Ok(end)
     }
+}
+
+/// Makes the id that a consumer keeps through all of its restarts, and shares with no other. The client library
+/// joins the group as a new member when no coordinator has answered for a session's time. By this id the group
+/// recognises the consumer, gives it its former partitions at once, and does not wait for the former session to
+/// end. The id is random, because a second member with the same id would be thrown out for the first.
+fn instance_id() -> String {
+    format!("postdate-{:016x}", fastrand::u64(..))
 }
 
 /// Commits the resolved records, and leaves the group.

@@ -169,6 +169,8 @@ impl GroupContact {
                 part.down(why.clone());
                 return;
             }
+            // A client that could not log in ends like that.
+            ReportedContact::Trouble(ContactTrouble::Broken(_)) => {}
             _ if was_unreachable => info!(%consumer, "kafka is reached again"),
             _ => {}
         }

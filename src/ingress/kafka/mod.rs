@@ -82,14 +82,12 @@ pub fn start<S: Sink>(
     routes: Vec<Arc<Route>>,
     dependencies: KafkaDependencies<S>,
 ) -> Result<(), StartError> {
-    let largest = largest_record(routes.iter().map(|route| &**route));
-    let mut config = connection.consumer_config(group, largest)?;
-    config.set("group.instance.id", instance_id());
-    config
+    let tasks = dependencies.tasks.clone();
+    let consumer = consumer::GroupConsumer::new(connection, group, routes, dependencies);
+    consumer
+        .config()?
         .create_native_config()
         .map_err(|error| connection.refused(error))?;
-    let tasks = dependencies.tasks.clone();
-    let consumer = consumer::GroupConsumer::new(connection, group, routes, dependencies, config);
     tasks
         .thread(
             &format!("ingress:kafka:{}:{group}", connection.name),
@@ -107,12 +105,4 @@ pub fn largest_record<'a>(routes: impl IntoIterator<Item = &'a Route>) -> u64 {
         .into_iter()
         .map(|route| route.policy.max_size as u64 + route.policy.max_headers as u64);
     sizes.max().unwrap_or(0)
-}
-
-/// Makes the id that a consumer keeps through all of its restarts, and shares with no other. The client library
-/// joins the group as a new member when no coordinator has answered for a session's time. By this id the group
-/// recognises the consumer, gives it its former partitions at once, and does not wait for the former session to
-/// end. The id is random, because a second member with the same id would be thrown out for the first.
-fn instance_id() -> String {
-    format!("postdate-{:016x}", fastrand::u64(..))
 }

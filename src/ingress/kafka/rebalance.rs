@@ -1,12 +1,13 @@
 //! Callbacks of the client library: rebalances, errors, statistics. All of them run on the consumer's thread,
 //! inside its polls.
 
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use rdkafka::TopicPartitionList;
-use rdkafka::client::ClientContext;
+use rdkafka::client::{ClientContext, OAuthToken};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -189,6 +190,12 @@ impl<S: Sink> ConsumerContext for GroupContext<S> {
 }
 
 impl<S: Sink> ClientContext for GroupContext<S> {
+    const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
+
+    fn generate_oauth_token(&self, _: Option<&str>) -> Result<OAuthToken, Box<dyn Error>> {
+        self.setup.connection.oauth_token()
+    }
+
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         kafka::log(level, facility, message);
     }

@@ -1,9 +1,10 @@
 //! Reads a topic from its end on, for measurements. Joins no group, commits nothing, and changes nobody else's
 //! position.
 
+use std::error::Error;
 use std::time::Duration;
 
-use rdkafka::client::ClientContext;
+use rdkafka::client::{ClientContext, OAuthToken};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -32,8 +33,9 @@ impl TopicTail {
         // A partition that loses its position (the topic was created anew) goes on at new records.
         config.set("auto.offset.reset", "latest");
         let consumer: BaseConsumer<TailContext> = config
-            .create_with_context(TailContext)
+            .create_with_context(TailContext(connection.clone()))
             .map_err(|error| connection.refused(error).to_string())?;
+        connection.give_token(&consumer);
         let partitions = match kafka::look_up(consumer.client(), topic, ANSWER_TIMEOUT) {
             TopicState::There { partitions } => partitions as i32,
             TopicState::Missing => return Err(format!("topic {topic} is missing")),
@@ -95,10 +97,16 @@ fn is_gone(error: &KafkaError) -> bool {
     )
 }
 
-/// Forwards the client library's own log.
-struct TailContext;
+/// Forwards the client library's own log, and its questions for tokens.
+struct TailContext(Connection);
 
 impl ClientContext for TailContext {
+    const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
+
+    fn generate_oauth_token(&self, _: Option<&str>) -> Result<OAuthToken, Box<dyn Error>> {
+        self.0.oauth_token()
+    }
+
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         kafka::log(level, facility, message);
     }

@@ -1,10 +1,11 @@
 //! Reads a topic again, for a replay: the part of each partition that a group has read since a given time.
 //! Joins no group and commits nothing.
 
+use std::error::Error;
 use std::time::Duration;
 
 use rdkafka::Message as _;
-use rdkafka::client::ClientContext;
+use rdkafka::client::{ClientContext, OAuthToken};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -101,8 +102,13 @@ impl WindowReader {
         config
             .set("enable.partition.eof", "true")
             .set("auto.offset.reset", "error");
-        let consumer = config.create_with_context(WindowContext::default());
+        let context = WindowContext {
+            connection: connection.clone(),
+            suspicion: OutageSuspicion::default(),
+        };
+        let consumer = config.create_with_context(context);
         let consumer = consumer.map_err(|error| refused(connection.refused(error).to_string()))?;
+        connection.give_token(&consumer);
         Ok(Self {
             consumer,
             topic: topic.to_owned(),
@@ -259,22 +265,30 @@ impl WindowReader {
         }
         RereadError::Broker(format!(
             "kafka cannot be used: {}",
-            self.consumer.context().0.explain(what)
+            self.consumer.context().suspicion.explain(what)
         ))
     }
 }
 
 /// Remembers the client library's errors about the brokers.
-#[derive(Default)]
-struct WindowContext(OutageSuspicion);
+struct WindowContext {
+    connection: Connection,
+    suspicion: OutageSuspicion,
+}
 
 impl ClientContext for WindowContext {
+    const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
+
+    fn generate_oauth_token(&self, _: Option<&str>) -> Result<OAuthToken, Box<dyn Error>> {
+        self.connection.oauth_token()
+    }
+
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         kafka::log(level, facility, message);
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        self.0.error(&error, reason);
+        self.suspicion.error(&error, reason);
     }
 }
 

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use tracing::debug;
 use ureq::Agent;
-use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 use super::Collector;
 use super::losses::SpanLoss;
@@ -59,14 +58,7 @@ impl CollectorClient {
             .http_status_as_error(false)
             .timeout_global(Some(collector.timeout));
         let agent = if collector.endpoint.starts_with("https:") {
-            let authorities = collector.tls.authority_certificates()?;
-            let authorities: Vec<_> = authorities
-                .iter()
-                .map(|der| Certificate::from_der(der).to_owned())
-                .collect();
-            let tls = TlsConfig::builder()
-                .root_certs(RootCerts::new_with_certs(&authorities))
-                .build();
+            let tls = collector.tls.http_config()?;
             config.tls_config(tls).build().new_agent()
         } else {
             config.build().new_agent()

@@ -7,13 +7,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use postdate::broker::kafka::Connection;
+use postdate::broker::kafka::{Connection, Properties};
 use postdate::domain::route::{
     DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, RetryPolicy,
 };
 use postdate::domain::{
-    Clock, Endpoint, Entry, Message, Origin, Route, RouteName, RoutePolicy, Secret, Target, UnixMs,
-    Verdict,
+    Clock, Endpoint, Entry, Message, Origin, Route, RouteName, RoutePolicy, Target, UnixMs, Verdict,
 };
 use postdate::egress::kafka::KafkaLanes;
 use postdate::egress::{Lane, Publication, PublishBatch, VerdictInbox};
@@ -32,11 +31,7 @@ use crate::support::eventually::PATIENCE;
 use crate::support::{Kafka, eventually};
 
 pub(super) fn connection(kafka: &Kafka) -> Connection {
-    Connection {
-        name: "main".into(),
-        brokers: kafka.bootstrap(),
-        properties: BTreeMap::new(),
-    }
+    Connection::plain("main", kafka.bootstrap())
 }
 
 pub(super) fn route(name: &str, topic: &str, group: &str) -> Arc<Route> {
@@ -260,11 +255,8 @@ impl IngressFixture {
         sink: &Arc<S>,
         properties: &[(&str, &str)],
     ) -> Self {
-        let properties = properties
-            .iter()
-            .map(|(name, value)| ((*name).to_owned(), Secret::new(*value)));
         let connection = Connection {
-            properties: properties.collect(),
+            properties: Properties::inline(properties.iter().copied()),
             ..connection(kafka)
         };
         Self::start_at(

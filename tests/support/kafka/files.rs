@@ -10,7 +10,7 @@ use super::VERSION;
 /// 16 bytes in URL-safe base64, as Kafka wants it; each node has ports of its own, so all may share it.
 const CLUSTER_ID: &str = "cG9zdGRhdGUtdGVzdHMtMQ";
 
-/// Listeners that speak TLS.
+/// Listeners that speak TLS, or whose clients log in.
 #[derive(Debug, Default)]
 pub(super) struct SecureListeners {
     /// `,TLS0://127.0.0.1:PORT` of each.
@@ -39,6 +39,26 @@ pub(super) fn secure_listeners(certificates: &[&Tls], ports: &[u16]) -> SecureLi
         secure.lines += &lines;
     }
     secure
+}
+
+/// A listener whose clients log in by SASL: with a password, or with an unsigned token of the scope `kafka`. A session
+/// ends after `session_ms`, or with its token, unless its client logs in again by then.
+pub(super) fn login_listener(port: u16, session_ms: u32) -> SecureListeners {
+    let prefix = "listener.name.login";
+    let kafka = "org.apache.kafka.common.security";
+    let lines = format!(
+        "{prefix}.sasl.enabled.mechanisms=SCRAM-SHA-512,OAUTHBEARER
+{prefix}.connections.max.reauth.ms={session_ms}
+{prefix}.scram-sha-512.sasl.jaas.config={kafka}.scram.ScramLoginModule required;
+{prefix}.oauthbearer.sasl.jaas.config={kafka}.oauthbearer.OAuthBearerLoginModule required \
+  unsecuredLoginStringClaim_sub=\"broker\" unsecuredValidatorRequiredScope=\"kafka\";
+"
+    );
+    SecureListeners {
+        addresses: format!(",LOGIN://127.0.0.1:{port}"),
+        protocols: ",LOGIN:SASL_PLAINTEXT".to_owned(),
+        lines,
+    }
 }
 
 impl SecureListeners {
@@ -165,6 +185,26 @@ fn copy_files(from: &Path, to: &Path) {
         let file = file.expect("an entry");
         std::fs::copy(file.path(), to.join(file.file_name())).expect("a copy");
     }
+}
+
+/// Gives a user a password, in place of any former one.
+pub(super) async fn set_password(bootstrap: &str, user: &str, password: &str) {
+    let folder = folders::new("kafka-configs");
+    let options = ["-XX:TieredStopAtLevel=1", "-Xmx128m"];
+    let mut tool = java("kafka-configs", &folder, &options, |command| {
+        command.args(["kafka.admin.ConfigCommand", "--bootstrap-server", bootstrap]);
+        command.args(["--alter", "--entity-type", "users", "--entity-name", user]);
+        command.arg("--add-config");
+        command.arg(format!(
+            "SCRAM-SHA-512=[iterations=4096,password={password}]"
+        ));
+    });
+    let done = tool.wait(Duration::from_secs(60)).await;
+    assert!(
+        done.is_some_and(|status| status.success()),
+        "kafka-configs: {done:?}\n{}",
+        tool.log_tail()
+    );
 }
 
 pub(super) fn run(folder: &Path, options: &[&str]) -> Process {
