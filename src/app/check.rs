@@ -67,7 +67,7 @@ pub fn lowered_prefetches(routes: &[Arc<Route>]) -> Vec<String> {
         let Endpoint::Rabbitmq { prefetch, .. } = route.from else {
             return None;
         };
-        let fitting = parts.prefetch(prefetch, route.policy.max_size);
+        let fitting = parts.queue_limits(prefetch, &route.policy).usual.prefetch;
         (fitting < prefetch).then(|| {
             format!(
                 "note: routes.{}: its queue hands over {fitting} messages at a time, not prefetch = {prefetch}: so many \

@@ -8,23 +8,23 @@ mod fault;
 mod frame_guard;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod guarded_channels;
 mod guarded_connect;
 mod header_frame;
 mod health;
 mod lookup;
 mod management;
 mod queue_traits;
-mod returns;
 mod supervisor;
 
-pub use convert::{TooLong, from_amqp, to_amqp, unreadable_reason, wire_len};
+pub use convert::{TooLong, from_amqp, take_left_out, to_amqp, unreadable_reason, wire_len};
 pub use definitions::{BindingDefinition, Definitions, ExchangeDefinition};
 pub use examine::QueueOrExchange;
 pub use fault::{AmqpFault, FaultKind};
+pub use guarded_channels::ReturnCounter;
 pub use lookup::{look_for_exchange, look_for_queue, short_name};
 pub use management::{Bindings, Reach};
 pub use queue_traits::{QueueTraits, stream_refusal};
-pub use returns::ReturnCounter;
 pub use supervisor::{
     ANSWER_DEADLINE, Broker, ConnectionHandle, LiveConnection, SharedConnection, within,
 };

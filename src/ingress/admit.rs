@@ -113,6 +113,29 @@ pub fn admit(
     }
 }
 
+/// The decision about a message whose body of so many bytes, more than `max_size`, was left out.
+pub(super) fn refuse_left_out(
+    message: Message,
+    malformed: Option<Text>,
+    bytes: u64,
+    route: &Route,
+) -> Admitted {
+    let (reason, error) = match malformed {
+        Some(malformed) => (InvalidReason::BadHeaders, malformed),
+        None => (InvalidReason::TooBig, too_big(bytes, route).into()),
+    };
+    Admitted::Invalid {
+        reason,
+        error,
+        message,
+    }
+}
+
+fn too_big(bytes: u64, route: &Route) -> String {
+    let most = route.policy.max_size;
+    format!("a body of {bytes} bytes, over max_size of {most}")
+}
+
 /// An [`Admitted`] without its message.
 enum AdmitDecision {
     PassThrough {
@@ -159,12 +182,8 @@ pub(super) fn within_limits(
         return Err((InvalidReason::BadHeaders, error));
     }
     let bytes = message.body_len();
-    let most = route.policy.max_size;
-    if bytes > most {
-        return Err((
-            InvalidReason::TooBig,
-            format!("a body of {bytes} bytes, over max_size of {most}"),
-        ));
+    if bytes > route.policy.max_size {
+        return Err((InvalidReason::TooBig, too_big(bytes as u64, route)));
     }
     Ok(())
 }

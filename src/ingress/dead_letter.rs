@@ -52,12 +52,13 @@ pub(super) fn dead_op(
 /// exchange.
 ///
 /// A Kafka record over `max_message` stays in its topic, where its position finds it, so its body is left out.
-/// A RabbitMQ delivery exists nowhere else, so its queue must take it back.
+/// A RabbitMQ delivery exists nowhere else, so its queue must take it back, also if its body was left out before.
 pub(super) fn fit_entry(mut entry: Entry, policy: &RoutePolicy) -> Option<Entry> {
     let DeadLetterLimits { max_message, .. } = policy.dead_letters;
     let message = &mut entry.message;
     let key = message.key.as_ref().map_or(0, bytes::Bytes::len);
-    if message.body_len() + message.headers_len() + key <= max_message {
+    let is_whole = !entry.flags.has(Flags::LEFT_OUT);
+    if is_whole && message.body_len() + message.headers_len() + key <= max_message {
         return Some(entry);
     }
     if message.origin == Origin::Rabbitmq {
@@ -111,5 +112,9 @@ mod tests {
         let mut amqp = entry(96, 1);
         amqp.message.origin = Origin::Rabbitmq;
         assert_eq!(fit_entry(amqp, &policy), None);
+        let mut amqp = entry(0, 1);
+        amqp.message.origin = Origin::Rabbitmq;
+        amqp.flags = amqp.flags.with(Flags::LEFT_OUT);
+        assert_eq!(fit_entry(amqp, &policy), None, "its body never came");
     }
 }

@@ -22,7 +22,7 @@ use tracing::debug;
 
 pub use self::import::ImportedMessage;
 pub(super) use self::submitter::Submitter;
-use super::admit::{Admitted, admit};
+use super::admit::{Admitted, admit, refuse_left_out};
 use super::bundling::StoreWork;
 use super::direct_publisher::DirectPublisher;
 use super::jitter::SourceJitter;
@@ -416,12 +416,16 @@ impl Source {
         let Delivery {
             message,
             malformed,
+            left_out,
             produced,
-            flags,
+            mut flags,
             position,
             mut receipt,
         } = delivery;
-        let unreadable = malformed.is_some();
+        let incomplete = malformed.is_some() || left_out.is_some();
+        if left_out.is_some() {
+            flags = flags.with(Flags::LEFT_OUT);
+        }
         let key = self.route.order_key(&message);
         let entry = |due, id: Option<Text>, flags, message: Message| Entry {
             id,
@@ -429,7 +433,11 @@ impl Source {
             position,
             ..Entry::new(due, message)
         };
-        match admit(message, malformed, produced, &self.route, arrival) {
+        let admitted = match left_out {
+            Some(bytes) => refuse_left_out(message, malformed, bytes, &self.route),
+            None => admit(message, malformed, produced, &self.route, arrival),
+        };
+        match admitted {
             Admitted::PassThrough { target, message } => {
                 *soonest = now;
                 let p = self.partition_of(key.as_ref(), None, position);
@@ -527,7 +535,7 @@ impl Source {
                 message,
             } => {
                 let entry = entry(now, None, flags, message);
-                self.invalid(reason, &error, unreadable, entry, receipt, judged);
+                self.invalid(reason, &error, incomplete, entry, receipt, judged);
             }
         }
     }

@@ -34,6 +34,8 @@ enum RecordState {
     Unresolved,
     Resolved,
     Rejected,
+    /// Its queue must deliver it again.
+    GivenBack,
     /// The receipt was dropped: nobody will resolve the record any more.
     Abandoned,
 }
@@ -43,10 +45,12 @@ enum RecordState {
 pub struct Released {
     /// Position of its last record.
     pub last: i64,
-    /// Position of its last safe record. `None`: all of its records are rejected.
+    /// Position of its last safe record. `None`: all of its records are rejected or given back.
     pub safe: Option<i64>,
     /// Positions of the records that the queue must take back for good. Empty for Kafka, which cannot.
     pub rejected: Vec<i64>,
+    /// Positions of the records that the queue must deliver again. Empty for Kafka.
+    pub given_back: Vec<i64>,
 }
 
 /// The right and duty to resolve one record, once. A receipt that is dropped unresolved abandons its record:
@@ -86,18 +90,19 @@ impl Ledger {
 
     /// Takes the resolved prefix out. `None` if the oldest record is unresolved, or the ledger is empty.
     pub fn release(&self) -> Option<Released> {
-        let ended =
-            |state: RecordState| matches!(state, RecordState::Resolved | RecordState::Rejected);
         let mut open = self.open.lock();
         let mut released: Option<Released> = None;
-        while let Some(&(position, state)) = open.entries.front().filter(|(_, state)| ended(*state))
-        {
+        while let Some(&(position, state)) = open.entries.front() {
+            if matches!(state, RecordState::Unresolved | RecordState::Abandoned) {
+                break;
+            }
             open.entries.pop_front();
             open.base += 1;
             let released = released.get_or_insert_default();
             released.last = position;
             match state {
                 RecordState::Rejected => released.rejected.push(position),
+                RecordState::GivenBack => released.given_back.push(position),
                 _ => released.safe = Some(position),
             }
         }
@@ -194,6 +199,11 @@ impl Receipt {
         self.end(RecordState::Rejected);
     }
 
+    /// Gives a record back that was not read whole: its queue must deliver it again.
+    pub fn give_back(mut self) {
+        self.end(RecordState::GivenBack);
+    }
+
     fn is_of(&self, ledger: &Arc<Ledger>) -> bool {
         self.ledger
             .as_ref()
@@ -288,7 +298,8 @@ mod tests {
             Some(Released {
                 last: 3,
                 safe: Some(2),
-                rejected: vec![1, 3]
+                rejected: vec![1, 3],
+                given_back: vec![]
             })
         );
         last.reject();
@@ -297,7 +308,8 @@ mod tests {
             Some(Released {
                 last: 4,
                 safe: None,
-                rejected: vec![4]
+                rejected: vec![4],
+                given_back: vec![]
             })
         );
     }

@@ -41,7 +41,7 @@ pub use intake::{Intake, Source};
 pub use ledger::{Ledger, Receipt, Released};
 pub use memory_room::ALL_WAIT_SHARE;
 pub use permits::AdmissionGate;
-pub use read_budget::{READ_BYTES, ReadAllocation, ReadBudget, ReadShare};
+pub use read_budget::{HandOver, QueueLimits, READ_BYTES, ReadAllocation, ReadBudget, ReadShare};
 pub use redrive::redrive;
 
 use std::sync::Arc;
@@ -56,6 +56,8 @@ pub struct Delivery {
     /// The reason why the message cannot be read whole: a text that is not UTF-8, headers that nest too deep. The
     /// message then has no headers, and is invalid: `bad_headers`.
     pub malformed: Option<Text>,
+    /// The length of the body if it is over `max_size` and was left out. The message then has none, and is invalid.
+    pub left_out: Option<u64>,
     /// The time at which the message was produced, if its broker says so. Kafka: the record's timestamp, unless
     /// it is -1. RabbitMQ: `timestamp` in seconds, as milliseconds + 999.
     pub produced: Option<UnixMs>,

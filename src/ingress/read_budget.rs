@@ -1,9 +1,9 @@
 //! The read budget: memory of the records that ingress has read and not resolved. All sources of the process
 //! share one budget.
 //!
-//! A RabbitMQ queue hands over as many messages as its consumer allows, whatever their size, and takes none
-//! back without counting a delivery. Therefore each queue has a fixed part of the budget, and may hand over as
-//! many messages of the route's `max_size` as fit into that.
+//! A RabbitMQ queue hands over as many messages as its consumer allows, whatever their size. Therefore each queue has
+//! a fixed part of the budget, and may hand over as many messages as fit into that, each as large as a body may be.
+//! A body that is larger is left out: it never enters memory. See [`QueueLimits`].
 //!
 //! Kafka's sources can be paused at any record, and share the rest by need. Half of the rest is divided
 //! equally, so that each source has its part however much the others use. The other half goes to whoever comes
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
-use crate::domain::{Endpoint, Route};
+use crate::domain::{Endpoint, OnInvalid, Route, RoutePolicy};
 
 /// Uncompressed bytes that the process may hold between reading and resolution.
 pub const READ_BYTES: usize = 96 << 20;
@@ -47,14 +47,57 @@ impl ReadAllocation {
         }
     }
 
-    /// The number of unacknowledged messages that a queue may hand over: the route's `prefetch`, reduced to
-    /// what fits into the queue's part if each message is as large as `max_size`, and at least 1.
-    pub fn prefetch(&self, prefetch: u16, max_size: usize) -> u16 {
-        let fitting = self.queue_bytes / max_size.max(1);
-        u16::try_from(fitting)
-            .unwrap_or(u16::MAX)
-            .clamp(1, prefetch)
+    /// The limits of a queue whose route has this `prefetch` and this policy.
+    pub fn queue_limits(&self, prefetch: u16, policy: &RoutePolicy) -> QueueLimits {
+        let usual = self.hand_over(prefetch, policy.max_size);
+        // The largest body that is of any use: a larger one goes back to its queue, or is dropped, unread.
+        let largest = match policy.on_invalid {
+            OnInvalid::DeadLetter => policy.max_size.max(policy.dead_letters.max_message),
+            OnInvalid::PassThrough => usize::MAX,
+            OnInvalid::Drop => policy.max_size,
+        };
+        let careful = self.hand_over(prefetch, largest);
+        if careful.prefetch == usual.prefetch {
+            QueueLimits {
+                usual: careful,
+                careful: None,
+            }
+        } else {
+            QueueLimits {
+                usual,
+                careful: Some(careful),
+            }
+        }
     }
+
+    fn hand_over(&self, prefetch: u16, largest_body: usize) -> HandOver {
+        let fitting = self.queue_bytes / largest_body.max(1);
+        let fitting = u16::try_from(fitting).unwrap_or(u16::MAX);
+        HandOver {
+            prefetch: fitting.clamp(1, prefetch),
+            largest_body: largest_body as u64,
+        }
+    }
+}
+
+/// The messages that a queue hands over at a time. So many bodies of this size fit into the queue's part of the budget,
+/// but for a single one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HandOver {
+    /// Most messages that are not acknowledged: at most the route's `prefetch`, and at least 1.
+    pub prefetch: u16,
+    /// Bytes of the largest body that is read.
+    pub largest_body: u64,
+}
+
+/// The two ways to read a queue. Neither holds more than the queue's part of the budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueLimits {
+    /// Many messages at a time, with bodies of at most `max_size`.
+    pub usual: HandOver,
+    /// Few messages at a time, with bodies of any size that is of use: a body over `max_size` may become a dead letter or
+    /// pass through. `None`: the usual way reads them too.
+    pub careful: Option<HandOver>,
 }
 
 /// The budget of Kafka's sources.
@@ -206,20 +249,74 @@ mod tests {
         };
         for (topics, queues) in [(0, 1), (0, 7), (3, 0), (3, 1), (3, 7), (1, 200)] {
             let parts = parts(topics, queues);
-            let each = usize::from(parts.prefetch(500, 1 << 20));
+            let each = usize::from(parts.queue_limits(500, &policy(1 << 20)).usual.prefetch);
             assert!(
                 parts.kafka.limit_bytes + queues * each * (1 << 20) <= READ_BYTES || each == 1,
                 "{topics} {queues}"
             );
             assert_eq!(parts.kafka.limit_bytes > 0, topics > 0 || queues == 0);
         }
-        assert_eq!(parts(0, 1).prefetch(500, 1 << 20), 96);
-        assert_eq!(parts(1, 1).prefetch(500, 64 << 10), 500);
-        assert_eq!(
-            parts(1, 1).prefetch(500, 256 << 20),
-            1,
-            "larger than the part"
-        );
+        let usual = |parts: &ReadAllocation, max_size| {
+            parts.queue_limits(500, &policy(max_size)).usual.prefetch
+        };
+        assert_eq!(usual(&parts(0, 1), 1 << 20), 96);
+        assert_eq!(usual(&parts(1, 1), 64 << 10), 500);
+        assert_eq!(usual(&parts(1, 1), 256 << 20), 1, "larger than the part");
+    }
+
+    fn policy(max_size: usize) -> RoutePolicy {
+        RoutePolicy {
+            max_size,
+            ..testing::route().policy.clone()
+        }
+    }
+
+    #[test]
+    fn each_way_to_read_a_queue_fits_into_its_part_and_the_careful_one_takes_what_is_of_use() {
+        const MIB: u64 = 1 << 20;
+        let parts = ReadAllocation {
+            kafka: Arc::new(ReadBudget::new(0)),
+            queue_bytes: 96 << 20,
+        };
+        let hand_over = |prefetch, largest_body| HandOver {
+            prefetch,
+            largest_body,
+        };
+        for (on_invalid, max_size, max_message, usual, careful) in [
+            (
+                OnInvalid::DeadLetter,
+                MIB,
+                16 * MIB,
+                (96, MIB),
+                Some((6, 16 * MIB)),
+            ),
+            (OnInvalid::DeadLetter, MIB, MIB, (96, MIB), None),
+            // As many of the largest fit as the route wants.
+            (
+                OnInvalid::DeadLetter,
+                MIB / 16,
+                MIB / 8,
+                (500, MIB / 8),
+                None,
+            ),
+            (
+                OnInvalid::PassThrough,
+                MIB,
+                16 * MIB,
+                (96, MIB),
+                Some((1, u64::MAX)),
+            ),
+            (OnInvalid::Drop, MIB, 16 * MIB, (96, MIB), None),
+        ] {
+            let mut policy = policy(max_size as usize);
+            policy.on_invalid = on_invalid;
+            policy.dead_letters.max_message = max_message as usize;
+            let expected = QueueLimits {
+                usual: hand_over(usual.0, usual.1),
+                careful: careful.map(|(prefetch, largest)| hand_over(prefetch, largest)),
+            };
+            assert_eq!(parts.queue_limits(500, &policy), expected, "{on_invalid:?}");
+        }
     }
 
     fn fill(share: &ReadShare) -> usize {

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, DecimalValue, FieldArray, FieldTable, ShortString};
 
-use super::header_frame::UNREADABLE_HEADER;
+use super::header_frame::{LEFT_OUT_HEADER, UNREADABLE_HEADER};
 use crate::domain::{Header, HeaderValue, Properties, Text};
 
 /// A text that is too long for AMQP: a name, a routing key or a property over 255 bytes.
@@ -49,6 +49,18 @@ pub fn unreadable_reason(headers: &[Header]) -> Option<Text> {
         .find(|header| header.name.as_str() == UNREADABLE_HEADER)?;
     match &reason.value {
         HeaderValue::LongString(text) => Some(String::from_utf8_lossy(text).as_ref().into()),
+        _ => None,
+    }
+}
+
+/// Removes the header that names the length of a body that was left out, and returns the length. `None`: the message has
+/// its body.
+pub fn take_left_out(headers: &mut Vec<Header>) -> Option<u64> {
+    let at = headers
+        .iter()
+        .position(|header| header.name.as_str() == LEFT_OUT_HEADER)?;
+    match headers.remove(at).value {
+        HeaderValue::I64(bytes) => u64::try_from(bytes).ok(),
         _ => None,
     }
 }

@@ -1,8 +1,10 @@
 //! A stream from a broker that shows the client library only frames that it can decode.
 //!
 //! Two kinds of frame carry bytes that a producer has chosen: the method `basic.deliver` with the routing key, and
-//! the content header with the message's properties. Both are looked at here before the library sees them. All
-//! other frames pass as they are. Each `basic.return` is counted, also before the library sees it.
+//! the content header with the message's properties. Both are looked at here before the library sees them. A body that
+//! is larger than its channel takes is left out, so that it is never in memory as a whole: the content header then
+//! announces an empty body, and names the length of the true one. All other frames pass as they are. Each
+//! `basic.return` is counted, also before the library sees it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,8 +13,8 @@ use std::task::{Context, Poll, ready};
 
 use futures_io::{AsyncRead, AsyncWrite};
 
+use super::guarded_channels::GuardedChannels;
 use super::header_frame;
-use super::returns::ReturnCounters;
 
 /// Bytes read from the broker at once.
 const READ_SIZE: usize = 64 * 1024;
@@ -24,6 +26,7 @@ const CHANNEL_END: usize = 3;
 const DELIVERY_TAG_LEN: usize = 8;
 const METHOD_FRAME: u8 = 1;
 const HEADER_FRAME: u8 = 2;
+const BODY_FRAME: u8 = 3;
 /// The last byte of a frame.
 const FRAME_END: u8 = 0xCE;
 /// Class and method of `basic.deliver`.
@@ -46,13 +49,13 @@ pub(super) struct FrameGuard<S> {
 }
 
 impl<S> FrameGuard<S> {
-    /// Returned messages are counted by `returns`.
-    pub(super) fn new(stream: S, returns: ReturnCounters) -> Self {
+    /// `channels` counts what is returned, and has the size of the largest body.
+    pub(super) fn new(stream: S, channels: GuardedChannels) -> Self {
         Self {
             stream,
             read_buffer: vec![0; READ_SIZE].into(),
             frames: GuardedFrames {
-                returns,
+                channels,
                 ..GuardedFrames::default()
             },
         }
@@ -114,8 +117,9 @@ struct GuardedFrames {
     partial: Vec<u8>,
     /// Faults of a delivery, by channel, until its content header comes.
     faults: BTreeMap<[u8; 2], String>,
-    /// Counters of returned messages.
-    returns: ReturnCounters,
+    /// Bytes of a body that are still to come and are left out, by channel.
+    left_out: BTreeMap<[u8; 2], u64>,
+    channels: GuardedChannels,
     /// Bytes for the client library.
     ready: Vec<u8>,
     /// How many of them it has taken.
@@ -209,6 +213,10 @@ impl GuardedFrames {
                 FrameState::Examining(PREFIX_LEN + payload_len + 1)
             }
             HEADER_FRAME => FrameState::Oversized(payload_len),
+            BODY_FRAME if self.is_left_out(payload_len) => {
+                self.partial.clear();
+                FrameState::Skipping(payload_len + 1)
+            }
             _ => {
                 self.ready.append(&mut self.partial);
                 FrameState::Passing(payload_len + 1)
@@ -222,17 +230,22 @@ impl GuardedFrames {
         let payload_end = self.partial.len() - 1;
         let channel = self.channel();
         let kind = self.partial[0];
+        let left_out = match kind {
+            HEADER_FRAME => self.begin_body(),
+            _ => None,
+        };
         let payload = &mut self.partial[PREFIX_LEN..payload_end];
         let mut replacement = None;
         if kind == HEADER_FRAME {
-            replacement = header_frame::make_decodable(payload, self.faults.remove(&channel));
+            let fault = self.faults.remove(&channel);
+            replacement = header_frame::make_decodable(payload, fault, left_out);
         } else if payload.starts_with(&DELIVER_METHOD) {
             match make_deliver_decodable(payload) {
                 Some(fault) => self.faults.insert(channel, fault),
                 None => self.faults.remove(&channel),
             };
         } else if payload.starts_with(&RETURN_METHOD) {
-            self.returns.count(u16::from_be_bytes(channel));
+            self.channels.count_return(u16::from_be_bytes(channel));
         }
         match replacement {
             Some(payload) => self.replace_payload(&payload),
@@ -246,8 +259,37 @@ impl GuardedFrames {
         self.state = FrameState::Skipping(payload_len - KEPT_OF_OVERSIZED + 1);
         self.faults.remove(&self.channel());
         let fault = format!("its properties are {payload_len} bytes, over {MAX_EXAMINED}");
-        let payload = header_frame::without_properties(&self.partial[PREFIX_LEN..], fault);
+        let left_out = self.begin_body();
+        let start = &self.partial[PREFIX_LEN..];
+        let payload = header_frame::without_properties(start, fault, left_out);
         self.replace_payload(&payload);
+    }
+
+    /// Decides by the start of a content header what becomes of its body. Returns the length of a body that is left
+    /// out.
+    fn begin_body(&mut self) -> Option<u64> {
+        let channel = self.channel();
+        let size = header_frame::body_size(&self.partial[PREFIX_LEN..]);
+        let largest = self.channels.largest_body(u16::from_be_bytes(channel));
+        self.left_out.remove(&channel);
+        if size <= largest {
+            return None;
+        }
+        self.left_out.insert(channel, size);
+        Some(size)
+    }
+
+    /// Reports whether a body's frame belongs to one that is left out.
+    fn is_left_out(&mut self, payload_len: usize) -> bool {
+        let channel = self.channel();
+        let Some(left) = self.left_out.get_mut(&channel) else {
+            return false;
+        };
+        *left = left.saturating_sub(payload_len as u64);
+        if *left == 0 {
+            self.left_out.remove(&channel);
+        }
+        true
     }
 
     /// Hands on a content header with another payload.
@@ -297,7 +339,11 @@ fn split_first<'a>(bytes: &mut &'a [u8], len: usize) -> &'a [u8] {
 /// The bytes for the client library, pushed and taken in pieces of these sizes.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) fn guarded(bytes: &[u8], pushed: usize, taken: usize) -> Vec<u8> {
-    let mut frames = GuardedFrames::default();
+    guarded_by(GuardedFrames::default(), bytes, pushed, taken)
+}
+
+#[cfg(any(test, feature = "fuzzing"))]
+fn guarded_by(mut frames: GuardedFrames, bytes: &[u8], pushed: usize, taken: usize) -> Vec<u8> {
     let mut out = Vec::new();
     let mut buffer = vec![0; taken];
     for piece in bytes.chunks(pushed) {
@@ -388,10 +434,10 @@ mod tests {
 
     #[test]
     fn a_returned_message_is_counted_on_its_channel_before_it_is_handed_on() {
-        let returns = ReturnCounters::default();
-        let [one, two] = [1, 2].map(|channel| returns.start(channel));
+        let channels = GuardedChannels::default();
+        let [one, two] = [1, 2].map(|channel| channels.count_returns(channel));
         let mut frames = GuardedFrames {
-            returns: returns.clone(),
+            channels: channels.clone(),
             ..GuardedFrames::default()
         };
         let returned = [&RETURN_METHOD[..], &[1, 56], b"\x00\x00\x01k"].concat();
@@ -400,7 +446,7 @@ mod tests {
         }
         frames.push(&frame(METHOD_FRAME, 2, &deliver(b"k")));
         assert_eq!((one.seen(), two.seen()), (2, 1));
-        let again = returns.start(1);
+        let again = channels.count_returns(1);
         frames.push(&frame(METHOD_FRAME, 1, &returned)[..PREFIX_LEN + 3]);
         assert_eq!(
             (one.seen(), again.seen()),
@@ -425,6 +471,65 @@ mod tests {
         assert_eq!(header.body_size, 4);
         assert!(header.properties.headers().is_some());
         assert!(out.ends_with(&body));
+    }
+
+    /// The body that a content header announces is of this length.
+    fn announcing(mut header: Vec<u8>, body_size: u64) -> Vec<u8> {
+        header[4..12].copy_from_slice(&body_size.to_be_bytes());
+        header
+    }
+
+    #[test]
+    fn a_body_over_the_largest_of_its_channel_is_left_out_and_its_length_is_named() {
+        let channels = GuardedChannels::default();
+        channels.set_largest_body(1, 8);
+        let frames = GuardedFrames {
+            channels,
+            ..GuardedFrames::default()
+        };
+        let headers = [0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1 << 5, 0];
+        let headers = [&headers[..], &[0, 0, 0, 4], b"\x01at\x01"].concat();
+        let bytes = [
+            frame(METHOD_FRAME, 1, &deliver(b"k")),
+            frame(HEADER_FRAME, 1, &announcing(headers, 9)),
+            frame(BODY_FRAME, 1, b"12345"),
+            frame(HEADER_FRAME, 2, &announcing(header(b"two"), 9)),
+            frame(BODY_FRAME, 1, b"6789"),
+            frame(BODY_FRAME, 2, b"123456789"),
+            frame(METHOD_FRAME, 1, &deliver(b"k")),
+            frame(HEADER_FRAME, 1, &announcing(header(b"three"), 8)),
+            frame(BODY_FRAME, 1, b"12345678"),
+        ]
+        .concat();
+        let frames = decoded(&guarded_by(frames, &bytes, 5, 3));
+        let seen: Vec<_> = frames
+            .iter()
+            .map(|frame| match frame {
+                AMQPFrame::Header(channel, header) => {
+                    let headers = header.properties.headers().as_ref();
+                    let left_out = headers.map(|headers| {
+                        assert!(headers.inner().contains_key("a"), "the others stay");
+                        headers.inner()[header_frame::LEFT_OUT_HEADER].as_long_long_int()
+                    });
+                    format!("header {channel} {} {left_out:?}", header.body_size)
+                }
+                AMQPFrame::Body(channel, body) => format!("body {channel} {}", body.len()),
+                AMQPFrame::Method(channel, _) => format!("deliver {channel}"),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(
+            seen,
+            [
+                "deliver 1",
+                "header 1 0 Some(Some(9))",
+                "header 2 9 None",
+                "body 2 9",
+                "deliver 1",
+                "header 1 8 None",
+                "body 1 8",
+            ]
+        );
     }
 
     proptest! {

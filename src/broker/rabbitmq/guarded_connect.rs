@@ -14,25 +14,25 @@ use lapin::tcp::{AMQPUriTcpExt, AsyncTcpStream, RustlsConnector, TLSConfig};
 use lapin::uri::AMQPUri;
 
 use super::frame_guard::FrameGuard;
-use super::returns::ReturnCounters;
+use super::guarded_channels::GuardedChannels;
 use crate::tls::ClientFiles;
 
 /// A TCP stream of tokio, with or without TLS.
 type TokioStream = AsyncTcpStream<<Tokio as Reactor>::TcpStream>;
 
 /// Connects to a broker. Its certificate must be from an authority that `files` name, or else from one of the system's,
-/// or of `SSL_CERT_FILE`. Also returns the counters of the messages that the broker returns on the connection.
+/// or of `SSL_CERT_FILE`. Also returns what the guard counts and takes on each channel of the connection.
 pub(super) async fn connect(
     uri: AMQPUri,
     properties: ConnectionProperties,
     files: &ClientFiles,
-) -> lapin::Result<(lapin::Connection, ReturnCounters)> {
-    let returns = ReturnCounters::default();
-    let guard_returns = returns.clone();
+) -> lapin::Result<(lapin::Connection, GuardedChannels)> {
+    let channels = GuardedChannels::default();
+    let guard_channels = channels.clone();
     let tokio = Tokio::current();
     let runtime = Runtime::new(RuntimeParts::new(
         tokio.clone(),
-        GuardedReactor(tokio.clone(), returns.clone()),
+        GuardedReactor(tokio.clone(), channels.clone()),
     ));
     let tokio = Runtime::new(tokio);
     let connector = if files.is_empty() {
@@ -55,11 +55,11 @@ pub(super) async fn connect(
         };
         Ok(AsyncTcpStream::Plain(FrameGuard::new(
             stream,
-            guard_returns.clone(),
+            guard_channels.clone(),
         )))
     };
     let connection = lapin::Connection::connector(uri, runtime, open, properties).await?;
-    Ok((connection, returns))
+    Ok((connection, channels))
 }
 
 /// TLS by the files as they are now.
@@ -69,9 +69,9 @@ fn tls_connector(files: &ClientFiles) -> io::Result<RustlsConnector> {
     ))
 }
 
-/// Tokio's reactor, with streams behind a [`FrameGuard`] that counts by these counters.
+/// Tokio's reactor, with streams behind a [`FrameGuard`] of these channels.
 #[derive(Clone, Debug)]
-struct GuardedReactor(Tokio, ReturnCounters);
+struct GuardedReactor(Tokio, GuardedChannels);
 
 impl Reactor for GuardedReactor {
     type TcpStream = FrameGuard<TokioStream>;
@@ -99,11 +99,11 @@ impl Reactor for GuardedReactor {
         address: SocketAddr,
     ) -> impl Future<Output = io::Result<Self::TcpStream>> + Send + 'static {
         let connecting = self.0.tcp_connect_addr(address);
-        let returns = self.1.clone();
+        let channels = self.1.clone();
         async move {
             Ok(FrameGuard::new(
                 AsyncTcpStream::Plain(connecting.await?),
-                returns,
+                channels,
             ))
         }
     }

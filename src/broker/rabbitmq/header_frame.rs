@@ -10,7 +10,11 @@ use crate::domain::limits::MAX_HEADER_DEPTH;
 
 /// Name of the only header of a message whose headers cannot be read. Its value is the reason.
 pub(super) const UNREADABLE_HEADER: &str = "x-postdate-unreadable";
-/// Bytes before the properties: class, weight, and the length of the body.
+/// Name of the header with the length of a body that was left out. Any other header stays.
+pub(super) const LEFT_OUT_HEADER: &str = "x-postdate-left-out";
+/// Bytes before the length of the body: class and weight.
+const BODY_SIZE_START: usize = 4;
+/// Bytes before the properties: the above, and the length of the body.
 const BODY_SIZE_END: usize = 12;
 /// Bytes before the first property: the above, and the flags that tell which properties are there.
 const FLAGS_END: usize = 14;
@@ -59,9 +63,24 @@ pub(super) fn replace_invalid_utf8(text: &mut [u8]) -> bool {
     start > 0
 }
 
+/// The length of the body that a content header announces. Only its first bytes are needed.
+pub(super) fn body_size(start: &[u8]) -> u64 {
+    let bytes = start
+        .get(BODY_SIZE_START..BODY_SIZE_END)
+        .unwrap_or_default();
+    bytes
+        .iter()
+        .fold(0, |size, byte| (size << 8) | u64::from(*byte))
+}
+
 /// Makes the payload of a content header frame decodable. `fault` is what was wrong with the message before this
-/// frame. Returns `None` if the payload can be taken as it is.
-pub(super) fn make_decodable(payload: &[u8], fault: Option<String>) -> Option<Vec<u8>> {
+/// frame. `left_out` is the length of the body if its frames are left out: the payload then announces none. Returns
+/// `None` if the payload can be taken as it is.
+pub(super) fn make_decodable(
+    payload: &[u8],
+    fault: Option<String>,
+    left_out: Option<u64>,
+) -> Option<Vec<u8>> {
     let mut parts = HeaderFrameParts {
         faults: fault.into_iter().collect(),
         ..HeaderFrameParts::default()
@@ -72,24 +91,27 @@ pub(super) fn make_decodable(payload: &[u8], fault: Option<String>) -> Option<Ve
             ..HeaderFrameParts::default()
         };
     }
-    (!parts.faults.is_empty()).then(|| parts.replacement(payload))
+    let is_changed = left_out.is_some() || !parts.faults.is_empty();
+    is_changed.then(|| parts.replacement(payload, left_out))
 }
 
 /// The payload for a content header frame that is too large to look at. Only its first bytes are needed.
-pub(super) fn without_properties(start: &[u8], fault: String) -> Vec<u8> {
-    HeaderFrameParts {
+pub(super) fn without_properties(start: &[u8], fault: String, left_out: Option<u64>) -> Vec<u8> {
+    let parts = HeaderFrameParts {
         faults: vec![fault],
         ..HeaderFrameParts::default()
-    }
-    .replacement(start)
+    };
+    parts.replacement(start, left_out)
 }
 
-/// Properties of a content header frame, as they are on the wire, but for the header table.
+/// Properties of a content header frame, as they are on the wire.
 #[derive(Default)]
 struct HeaderFrameParts {
     flags: u16,
     /// The properties before the header table.
     before: Vec<u8>,
+    /// The fields of the header table.
+    table: Vec<u8>,
     /// The properties behind it.
     after: Vec<u8>,
     /// The reasons why the frame cannot be decoded.
@@ -124,8 +146,10 @@ impl HeaderFrameParts {
                 PropertyKind::Fixed(len) => place.extend(rest.take(*len)?),
                 PropertyKind::Table => {
                     let len = rest.length()?;
-                    if let Err(fault) = judge_table(rest.take(len)?) {
-                        self.faults.push(fault);
+                    let table = rest.take(len)?;
+                    match judge_table(table) {
+                        Ok(()) => self.table = table.to_vec(),
+                        Err(fault) => self.faults.push(fault),
                     }
                     continue;
                 }
@@ -139,25 +163,43 @@ impl HeaderFrameParts {
         Ok(())
     }
 
-    /// The payload that says the same but for the headers. Their place has the reasons.
-    fn replacement(&self, original: &[u8]) -> Vec<u8> {
-        let reason = self.faults.join(", ");
-        let field_len = 1 + UNREADABLE_HEADER.len() + 1 + 4 + reason.len();
+    /// The payload that says the same but for the headers, if they have faults, and for the body that is left out.
+    /// The place of the headers has the reasons.
+    fn replacement(&self, original: &[u8], left_out: Option<u64>) -> Vec<u8> {
+        let mut table = if self.faults.is_empty() {
+            self.table.clone()
+        } else {
+            let reason = self.faults.join(", ");
+            let mut value = (reason.len() as u32).to_be_bytes().to_vec();
+            value.extend(reason.as_bytes());
+            field(UNREADABLE_HEADER, b'S', &value)
+        };
+        if let Some(bytes) = left_out {
+            table.extend(field(LEFT_OUT_HEADER, b'l', &bytes.to_be_bytes()));
+        }
         let mut payload =
-            Vec::with_capacity(FLAGS_END + self.before.len() + 4 + field_len + self.after.len());
+            Vec::with_capacity(FLAGS_END + self.before.len() + 4 + table.len() + self.after.len());
         payload.extend(original.iter().take(BODY_SIZE_END));
         payload.resize(BODY_SIZE_END, 0);
+        if left_out.is_some() {
+            payload[BODY_SIZE_START..].fill(0);
+        }
         payload.extend((self.flags | HEADERS_FLAG).to_be_bytes());
         payload.extend(&self.before);
-        payload.extend((field_len as u32).to_be_bytes());
-        payload.push(UNREADABLE_HEADER.len() as u8);
-        payload.extend(UNREADABLE_HEADER.as_bytes());
-        payload.push(b'S');
-        payload.extend((reason.len() as u32).to_be_bytes());
-        payload.extend(reason.as_bytes());
+        payload.extend((table.len() as u32).to_be_bytes());
+        payload.extend(&table);
         payload.extend(&self.after);
         payload
     }
+}
+
+/// A field of a header table. `value` is encoded as `kind` says.
+fn field(name: &str, kind: u8, value: &[u8]) -> Vec<u8> {
+    let mut field = vec![name.len() as u8];
+    field.extend(name.as_bytes());
+    field.push(kind);
+    field.extend(value);
+    field
 }
 
 /// A table or an array with what is not read of it yet.
@@ -187,8 +229,10 @@ fn judge_table(table: &[u8]) -> Result<(), String> {
             if std::str::from_utf8(name).is_err() {
                 return Err("a header's name is not UTF-8".to_owned());
             }
-            if name == UNREADABLE_HEADER.as_bytes() {
-                return Err(format!("it has a header {UNREADABLE_HEADER} already"));
+            for own in [UNREADABLE_HEADER, LEFT_OUT_HEADER] {
+                if name == own.as_bytes() {
+                    return Err(format!("it has a header {own} already"));
+                }
             }
         }
         let kind = rest.byte().map_err(wrong_length)?;

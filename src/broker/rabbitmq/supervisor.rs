@@ -14,9 +14,9 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
+use super::guarded_channels::{GuardedChannels, ReturnCounter};
 use super::guarded_connect;
 use super::health::RoleHealth;
-use super::returns::{ReturnCounter, ReturnCounters};
 use super::{AmqpFault, Connection, FaultKind};
 use crate::backoff::Backoff;
 use crate::lifecycle::readiness::{NOT_REACHED, WAITS_FOR_STORE};
@@ -56,7 +56,7 @@ pub struct ConnectionHandle {
 #[derive(Clone, Debug)]
 pub struct LiveConnection {
     connection: Arc<lapin::Connection>,
-    returns: ReturnCounters,
+    channels: GuardedChannels,
     blocked: watch::Receiver<bool>,
 }
 
@@ -153,7 +153,7 @@ impl Broker {
         url.expose().parse::<AMQPUri>().map_err(not_a_url)
     }
 
-    async fn connect(&self, role: &str) -> Result<(lapin::Connection, ReturnCounters), AmqpFault> {
+    async fn connect(&self, role: &str) -> Result<(lapin::Connection, GuardedChannels), AmqpFault> {
         let mut uri = self.uri()?;
         uri.query.heartbeat.get_or_insert(HEARTBEAT_SECONDS);
         // The client library takes 64 times as much for its buffers.
@@ -235,7 +235,13 @@ impl LiveConnection {
 
     /// Counter of the messages that the broker returns on a channel. Call it before the channel's first publish.
     pub fn count_returns(&self, channel: &lapin::Channel) -> ReturnCounter {
-        self.returns.start(channel.id())
+        self.channels.count_returns(channel.id())
+    }
+
+    /// Has the bodies of messages that come on a channel left out if they are larger than `bytes`. Call it before the
+    /// channel's first delivery. See [`take_left_out`](super::take_left_out).
+    pub fn limit_bodies(&self, channel: &lapin::Channel, bytes: u64) {
+        self.channels.set_largest_body(channel.id(), bytes);
     }
 
     /// The largest frame, as agreed with the broker.
@@ -282,10 +288,10 @@ impl RoleSupervisor {
                 connected = self.broker.connect(self.role) => connected,
             };
             let fault = match connected {
-                Ok((connection, returns)) => {
+                Ok((connection, channels)) => {
                     failures = 0;
                     told = None;
-                    match self.serve(connection, returns).await {
+                    match self.serve(connection, channels).await {
                         Some(fault) => fault,
                         None => return,
                     }
@@ -321,7 +327,7 @@ impl RoleSupervisor {
     async fn serve(
         &self,
         connection: lapin::Connection,
-        returns: ReturnCounters,
+        channels: GuardedChannels,
     ) -> Option<AmqpFault> {
         let mut events = connection.events_listener();
         // The connection was lost before the listener was there, so no event would tell of it.
@@ -332,7 +338,7 @@ impl RoleSupervisor {
         let (block, blocked) = watch::channel(connection.status().blocked());
         let live = LiveConnection {
             connection: Arc::new(connection),
-            returns,
+            channels,
             blocked,
         };
         self.live.send_replace(Some(live.clone()));

@@ -12,15 +12,15 @@ impl Source {
         &self,
         reason: InvalidReason,
         error: &Text,
-        unreadable: bool,
+        incomplete: bool,
         mut entry: Entry,
         receipt: Receipt,
         judged: &mut JudgedBatch,
     ) {
         let policy = match self.route.policy.on_invalid {
-            // Unreadable headers cannot be published byte for byte, so the message is kept for a person
-            // instead.
-            OnInvalid::PassThrough if unreadable => OnInvalid::DeadLetter,
+            // Without its headers or its body a message cannot be published byte for byte, so it is kept for a
+            // person instead.
+            OnInvalid::PassThrough if incomplete => OnInvalid::DeadLetter,
             policy => policy,
         };
         self.metrics.invalid(reason, policy.as_str());

@@ -280,6 +280,7 @@ fn take<S: Sink>(consumer: &GroupClient<S>, message: &BorrowedMessage<'_>) {
     let delivery = Delivery {
         message: copied.message,
         malformed: copied.malformed,
+        left_out: None,
         produced: copied.produced,
         flags: Flags::default(),
         position: Some(KafkaPosition { partition, offset }),

@@ -9,19 +9,20 @@ use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt};
 use lapin::message::Delivery as AmqpDelivery;
 use lapin::options::{
-    BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicQosOptions, BasicRejectOptions,
+    BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions,
+    BasicRejectOptions,
 };
 use lapin::types::{FieldTable, ShortString};
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
+use super::reading_mode::ReadingMode;
 use crate::broker::rabbitmq::{
-    AmqpFault, FaultKind, LiveConnection, QueueTraits, from_amqp, short_name, unreadable_reason,
-    within,
+    AmqpFault, FaultKind, LiveConnection, QueueTraits, from_amqp, short_name, take_left_out,
+    unreadable_reason, within,
 };
 use crate::domain::{Flags, Header, HeaderValue, Message, Origin, UnixMs};
-use crate::ingress::Feed;
-use crate::ingress::{Delivery, Ledger};
+use crate::ingress::{Delivery, Feed, HandOver, Ledger, Receipt};
 use crate::lifecycle::{Shutdown, tick};
 use crate::mutants::{self, Mutant};
 
@@ -70,24 +71,43 @@ pub(super) enum ReadExit {
     Abandoned,
     /// The queue is a stream. Nothing of it was taken.
     IsStream,
+    /// The queue must be read in its other mode. All that was delivered was taken.
+    ModeChange,
+}
+
+/// The deliveries that were there at one moment.
+#[derive(Default)]
+struct Batch {
+    deliveries: Vec<Delivery>,
+    /// Receipts of those that must be delivered again.
+    given_back: Vec<Receipt>,
+    end: Option<BatchEnd>,
+}
+
+/// The reason why nothing follows a batch.
+enum BatchEnd {
+    /// The consumer is cancelled, by this subscription or by the broker.
+    Cancelled,
+    Fault(AmqpFault),
 }
 
 impl Subscription {
-    /// Opens a channel for a queue with these traits.
+    /// Opens a channel for a queue with these traits, which hands over so much at a time.
     pub(super) async fn open(
         live: &LiveConnection,
         queue: &str,
-        prefetch: u16,
+        hand_over: HandOver,
         traits: &QueueTraits,
     ) -> Result<Self, AmqpFault> {
         let channel = live.channel().await?;
+        live.limit_bodies(&channel, hand_over.largest_body);
         within(
             "basic.qos",
-            channel.basic_qos(prefetch, BasicQosOptions::default()),
+            channel.basic_qos(hand_over.prefetch, BasicQosOptions::default()),
         )
         .await?;
         let queue = short_name(queue)?;
-        let prefetch = prefetch.into();
+        let prefetch = hand_over.prefetch.into();
         let has_warned = AtomicBool::new(false);
         Ok(Self {
             channel,
@@ -124,13 +144,14 @@ impl Subscription {
         &self,
         consumer: &mut lapin::Consumer,
         feed: &mut impl Feed,
+        mode: &mut ReadingMode,
         shutdown: &Shutdown,
     ) -> Result<ReadExit, AmqpFault> {
         tokio::select! {
             biased;
             () = shutdown.forced() => Ok(ReadExit::Drained),
             end = self.acknowledge_all() => Ok(end),
-            end = self.take_all(consumer, feed, shutdown) => end,
+            end = self.take_all(consumer, feed, mode, shutdown) => end,
             // The feed is dropped with the ledger: whatever its deliveries wait for, they come again.
             fault = self.lost() => Err(fault),
         }
@@ -139,65 +160,95 @@ impl Subscription {
     /// Takes the deliveries that are there as a batch, one batch after another. Under load, deliveries that are
     /// not urgent are gathered for a moment. In a trickle, or with something urgent, nothing waits. Deliveries
     /// that cannot be taken yet wait here with their channel: none is delivered again unless the channel is
-    /// lost or the wait is long.
+    /// lost or the wait is long. Before the mode changes, the deliveries are stopped and those that are there are taken.
     async fn take_all(
         &self,
         consumer: &mut lapin::Consumer,
         feed: &mut impl Feed,
+        mode: &mut ReadingMode,
         shutdown: &Shutdown,
     ) -> Result<ReadExit, AmqpFault> {
         let mut pace = ArrivalPace::new(self.prefetch);
         let mut asks_first = self.may_be_stream;
+        let mut is_cancelled = false;
         loop {
-            let mut next = tokio::select! {
+            let next = tokio::select! {
                 biased;
                 () = shutdown.draining() => return Ok(ReadExit::Drained),
-                next = consumer.next() => Some(next),
+                next = consumer.next() => next,
                 () = feed.until_closed() => return Ok(ReadExit::Paused),
             };
             if feed.had_time() && pace.is_gathering(Instant::now()) {
                 tokio::time::sleep(GATHER_TIME).await;
             }
-            let mut batch = Vec::new();
-            let mut end = None;
-            while let Some(delivery) = next {
-                if std::mem::take(&mut asks_first)
-                    && let Some(Ok(delivery)) = &delivery
-                    && is_of_stream(delivery)
-                {
-                    return Ok(ReadExit::IsStream);
-                }
-                match delivery {
-                    Some(Ok(delivery)) => batch.push(self.enter(delivery)),
-                    Some(Err(error)) => end = Some(AmqpFault::from(error)),
-                    None => {
-                        end = Some(AmqpFault::new(
-                            FaultKind::NotFound,
-                            "the broker has cancelled the consumer",
-                        ));
-                    }
-                }
-                let full = end.is_some() || batch.len() == MAX_BATCH;
-                next = if full {
-                    None
-                } else {
-                    consumer.next().now_or_never()
-                };
+            if std::mem::take(&mut asks_first)
+                && let Some(Ok(delivery)) = &next
+                && is_of_stream(delivery)
+            {
+                return Ok(ReadExit::IsStream);
             }
-            pace.note(batch.len(), Instant::now());
-            while !batch.is_empty() {
+            let mut batch = self.gather(next, consumer, mode);
+            pace.note(batch.deliveries.len(), Instant::now());
+            if !is_cancelled && batch.end.is_none() && mode.must_change(Instant::now()) {
+                self.cancel(consumer).await?;
+                is_cancelled = true;
+            }
+            // Not before the deliveries are stopped: this mode would leave them out again.
+            batch.given_back.into_iter().for_each(Receipt::give_back);
+            while !batch.deliveries.is_empty() {
                 tokio::select! {
                     biased;
                     () = feed.until_open() => {}
                     () = shutdown.draining() => return Ok(ReadExit::Drained),
                     () = feed.until_closed() => return Ok(ReadExit::Paused),
                 }
-                batch = feed.take(batch).await;
+                batch.deliveries = feed.take(batch.deliveries).await;
             }
-            if let Some(fault) = end {
-                return Err(fault);
+            match batch.end {
+                None => {}
+                Some(BatchEnd::Cancelled) if is_cancelled => return Ok(ReadExit::ModeChange),
+                Some(BatchEnd::Cancelled) => {
+                    return Err(AmqpFault::new(
+                        FaultKind::NotFound,
+                        "the broker has cancelled the consumer",
+                    ));
+                }
+                Some(BatchEnd::Fault(fault)) => return Err(fault),
             }
         }
+    }
+
+    /// Gathers a delivery and those that are there with it.
+    fn gather(
+        &self,
+        first: Option<lapin::Result<AmqpDelivery>>,
+        consumer: &mut lapin::Consumer,
+        mode: &mut ReadingMode,
+    ) -> Batch {
+        let mut batch = Batch::default();
+        let mut next = Some(first);
+        while let Some(delivery) = next {
+            match delivery {
+                Some(Ok(delivery)) => self.enter(delivery, mode, &mut batch),
+                Some(Err(error)) => batch.end = Some(BatchEnd::Fault(error.into())),
+                None => batch.end = Some(BatchEnd::Cancelled),
+            }
+            let full = batch.end.is_some() || batch.deliveries.len() == MAX_BATCH;
+            next = if full {
+                None
+            } else {
+                consumer.next().now_or_never()
+            };
+        }
+        batch
+    }
+
+    /// Stops the deliveries. Those that the broker sent before still come.
+    async fn cancel(&self, consumer: &lapin::Consumer) -> Result<(), AmqpFault> {
+        let cancel = self
+            .channel
+            .basic_cancel(consumer.tag(), BasicCancelOptions::default());
+        within("basic.cancel", cancel).await
     }
 
     /// Waits until the channel is known to be lost, so that nothing can be acknowledged on it.
@@ -211,9 +262,16 @@ impl Subscription {
         )
     }
 
-    fn enter(&self, amqp: AmqpDelivery) -> Delivery {
+    /// Enters a delivery into the ledger and into a batch.
+    fn enter(&self, amqp: AmqpDelivery, mode: &mut ReadingMode, batch: &mut Batch) {
         let mut receipt = self.ledger.enter(amqp.delivery_tag as i64);
         let (mut headers, properties) = from_amqp(&amqp.properties);
+        let left_out = take_left_out(&mut headers);
+        let body_len = left_out.unwrap_or(amqp.data.len() as u64);
+        if mode.note(body_len, Instant::now()) {
+            batch.given_back.push(receipt);
+            return;
+        }
         if self.is_worn(&headers) {
             receipt.mark_worn();
         }
@@ -223,8 +281,9 @@ impl Subscription {
             headers.clear();
         }
         let flags = Flags::default();
-        Delivery {
+        batch.deliveries.push(Delivery {
             malformed,
+            left_out,
             produced: properties.timestamp.and_then(produced),
             flags: if amqp.redelivered {
                 flags.with(Flags::SOURCE_REDELIVERY)
@@ -240,7 +299,7 @@ impl Subscription {
                 headers,
                 properties: Some(Box::new(properties)),
             },
-        }
+        });
     }
 
     /// Reports whether the queue may drop a message after this delivery and one more, and warns of that once a
@@ -280,8 +339,8 @@ impl Subscription {
         }
     }
 
-    /// Sends rejections one by one, then acknowledges the rest of the prefix at once. The acknowledged tag must
-    /// not be a rejected one.
+    /// Sends rejections, and what is given back, one by one, then acknowledges the rest of the prefix at once. The
+    /// acknowledged tag must be none of theirs.
     async fn send_answers(&self) -> Result<(), AmqpFault> {
         let Some(released) = self.ledger.release() else {
             return Ok(());
@@ -291,6 +350,13 @@ impl Subscription {
                 .channel
                 .basic_reject(tag as u64, BasicRejectOptions { requeue: false });
             within("basic.reject", reject).await?;
+        }
+        for tag in released.given_back {
+            let options = BasicNackOptions {
+                requeue: true,
+                ..Default::default()
+            };
+            within("basic.nack", self.channel.basic_nack(tag as u64, options)).await?;
         }
         let Some(tag) = released.safe else {
             return Ok(());
@@ -310,10 +376,7 @@ impl Subscription {
         shutdown: &Shutdown,
     ) -> Result<(), AmqpFault> {
         let in_order = async {
-            let cancel = self
-                .channel
-                .basic_cancel(consumer.tag(), BasicCancelOptions::default());
-            within("basic.cancel", cancel).await?;
+            self.cancel(&consumer).await?;
             loop {
                 self.acknowledge().await;
                 if self.ledger.is_finished() {

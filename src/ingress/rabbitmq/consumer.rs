@@ -9,15 +9,17 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tracing::{error, info, warn};
+use tokio::time::Instant;
+use tracing::{debug, error, info, warn};
 
 use super::channel::{self, Subscription};
+use super::reading_mode::ReadingMode;
 use crate::backoff::Backoff;
 use crate::broker::rabbitmq::{
-    AmqpFault, Broker, ConnectionHandle, FaultKind, LiveConnection, stream_refusal,
+    AmqpFault, Broker, ConnectionHandle, FaultKind, LiveConnection, QueueTraits, stream_refusal,
 };
 use crate::domain::Route;
-use crate::ingress::{Feed, Ledger, Sink};
+use crate::ingress::{Feed, Ledger, QueueLimits, Sink};
 use crate::lifecycle::{Shutdown, tick};
 use crate::telemetry::RouteMetrics;
 
@@ -28,7 +30,7 @@ const UNRESOLVED_INTERVAL: Duration = Duration::from_secs(1);
 pub(super) struct QueueSetup<S> {
     pub(super) route: Arc<Route>,
     pub(super) queue: String,
-    pub(super) prefetch: u16,
+    pub(super) limits: QueueLimits,
     pub(super) broker: Arc<Broker>,
     pub(super) connection: ConnectionHandle,
     pub(super) sink: Arc<S>,
@@ -43,6 +45,7 @@ pub(super) struct QueueConsumer<S> {
     trouble: Option<String>,
     /// A delivery has shown that the queue is a stream.
     has_seen_stream: bool,
+    mode: ReadingMode,
 }
 
 /// The way in which a subscription ended.
@@ -51,6 +54,8 @@ enum SubscriptionExit {
     Drained,
     /// Ended in order: its deliveries have gone back. The next one begins once the route's gate is open.
     Paused,
+    /// Ended in order: all its deliveries were taken. The next one must read in the other mode.
+    ModeChange,
     /// Never began.
     Refused(AmqpFault),
     /// The queue cannot be a source, for this reason. Nothing of it was taken.
@@ -61,10 +66,12 @@ enum SubscriptionExit {
 
 impl<S: Sink> QueueConsumer<S> {
     pub(super) fn new(setup: QueueSetup<S>) -> Self {
+        let mode = ReadingMode::new(setup.limits);
         Self {
             setup,
             trouble: None,
             has_seen_stream: false,
+            mode,
         }
     }
 
@@ -82,7 +89,7 @@ impl<S: Sink> QueueConsumer<S> {
             };
             let backoff = match self.subscribe(&live).await {
                 SubscriptionExit::Drained => return,
-                SubscriptionExit::Paused => continue,
+                SubscriptionExit::Paused | SubscriptionExit::ModeChange => continue,
                 SubscriptionExit::Unfit(reason) => {
                     self.unfit(&reason);
                     Backoff::CLIENT
@@ -102,12 +109,11 @@ impl<S: Sink> QueueConsumer<S> {
         }
     }
 
-    /// Runs one subscription.
+    /// Runs one subscription after the other, in whichever mode.
     async fn subscribe(&mut self, live: &LiveConnection) -> SubscriptionExit {
         let QueueSetup {
             route,
             queue,
-            prefetch,
             shutdown,
             ..
         } = &self.setup;
@@ -125,21 +131,67 @@ impl<S: Sink> QueueConsumer<S> {
             if let Some(reason) = traits.refusal() {
                 return Err(SubscriptionExit::Unfit(reason));
             }
-            let subscription = Subscription::open(live, queue, *prefetch, &traits).await?;
-            let consumer = subscription
-                .consume(&format!("postdate.{}", route.name))
-                .await?;
-            Ok(Some((subscription, feed, consumer)))
+            Ok(Some((feed, traits)))
         };
         let begun = tokio::select! {
             biased;
             () = shutdown.draining() => return SubscriptionExit::Drained,
             begun = begin => begun,
         };
-        let (subscription, feed, consumer) = match begun {
+        let (mut feed, traits) = match begun {
             Ok(Some(begun)) => begun,
             Ok(None) => return SubscriptionExit::Drained,
             Err(exit) => return exit,
+        };
+        self.mode.restart(traits.delivery_limit != Some(0));
+        loop {
+            match self.subscribe_once(live, &traits, &mut feed).await {
+                SubscriptionExit::ModeChange => self.change_mode(),
+                end => return end,
+            }
+        }
+    }
+
+    /// Changes the mode between two subscriptions.
+    fn change_mode(&mut self) {
+        self.mode.change(Instant::now());
+        let QueueSetup { route, queue, .. } = &self.setup;
+        let prefetch = self.mode.hand_over().prefetch;
+        if self.mode.is_careful() {
+            info!(route = %route.name, queue, prefetch, "a queue has a body over max_size; it is read with few messages at a time until none came for a minute");
+        } else {
+            debug!(route = %route.name, queue, prefetch, "a queue is read with many messages at a time");
+        }
+    }
+
+    /// Runs one subscription.
+    async fn subscribe_once(
+        &mut self,
+        live: &LiveConnection,
+        traits: &QueueTraits,
+        feed: &mut S::Feed,
+    ) -> SubscriptionExit {
+        let QueueSetup {
+            route,
+            queue,
+            shutdown,
+            ..
+        } = &self.setup;
+        let hand_over = self.mode.hand_over();
+        let begin = async {
+            let subscription = Subscription::open(live, queue, hand_over, traits).await?;
+            let tag = format!("postdate.{}", route.name);
+            let consumer = subscription.consume(&tag).await?;
+            Ok((subscription, consumer))
+        };
+        let begun = tokio::select! {
+            biased;
+            () = shutdown.draining() => return SubscriptionExit::Drained,
+            begun = begin => begun,
+        };
+        let (subscription, consumer) = match begun {
+            Ok(begun) => begun,
+            Err(fault) => return SubscriptionExit::Refused(fault),
         };
         if let Some(metrics) = &self.setup.metrics {
             metrics.source_trouble(None);
@@ -149,59 +201,14 @@ impl<S: Sink> QueueConsumer<S> {
         }
         let ledger = subscription.ledger();
         let end = tokio::select! {
-            end = self.serve(subscription, consumer, feed) => end,
-            never = self.show_unresolved(&ledger) => match never {},
+            end = serve(&self.setup, subscription, consumer, feed, &mut self.mode) => end,
+            never = show_unresolved(&self.setup, &ledger) => match never {},
         };
         self.has_seen_stream |= matches!(end, SubscriptionExit::Unfit(_));
         if let Some(metrics) = &self.setup.metrics {
             metrics.show_unresolved(0, BTreeMap::new());
         }
         end
-    }
-
-    /// Shows the number of unresolved deliveries, and the oldest of them.
-    async fn show_unresolved(&self, ledger: &Ledger) -> Infallible {
-        loop {
-            if let Some(metrics) = &self.setup.metrics {
-                let oldest = ledger.oldest().map(|record| (0, record));
-                metrics.show_unresolved(ledger.outstanding(), oldest.into_iter().collect());
-            }
-            tick(UNRESOLVED_INTERVAL).await;
-        }
-    }
-
-    /// Reads a subscription until its end, and closes it in order if possible.
-    async fn serve(
-        &self,
-        subscription: Subscription,
-        mut consumer: lapin::Consumer,
-        mut feed: S::Feed,
-    ) -> SubscriptionExit {
-        let QueueSetup {
-            route,
-            queue,
-            shutdown,
-            ..
-        } = &self.setup;
-        let end = match subscription.read(&mut consumer, &mut feed, shutdown).await {
-            Ok(end) => end,
-            Err(fault) => return SubscriptionExit::Lost(fault),
-        };
-        if end == channel::ReadExit::Paused {
-            info!(route = %route.name, queue, "ingress is paused; what was delivered goes back to its queue");
-        }
-        if let Err(fault) = subscription.finish(consumer, shutdown).await {
-            warn!(route = %route.name, queue, error = %fault, "not closed in order: some may be delivered again");
-        }
-        match end {
-            channel::ReadExit::Drained => SubscriptionExit::Drained,
-            channel::ReadExit::Paused => SubscriptionExit::Paused,
-            channel::ReadExit::IsStream => SubscriptionExit::Unfit(stream_refusal(queue)),
-            channel::ReadExit::Abandoned => SubscriptionExit::Lost(AmqpFault::new(
-                FaultKind::Lost,
-                "a delivery was given up; it is delivered again",
-            )),
-        }
     }
 
     /// Reports a fault, and logs a change of it. Returns the back-off that suits it.
@@ -232,6 +239,53 @@ impl<S: Sink> QueueConsumer<S> {
         let is_new = self.trouble.as_ref() != Some(&trouble);
         self.trouble = Some(trouble);
         is_new
+    }
+}
+
+/// Shows the number of unresolved deliveries, and the oldest of them.
+async fn show_unresolved<S>(setup: &QueueSetup<S>, ledger: &Ledger) -> Infallible {
+    loop {
+        if let Some(metrics) = &setup.metrics {
+            let oldest = ledger.oldest().map(|record| (0, record));
+            metrics.show_unresolved(ledger.outstanding(), oldest.into_iter().collect());
+        }
+        tick(UNRESOLVED_INTERVAL).await;
+    }
+}
+
+/// Reads a subscription until its end, and closes it in order if possible.
+async fn serve<S>(
+    setup: &QueueSetup<S>,
+    subscription: Subscription,
+    mut consumer: lapin::Consumer,
+    feed: &mut impl Feed,
+    mode: &mut ReadingMode,
+) -> SubscriptionExit {
+    let QueueSetup {
+        route,
+        queue,
+        shutdown,
+        ..
+    } = setup;
+    let end = match subscription.read(&mut consumer, feed, mode, shutdown).await {
+        Ok(end) => end,
+        Err(fault) => return SubscriptionExit::Lost(fault),
+    };
+    if end == channel::ReadExit::Paused {
+        info!(route = %route.name, queue, "ingress is paused; what was delivered goes back to its queue");
+    }
+    if let Err(fault) = subscription.finish(consumer, shutdown).await {
+        warn!(route = %route.name, queue, error = %fault, "not closed in order: some may be delivered again");
+    }
+    match end {
+        channel::ReadExit::Drained => SubscriptionExit::Drained,
+        channel::ReadExit::Paused => SubscriptionExit::Paused,
+        channel::ReadExit::ModeChange => SubscriptionExit::ModeChange,
+        channel::ReadExit::IsStream => SubscriptionExit::Unfit(stream_refusal(queue)),
+        channel::ReadExit::Abandoned => SubscriptionExit::Lost(AmqpFault::new(
+            FaultKind::Lost,
+            "a delivery was given up; it is delivered again",
+        )),
     }
 }
 

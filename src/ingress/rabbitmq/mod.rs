@@ -1,12 +1,18 @@
 //! Ingress from RabbitMQ: a consumer per route, each on a channel of its own over the one consume connection.
 //! Acknowledges the resolved prefix only.
 //!
+//! A queue is read in one of two modes, and neither holds more bytes than the queue's part of the read budget. The
+//! usual one takes many messages at a time, and no body over `max_size`. The careful one takes few, and any body that
+//! can become a dead letter or pass through. A body that is too large for the mode never enters memory: its delivery is
+//! given back and read in the careful mode, or, if it is of no use in any mode, becomes invalid without its body.
+//!
 //! A queue that is missing, deleted or refused costs only its own route, and is looked for again. So does a queue
 //! that cannot be a source: a stream, one that is exclusive to another connection, and one that goes with its
 //! consumer. Nothing of such a queue is read.
 
 mod channel;
 mod consumer;
+mod reading_mode;
 pub mod tail;
 
 use std::sync::Arc;
@@ -64,9 +70,8 @@ pub fn start<S: Sink>(
         if connection != broker.name() {
             continue;
         }
-        let prefetch = dependencies
-            .allocation
-            .prefetch(*wanted, route.policy.max_size);
+        let limits = dependencies.allocation.queue_limits(*wanted, &route.policy);
+        let prefetch = limits.usual.prefetch;
         if prefetch < *wanted {
             let max_size = route.policy.max_size;
             info!(route = %route.name, queue, prefetch, wanted, max_size, "prefetch is lowered to what fits into memory if each message is as large as max_size; a smaller max_size allows more");
@@ -74,7 +79,7 @@ pub fn start<S: Sink>(
         let consumer = QueueConsumer::new(QueueSetup {
             route: route.clone(),
             queue: queue.clone(),
-            prefetch,
+            limits,
             broker: broker.clone(),
             connection: shared.handle(),
             sink: dependencies.sink.clone(),

@@ -2,6 +2,7 @@
 
 mod assignments;
 mod egress;
+mod expanding;
 pub(crate) mod fixture;
 mod groups;
 mod ingress;

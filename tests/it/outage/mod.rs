@@ -7,6 +7,7 @@ mod back;
 mod brokers;
 mod bytes;
 mod disk;
+mod large_bodies;
 mod late;
 mod queued_bytes;
 mod quotas;

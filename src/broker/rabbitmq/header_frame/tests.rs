@@ -56,10 +56,10 @@ fn headers_may_nest_as_deep_as_the_limit_and_no_deeper() {
     let decoding = thread::Builder::new().stack_size(2 << 20).spawn(|| {
         for kind in [b'A', b'F'] {
             let deepest = payload(&field(b"h", &nested(kind, MAX_HEADER_DEPTH)));
-            assert_eq!(make_decodable(&deepest, None), None);
+            assert_eq!(make_decodable(&deepest, None, None), None);
             assert!(decode(&deepest).is_some());
             for depth in [MAX_HEADER_DEPTH + 1, 1_500, 26_000] {
-                let made = make_decodable(&payload(&field(b"h", &nested(kind, depth))), None);
+                let made = make_decodable(&payload(&field(b"h", &nested(kind, depth))), None, None);
                 let header = decode(&made.expect("it is replaced")).expect("it can be decoded");
                 assert_eq!(
                     reason(&header).as_deref(),
@@ -99,8 +99,8 @@ fn what_cannot_be_decoded_leaves_the_other_properties_and_the_reason() {
     ];
     for (table, expected) in cases {
         let payload = payload(table);
-        let header =
-            decode(&make_decodable(&payload, None).expect("it is replaced")).expect("decoded");
+        let header = decode(&make_decodable(&payload, None, None).expect("it is replaced"))
+            .expect("decoded");
         assert_eq!(reason(&header).as_deref(), Some(expected), "{table:?}");
         assert_eq!(header.body_size, 9);
         assert_eq!(
@@ -131,7 +131,8 @@ fn a_text_that_is_not_utf_8_is_replaced_byte_by_byte_and_named() {
         .expect("the content type");
     bytes[place] = 0xff;
     let header = decode(
-        &make_decodable(&bytes, Some("its routing key is not UTF-8".into())).expect("replaced"),
+        &make_decodable(&bytes, Some("its routing key is not UTF-8".into()), None)
+            .expect("replaced"),
     );
     let header = header.expect("decoded");
     assert_eq!(
@@ -152,7 +153,7 @@ fn a_text_that_is_not_utf_8_is_replaced_byte_by_byte_and_named() {
 #[test]
 fn what_can_be_decoded_stays_as_it_is() {
     let empty = [0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0];
-    assert_eq!(make_decodable(&empty, None), None);
+    assert_eq!(make_decodable(&empty, None, None), None);
     let mut table = FieldTable::default();
     table.insert("a".into(), AMQPValue::LongString("b".into()));
     assert!(
@@ -215,7 +216,7 @@ proptest! {
     #[test]
     fn the_judgement_is_that_of_the_client_library(table in table_bytes()) {
         let payload = payload(&table);
-        match make_decodable(&payload, None) {
+        match make_decodable(&payload, None, None) {
             None => prop_assert!(decode(&payload).is_some(), "the library does not decode it"),
             Some(made) => {
                 prop_assert!(decode(&payload).is_none(), "the library decodes it");
@@ -226,7 +227,7 @@ proptest! {
 
     #[test]
     fn any_bytes_become_a_header_that_can_be_decoded(payload in prop::collection::vec(any::<u8>(), 0..200)) {
-        let made = make_decodable(&payload, None);
+        let made = make_decodable(&payload, None, None);
         prop_assert!(decode(made.as_deref().unwrap_or(&payload)).is_some());
     }
 }

@@ -1,0 +1,199 @@
+//! How many messages a queue hands over at a time, and how large their bodies may be. Pure: moments are arguments.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::ingress::{HandOver, QueueLimits};
+
+/// Bodies of at most `max_size` that must follow each other before a queue is read in the usual mode.
+const SMALL_BODIES: u32 = 200;
+/// Shortest time between a larger body and the usual mode. Each change from the usual mode to the careful one has up to
+/// `prefetch` bodies transferred in vain.
+const LARGE_BODY_PAUSE: Duration = Duration::from_secs(60);
+
+/// The mode in which a queue is read. It begins with the careful one, so that what is delivered again after a crash
+/// costs no second delivery.
+#[derive(Debug)]
+pub(super) struct ReadingMode {
+    limits: QueueLimits,
+    mode: Mode,
+    /// The queue delivers what is given back again.
+    may_give_back: bool,
+}
+
+#[derive(Debug)]
+enum Mode {
+    Careful {
+        /// Few messages at a time.
+        hand_over: HandOver,
+        /// Bodies of at most `max_size` since the last larger one.
+        small: u32,
+        last_large: Option<Instant>,
+    },
+    Usual {
+        /// A body was left out that the careful mode reads.
+        has_left_out: bool,
+    },
+}
+
+impl ReadingMode {
+    pub(super) fn new(limits: QueueLimits) -> Self {
+        let mode = Mode::first(limits, None);
+        Self {
+            limits,
+            mode,
+            may_give_back: true,
+        }
+    }
+
+    /// What the queue may hand over in this mode.
+    pub(super) fn hand_over(&self) -> HandOver {
+        match self.mode {
+            Mode::Careful { hand_over, .. } => hand_over,
+            Mode::Usual { .. } => self.limits.usual,
+        }
+    }
+
+    /// Notes the length of a body that was delivered. Reports whether it must be delivered again: it was left out, and
+    /// the careful mode reads it.
+    pub(super) fn note(&mut self, bytes: u64, now: Instant) -> bool {
+        let is_large = bytes > self.limits.usual.largest_body;
+        match &mut self.mode {
+            Mode::Careful {
+                small, last_large, ..
+            } => {
+                if is_large {
+                    *small = 0;
+                    *last_large = Some(now);
+                } else {
+                    *small = small.saturating_add(1);
+                }
+                false
+            }
+            Mode::Usual { has_left_out } => {
+                let careful = self.limits.careful;
+                let is_read = careful.is_some_and(|careful| bytes <= careful.largest_body);
+                let must_come_again = is_large && is_read;
+                *has_left_out |= must_come_again;
+                must_come_again
+            }
+        }
+    }
+
+    /// Reports whether the mode must change.
+    pub(super) fn must_change(&self, now: Instant) -> bool {
+        match self.mode {
+            Mode::Careful {
+                small, last_large, ..
+            } => {
+                let is_quiet = last_large.is_none_or(|last| now - last >= LARGE_BODY_PAUSE);
+                self.may_give_back && small >= SMALL_BODIES && is_quiet
+            }
+            Mode::Usual { has_left_out } => has_left_out,
+        }
+    }
+
+    /// Changes the mode. Nothing that the former mode took may be held any more.
+    pub(super) fn change(&mut self, now: Instant) {
+        self.mode = match self.mode {
+            Mode::Careful { .. } => Mode::Usual {
+                has_left_out: false,
+            },
+            Mode::Usual { .. } => Mode::first(self.limits, Some(now)),
+        };
+    }
+
+    /// Begins anew, as for a queue of which nothing is known: it delivers what was not acknowledged again.
+    /// `may_give_back`: what is given back is delivered again. Without that the mode stays.
+    pub(super) fn restart(&mut self, may_give_back: bool) {
+        self.mode = Mode::first(self.limits, None);
+        self.may_give_back = may_give_back;
+    }
+
+    pub(super) fn is_careful(&self) -> bool {
+        matches!(self.mode, Mode::Careful { .. })
+    }
+}
+
+impl Mode {
+    /// The careful mode, where there are two.
+    fn first(limits: QueueLimits, last_large: Option<Instant>) -> Self {
+        match limits.careful {
+            Some(hand_over) => Self::Careful {
+                hand_over,
+                small: 0,
+                last_large,
+            },
+            None => Self::Usual {
+                has_left_out: false,
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const USUAL: HandOver = HandOver {
+        prefetch: 96,
+        largest_body: 10,
+    };
+    const CAREFUL: HandOver = HandOver {
+        prefetch: 6,
+        largest_body: 160,
+    };
+
+    #[test]
+    fn a_queue_is_read_carefully_until_its_bodies_are_small_and_again_after_a_larger_one() {
+        let start = Instant::now();
+        let mut mode = ReadingMode::new(QueueLimits {
+            usual: USUAL,
+            careful: Some(CAREFUL),
+        });
+        let read_small = |mode: &mut ReadingMode, count: u32, now: Instant| {
+            for _ in 0..count {
+                assert!(!mode.note(10, now));
+            }
+        };
+        assert_eq!(mode.hand_over(), CAREFUL);
+        read_small(&mut mode, SMALL_BODIES - 1, start);
+        assert!(!mode.must_change(start));
+        read_small(&mut mode, 1, start);
+        assert!(mode.must_change(start), "no larger one was seen");
+        mode.change(start);
+        assert_eq!(mode.hand_over(), USUAL);
+        read_small(&mut mode, 1000, start);
+        assert!(!mode.note(161, start), "it is of no use in any mode");
+        assert!(!mode.must_change(start));
+        assert!(mode.note(160, start), "it must be delivered again");
+        assert!(mode.must_change(start));
+        mode.change(start);
+        assert_eq!(mode.hand_over(), CAREFUL);
+        assert!(!mode.note(160, start), "it is read");
+        read_small(&mut mode, SMALL_BODIES, start);
+        assert!(!mode.must_change(start));
+        assert!(mode.must_change(start + LARGE_BODY_PAUSE));
+        assert!(!mode.note(11, start));
+        assert!(!mode.must_change(start + LARGE_BODY_PAUSE));
+        mode.restart(false);
+        read_small(&mut mode, 10 * SMALL_BODIES, start);
+        assert!(!mode.must_change(start), "nothing could be given back");
+        mode.restart(true);
+        read_small(&mut mode, SMALL_BODIES, start);
+        assert!(mode.must_change(start));
+    }
+
+    #[test]
+    fn a_queue_with_one_way_to_be_read_changes_nothing() {
+        let now = Instant::now();
+        let mut mode = ReadingMode::new(QueueLimits {
+            usual: USUAL,
+            careful: None,
+        });
+        assert!(!mode.note(11, now) && !mode.note(1, now));
+        assert!(!mode.must_change(now));
+        assert_eq!(mode.hand_over(), USUAL);
+    }
+}
