@@ -33,7 +33,8 @@ use super::pass_through::{PassThroughPublisher, PassingRecord};
 use super::permits::AdmissionGate;
 use crate::backoff::Backoff;
 use crate::domain::{
-    Arrival, Entry, Flags, KafkaPosition, Message, Partition, Route, RouteName, Text, UnixMs,
+    Arrival, Entry, Flags, KafkaPosition, Message, Partition, ReadMark, Route, RouteName, Text,
+    UnixMs,
 };
 use crate::egress::Lanes;
 use crate::lifecycle::{Shutdown, Tasks};
@@ -45,6 +46,8 @@ use crate::telemetry::{BurstLog, FollowRegistry, Metrics, RouteMetrics, Tracer};
 const BLOCK_OFFSETS: i64 = 512;
 /// Deadline of one attempt to read or raise a source's mark.
 const MARK_TIMEOUT: Duration = Duration::from_secs(3);
+/// Longest wait for a mark while a consumer waits for it.
+const READ_MARK_TIMEOUT: Duration = Duration::from_millis(500);
 /// A message that is due later than this is not urgent, ms.
 const URGENT_MS: i64 = 100;
 
@@ -191,8 +194,9 @@ impl Intake {
     pub async fn open(self: &Arc<Self>, route: &Arc<Route>, name: String) -> Option<Source> {
         let metrics = self.metrics.route(&route.name)?.clone();
         let reread_until = self
-            .until_done("read a source's mark", || self.store.highest_offset(&name))
-            .await?;
+            .until_done("read a source's mark", || self.store.read_mark(&name))
+            .await?
+            .map(|mark| mark.until - 1);
         Some(Source {
             intake: self.clone(),
             jitter: SourceJitter::new(route, &name),
@@ -218,6 +222,15 @@ impl Intake {
             pass_through: self.pass_through(route, &metrics),
             metrics,
         })
+    }
+
+    /// How far a source was ever read, as the store remembers it. `None`: it was never read. `Err` gives the reason if the
+    /// store does not tell.
+    pub async fn read_mark(&self, source: &str) -> Result<Option<ReadMark>, String> {
+        match tokio::time::timeout(READ_MARK_TIMEOUT, self.store.read_mark(source)).await {
+            Ok(mark) => mark.map_err(|error| error.to_string()),
+            Err(_) => Err("no answer in time".to_owned()),
+        }
     }
 
     fn submitter(&self, route: &Route, metrics: &Arc<RouteMetrics>) -> Submitter {
@@ -362,7 +375,11 @@ impl Source {
         let highest = batch.iter().filter_map(offset).max();
         if let Some(highest) = highest.filter(|&h| self.marked.is_none_or(|marked| h > marked)) {
             let store = &self.intake.store;
-            let marking = || store.raise_offset(&self.name, highest);
+            let resolved_time = batch
+                .iter()
+                .filter_map(|delivery| delivery.resolved_time)
+                .min();
+            let marking = || store.raise_offset(&self.name, highest, resolved_time);
             let marked = self
                 .intake
                 .until_done("note how far a source is read", marking)
@@ -398,6 +415,7 @@ impl Source {
             produced,
             flags,
             position,
+            resolved_time: _,
             mut receipt,
         } = delivery;
         let unreadable = malformed.is_some();

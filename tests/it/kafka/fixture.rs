@@ -12,8 +12,8 @@ use postdate::domain::route::{
     DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, RetryPolicy,
 };
 use postdate::domain::{
-    Clock, Endpoint, Entry, Message, Origin, Route, RouteName, RoutePolicy, Secret, Target, UnixMs,
-    Verdict,
+    Clock, Endpoint, Entry, Message, Origin, ReadMark, Route, RouteName, RoutePolicy, Secret,
+    Target, UnixMs, Verdict,
 };
 use postdate::egress::kafka::KafkaLanes;
 use postdate::egress::{Lane, Publication, PublishBatch, VerdictInbox};
@@ -90,6 +90,8 @@ pub(super) fn route(name: &str, topic: &str, group: &str) -> Arc<Route> {
 pub(super) struct RecordingSink {
     pub(super) taken: Mutex<Vec<TakenRecord>>,
     pub(super) sources: Mutex<Vec<String>>,
+    /// What the store would remember of each source.
+    pub(super) marks: Mutex<BTreeMap<String, ReadMark>>,
     keeps: AtomicBool,
 }
 
@@ -104,6 +106,7 @@ pub(super) struct TakenRecord {
 
 pub(super) struct RecordingFeed {
     memory: Arc<RecordingSink>,
+    name: String,
     topic: String,
 }
 
@@ -114,11 +117,16 @@ impl Sink for RecordingSink {
         let Endpoint::Kafka { topic, .. } = &route.from else {
             panic!("a Kafka route")
         };
-        self.sources.lock().push(name);
+        self.sources.lock().push(name.clone());
         Some(RecordingFeed {
             memory: self.clone(),
+            name,
             topic: topic.clone(),
         })
+    }
+
+    async fn read_mark(&self, source: &str) -> Result<Option<ReadMark>, String> {
+        Ok(self.marks.lock().get(source).copied())
     }
 }
 
@@ -134,6 +142,11 @@ impl Feed for RecordingFeed {
     async fn take(&mut self, batch: Vec<Delivery>) -> Vec<Delivery> {
         for delivery in batch {
             let offset = delivery.position.expect("a position").offset;
+            let mark = ReadMark {
+                until: offset + 1,
+                resolved: delivery.resolved_time,
+            };
+            self.memory.marks.lock().insert(self.name.clone(), mark);
             let mut receipt = Some(delivery.receipt);
             let mut taken = self.memory.taken.lock();
             if !self.memory.keeps.load(Ordering::Relaxed) {

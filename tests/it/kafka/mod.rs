@@ -7,6 +7,7 @@ mod groups;
 mod ingress;
 mod leaderless;
 mod outage;
+mod placement;
 pub(crate) mod raw;
 mod silence;
 mod undecodable;
