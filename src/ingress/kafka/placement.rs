@@ -59,14 +59,12 @@ impl CommittedPosition {
 
     /// The metadata of the commit.
     pub(super) fn metadata(&self) -> String {
-        let mut metadata = METADATA_MARK.to_owned();
-        if let Some(UnixMs(ms)) = self.resolved {
-            metadata += &format!(" resolved={ms}");
-        }
-        if self.is_held {
-            metadata += " held";
-        }
-        metadata
+        let resolved = self
+            .resolved
+            .map(|time| format!(" resolved={time}"))
+            .unwrap_or_default();
+        let held = if self.is_held { " held" } else { "" };
+        format!("{METADATA_MARK}{resolved}{held}")
     }
 }
 
@@ -167,10 +165,6 @@ mod tests {
 
     const ENDS: LogEnds = LogEnds { begin: 10, end: 20 };
 
-    fn at(offset: i64) -> Option<CommittedPosition> {
-        Some(CommittedPosition::read(offset, "postdate resolved=7"))
-    }
-
     fn mark(until: i64, resolved: Option<i64>) -> ReadMark {
         ReadMark {
             until,
@@ -182,6 +176,7 @@ mod tests {
     fn a_position_is_believed_only_if_the_log_can_hold_it() {
         use Placement::{Overtaken, Reread, Start};
         use PlacementCause::{CommitChanged, Given, Told, WentBack};
+        let at = |offset| Some(CommittedPosition::read(offset, "postdate resolved=7"));
         let foreign = |offset| Some(CommittedPosition::read(offset, "mirror"));
         let held = Some(CommittedPosition::read(12, "postdate resolved=7 held"));
         let read = Some(mark(18, Some(5)));

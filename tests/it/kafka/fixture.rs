@@ -579,6 +579,29 @@ pub(crate) fn rewind(kafka: &Kafka, group: &str, topic: &str, to: i64) {
     consumer.commit(&list, CommitMode::Sync).expect("rewound");
 }
 
+/// Moves the group's commit to a position which the log does not have, as a broker shows it whose log is older than its
+/// commits: all else of the commit stays.
+pub(crate) fn commit_beyond(kafka: &Kafka, group: &str, topic: &str, to: i64) {
+    let mut client = kafka.client();
+    let consumer: BaseConsumer = client.set("group.id", group).create().expect("a consumer");
+    let mut list = TopicPartitionList::new();
+    list.add_partition(topic, 0);
+    let held = consumer
+        .committed_offsets(list, Duration::from_secs(10))
+        .expect("an answer");
+    let mut moved = TopicPartitionList::new();
+    moved
+        .add_partition_offset(topic, 0, Offset::Offset(to))
+        .expect("an offset");
+    moved
+        .find_partition(topic, 0)
+        .expect("just added")
+        .set_metadata(held.elements()[0].metadata());
+    consumer
+        .commit(&moved, CommitMode::Sync)
+        .expect("committed");
+}
+
 /// All records of a topic's partition 0 from its start, as bytes.
 pub(super) fn read_all(
     kafka: &Kafka,

@@ -4,13 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rdkafka::admin::AdminOptions;
-use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
-use rdkafka::{Offset, TopicPartitionList};
 
 use postdate::domain::{ReadMark, RouteName, SkipGoal, SkipOutcome, UnixMs};
 
-use super::fixture::{IngressFixture, RecordingSink, commits, committed};
+use super::fixture::{IngressFixture, RecordingSink, commit_beyond, commits, committed, rewind};
 use crate::support::{Kafka, eventually, names};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -45,29 +43,6 @@ fn produce_aged(
 fn produce_2000(kafka: &Kafka, topic: &str) {
     produce_aged(kafka, topic, "m", 0..1900, HOUR);
     produce_aged(kafka, topic, "m", 1900..2000, Duration::ZERO);
-}
-
-/// Moves the group's commit to a position which the log does not have, as a broker shows it whose log is older than its
-/// commits: all else of the commit stays.
-fn commit_beyond(kafka: &Kafka, group: &str, topic: &str, to: i64) {
-    let mut client = kafka.client();
-    let consumer: BaseConsumer = client.set("group.id", group).create().expect("a consumer");
-    let mut list = TopicPartitionList::new();
-    list.add_partition(topic, 0);
-    let held = consumer
-        .committed_offsets(list, Duration::from_secs(10))
-        .expect("an answer");
-    let mut moved = TopicPartitionList::new();
-    moved
-        .add_partition_offset(topic, 0, Offset::Offset(to))
-        .expect("an offset");
-    moved
-        .find_partition(topic, 0)
-        .expect("just added")
-        .set_metadata(held.elements()[0].metadata());
-    consumer
-        .commit(&moved, CommitMode::Sync)
-        .expect("committed");
 }
 
 fn offsets(memory: &RecordingSink) -> Vec<i64> {
@@ -245,7 +220,7 @@ async fn a_word_of_a_time_begins_at_the_first_record_of_it() {
     produce_aged(kafka, &topic, "m", 0..100_001, HOUR);
     produce_aged(kafka, &topic, "n", 0..10, Duration::ZERO);
     // The commit says nothing of a time, so all that was read counts.
-    super::fixture::rewind(kafka, &group, &topic, 100_012);
+    rewind(kafka, &group, &topic, 100_012);
     let memory = Arc::new(RecordingSink::default());
     let reader = IngressFixture::start(kafka, &group, &[&topic], &memory);
     waits(&reader, "r0", &["100011 records", "--to 0`"]).await;
