@@ -124,7 +124,7 @@ pub use config::Config;
 pub use inject::{Inject, InjectError, InvalidMessage};
 pub use redrive::{Redrive, RedriveOutcome};
 pub use server::{DRAIN_GRACE, ListenAddresses, start};
-pub use skip::{Skip, SkipResult};
+pub use skip::Skip;
 
 /// Everything that the API shows and uses.
 #[allow(missing_debug_implementations)] // `Inject`, `Redrive` and `Skip` belong to `app`

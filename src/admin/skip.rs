@@ -1,4 +1,5 @@
-//! Skipping an offset at which a Kafka partition of a route stands. `app` provides the skip itself.
+//! Skipping an offset at which a Kafka partition of a route stands, or saying where it begins. `app` provides the skip
+//! itself.
 
 use std::sync::Arc;
 
@@ -13,36 +14,21 @@ use super::audit_note::AuditNote;
 use super::context::Admin;
 use super::extract::{JsonBody, NamedRoute, RoutePath};
 use super::problem::Problem;
-use crate::domain::{Endpoint, KafkaPosition, RouteName};
+use super::times::moment;
+use crate::domain::{Endpoint, RouteName, SkipGoal, SkipOutcome};
 
-/// Passes over offsets at which partitions stand.
+/// Says where reading of partitions goes on.
 pub trait Skip: Send + Sync {
-    /// Has a partition of the route's topic pass over one offset, if it stands there. The wait is bounded.
+    /// Has reading of a partition of the route's topic go on where the goal says. The wait is bounded.
     fn skip<'a>(
         &'a self,
         route: &'a RouteName,
-        position: KafkaPosition,
-    ) -> BoxFuture<'a, SkipResult>;
+        partition: i32,
+        goal: SkipGoal,
+    ) -> BoxFuture<'a, SkipOutcome>;
 }
 
-/// Result of a skip.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SkipResult {
-    /// The offset is passed over, and reading goes on behind it.
-    Skipped,
-    /// The partition stands at another offset. Nothing was changed.
-    StandsElsewhere(i64),
-    /// The partition does not stand. The next record is expected at this offset.
-    DoesNotStand(i64),
-    /// The partition is not one that this replica reads.
-    NotHere,
-    /// It failed for this reason. Nothing was changed.
-    Failed(String),
-    /// No answer came in time. The offset may be skipped yet.
-    NoAnswer,
-}
-
-/// The offset that is to be skipped.
+/// Where reading goes on: `offset` is skipped, or the partition begins at `to` or `since`. One of the three.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Skipping)]
@@ -51,11 +37,17 @@ pub(super) struct SkipRequest {
     #[schema(minimum = 0)]
     partition: i32,
     /// The offset at which it stands.
-    #[schema(minimum = 0)]
-    offset: i64,
+    #[schema(minimum = 0, nullable = false)]
+    offset: Option<i64>,
+    /// The offset at which it begins: it waits for a word.
+    #[schema(minimum = 0, nullable = false)]
+    to: Option<i64>,
+    /// The time of the record at which it begins, or of the next one: RFC 3339 with an offset, or Unix ms as text.
+    #[schema(nullable = false)]
+    since: Option<String>,
 }
 
-/// An offset that was skipped.
+/// Where reading goes on.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Skipped)]
 pub(super) struct SkippedView {
@@ -66,28 +58,33 @@ pub(super) struct SkippedView {
     /// The partition.
     partition: i32,
     /// The offset that was skipped.
-    offset: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    offset: Option<i64>,
     /// The offset from which reading goes on.
     next: i64,
 }
 
-/// Skip an offset of a standing Kafka partition
+/// Skip an offset of a standing Kafka partition, or say where one begins
 ///
 /// A partition stands at a batch that the Kafka client cannot open: too large once decompressed, of an unknown codec,
-/// or damaged. This passes over exactly one offset, and only if the partition stands there: the record at that offset is
-/// lost to the route. Every record before it is committed first. Ask the replica that reads the partition: it has a line
-/// in its log, and the part `source:ROUTE` in its `/readyz`.
+/// or damaged. `offset` passes over exactly one offset, and only if the partition stands there: the record at that offset
+/// is lost to the route. Every record before it is committed first. A partition also stands if its committed position
+/// cannot be true and too many records would be read again. `to` or `since` says where it begins: records from there on
+/// are read, whether they were read before or not, and those before it are not. Ask the replica that reads the partition:
+/// it has a line in its log, and the part `source:ROUTE` in its `/readyz`.
 #[utoipa::path(
     post, path = "/api/v1/routes/{route}/skip", operation_id = "skipOffset", params(RoutePath),
     request_body = SkipRequest,
     responses(
-        (status = 200, description = "It was skipped.", body = SkippedView),
-        (status = 400, description = "No partition, or no offset."),
+        (status = 200, description = "Reading goes on there.", body = SkippedView),
+        (status = 400, description = "No partition, or not one of `offset`, `to` and `since`."),
         (status = 404, description = "No such route, it reads no topic, or this replica does not read the partition."),
-        (status = 409, description = "The partition does not stand at this offset. Nothing was skipped."),
+        (status = 409, description = "The partition does not stand at this offset, does not wait for a word, or its log
+            does not have the offset. Nothing was skipped."),
         (status = 415, description = "The body is not said to be `application/json`. Nothing was skipped."),
         (status = 503, description = "The Kafka client refused. Nothing was skipped."),
-        (status = 504, description = "The consumer did not answer in time. It may be skipped all the same.")
+        (status = 504, description = "The consumer did not answer in time. It may be done all the same.")
     )
 )]
 pub(super) async fn skip(
@@ -95,54 +92,81 @@ pub(super) async fn skip(
     NamedRoute(route): NamedRoute,
     JsonBody(request): JsonBody<SkipRequest>,
 ) -> Result<(Extension<AuditNote>, Json<SkippedView>), Problem> {
-    let SkipRequest { partition, offset } = request;
     let Endpoint::Kafka { topic, .. } = &route.from else {
         return Err(Problem::not_found(format!(
             "route {} reads a queue, which has no offsets",
             route.name
         )));
     };
-    if partition < 0 || !(0..i64::MAX).contains(&offset) {
-        return Err(Problem::bad("partition and offset begin at 0"));
-    }
+    let goal = read_goal(&request)?;
+    let partition = request.partition;
     let place = format!("partition {partition} of topic {topic}");
-    match admin
-        .state
-        .skip
-        .skip(&route.name, KafkaPosition { partition, offset })
-        .await
-    {
-        SkipResult::Skipped => {
-            let note = AuditNote::new(format!("{place}, offset {offset}"), "skipped");
-            let route = route.name.to_string();
-            let view = SkippedView {
-                route,
-                topic: topic.clone(),
-                partition,
-                offset,
-                next: offset + 1,
-            };
-            Ok((Extension(note), Json(view)))
+    let next = match admin.state.skip.skip(&route.name, partition, goal).await {
+        SkipOutcome::GoesOn(next) => next,
+        outcome => return Err(refusal(&outcome, &place, goal, &admin.state.replica)),
+    };
+    let note = match goal {
+        SkipGoal::Past(offset) => AuditNote::new(format!("{place}, offset {offset}"), "skipped"),
+        SkipGoal::To(_) | SkipGoal::Since(_) => {
+            AuditNote::new(format!("{place}, to offset {next}"), "skipped")
         }
-        SkipResult::StandsElsewhere(at) => Err(conflict(format!(
-            "{place} stands at offset {at}, not at {offset}; nothing was skipped"
-        ))),
-        SkipResult::DoesNotStand(next) => Err(conflict(format!(
-            "{place} does not stand: its next record is expected at offset {next}; nothing was skipped"
-        ))),
-        SkipResult::NotHere => Err(Problem::not_found(format!(
-            "replica {} does not read {place}; ask the replica whose log says that it stands",
-            admin.state.replica
-        ))),
-        SkipResult::Failed(why) => Err(Problem::unavailable(format!(
+    };
+    let view = SkippedView {
+        route: route.name.to_string(),
+        topic: topic.clone(),
+        partition,
+        offset: request.offset,
+        next,
+    };
+    Ok((Extension(note), Json(view)))
+}
+
+fn read_goal(request: &SkipRequest) -> Result<SkipGoal, Problem> {
+    let goal = match (request.offset, request.to, &request.since) {
+        (Some(offset), None, None) => SkipGoal::Past(offset),
+        (None, Some(offset), None) => SkipGoal::To(offset),
+        (None, None, Some(since)) => SkipGoal::Since(moment("since", since)?),
+        _ => return Err(Problem::bad("one of `offset`, `to` and `since` is needed")),
+    };
+    match goal {
+        SkipGoal::Past(offset) | SkipGoal::To(offset) if !(0..i64::MAX).contains(&offset) => {
+            Err(Problem::bad("partition and offset begin at 0"))
+        }
+        _ if request.partition < 0 => Err(Problem::bad("partition and offset begin at 0")),
+        _ => Ok(goal),
+    }
+}
+
+/// The answer to a skip that was not done.
+fn refusal(outcome: &SkipOutcome, place: &str, goal: SkipGoal, replica: &str) -> Problem {
+    let (wanted, state) = match goal {
+        SkipGoal::Past(offset) => (offset, "does not stand"),
+        SkipGoal::To(offset) => (offset, "does not wait for a word"),
+        SkipGoal::Since(time) => (time.0, "does not wait for a word"),
+    };
+    match outcome {
+        SkipOutcome::StandsElsewhere(at) => conflict(format!(
+            "{place} stands at offset {at}, not at {wanted}; nothing was skipped"
+        )),
+        SkipOutcome::GoesOn(next) | SkipOutcome::DoesNotStand(next) => conflict(format!(
+            "{place} {state}: its next record is expected at offset {next}; nothing was skipped"
+        )),
+        SkipOutcome::NotRead(why) => conflict(format!("{place}: {why}; nothing was skipped")),
+        SkipOutcome::OutsideLog(begin, end) => conflict(format!(
+            "{place} has offsets from {begin} to {end}; nothing was skipped"
+        )),
+        SkipOutcome::NotHere => Problem::not_found(format!(
+            "replica {replica} does not read {place}; ask the replica whose log says that it stands"
+        )),
+        SkipOutcome::Failed(why) => Problem::unavailable(format!(
             "{place} cannot be moved right now: {why}; nothing was skipped"
-        ))),
-        SkipResult::NoAnswer => Err(Problem::new(
+        )),
+        SkipOutcome::NoAnswer => Problem::new(
             StatusCode::GATEWAY_TIMEOUT,
             format!(
                 "the consumer of {place} did not answer in time; look where it stands, and ask again"
             ),
-        )),
+        ),
     }
 }
 

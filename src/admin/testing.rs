@@ -22,14 +22,13 @@ use super::refusals::Refusals;
 use super::server::{BoundServer, ListenAddresses};
 use super::{
     AdminState, Config, Inject, InjectError, InvalidMessage, Redrive, RedriveOutcome, Skip,
-    SkipResult,
 };
 use crate::domain::route::{
     DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, RetryPolicy,
 };
 use crate::domain::{
-    Clock, Endpoint, Header, HeaderValue, InvalidReason, KafkaPosition, Message, Route, RouteName,
-    RoutePolicy, RoutingKey, Secret, Target, UnixMs,
+    Clock, Endpoint, Header, HeaderValue, InvalidReason, Message, Route, RouteName, RoutePolicy,
+    RoutingKey, Secret, SkipGoal, SkipOutcome, Target, UnixMs,
 };
 use crate::lifecycle::{Readiness, Shutdown, Tasks};
 use crate::store::{DeadId, StoreError};
@@ -73,16 +72,26 @@ impl Redrive for InstantRedrive {
     }
 }
 
-/// Skips of partitions that all stand at offset 7. This replica reads partition 0 only.
+/// Skips of partitions. Partition 0 stands at offset 7, 1 does not stand, and 3 waits for a word, with a log from 5 to 9.
+/// This replica reads no other.
 struct StandingAtSeven;
 
 impl Skip for StandingAtSeven {
-    fn skip<'a>(&'a self, _: &'a RouteName, position: KafkaPosition) -> BoxFuture<'a, SkipResult> {
-        let result = match (position.partition, position.offset) {
-            (0, 7) => SkipResult::Skipped,
-            (0, _) => SkipResult::StandsElsewhere(7),
-            (1, offset) => SkipResult::DoesNotStand(offset),
-            _ => SkipResult::NotHere,
+    fn skip<'a>(
+        &'a self,
+        _: &'a RouteName,
+        partition: i32,
+        goal: SkipGoal,
+    ) -> BoxFuture<'a, SkipOutcome> {
+        let result = match (partition, goal) {
+            (0, SkipGoal::Past(7)) => SkipOutcome::GoesOn(8),
+            (0, _) => SkipOutcome::StandsElsewhere(7),
+            (1, _) => SkipOutcome::DoesNotStand(7),
+            (3, SkipGoal::Past(_)) => SkipOutcome::NotRead("it waits".to_owned()),
+            (3, SkipGoal::To(offset @ 5..=9)) => SkipOutcome::GoesOn(offset),
+            (3, SkipGoal::To(_)) => SkipOutcome::OutsideLog(5, 9),
+            (3, SkipGoal::Since(_)) => SkipOutcome::GoesOn(6),
+            _ => SkipOutcome::NotHere,
         };
         std::future::ready(result).boxed()
     }

@@ -36,13 +36,13 @@ pub(super) struct ReplayArgs {
     #[arg(long, value_name = "R")]
     route: String,
     /// From the first record of this time on: when the backup was made, or before the oldest message that waited
-    #[arg(long, value_name = "T", value_parser = time)]
+    #[arg(long, value_name = "T", value_parser = times::parse_now)]
     since: UnixMs,
     /// Only records up to this time; later commands for them hold
-    #[arg(long, value_name = "T", value_parser = time)]
+    #[arg(long, value_name = "T", value_parser = times::parse_now)]
     until: Option<UnixMs>,
     /// Leave out messages that were due before this: the time when the store was lost. Without it, nothing is left out
-    #[arg(long, value_name = "T", value_parser = time)]
+    #[arg(long, value_name = "T", value_parser = times::parse_now)]
     due_after: Option<UnixMs>,
     /// Print the overview, and change nothing
     #[arg(long)]
@@ -50,10 +50,6 @@ pub(super) struct ReplayArgs {
     /// Do not ask; needed where there is no terminal
     #[arg(long)]
     yes: bool,
-}
-
-fn time(text: &str) -> Result<UnixMs, String> {
-    times::parse(text, Clock::start().wall())
 }
 
 pub(super) fn run(args: ReplayArgs) -> anyhow::Result<ExitCode> {

@@ -2,21 +2,27 @@
 
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use serde_json::json;
 
 use super::api;
 use super::client::{ApiClient, CALL_DEADLINE, ClientError};
 use super::output::{self, Printer, SafeText};
-use crate::domain::RouteName;
+use super::times;
+use crate::domain::{RouteName, UnixMs};
 
-/// Skip an offset at which a Kafka partition stands
+/// Skip an offset at which a Kafka partition stands, or say where it begins
 ///
 /// A batch that the Kafka client cannot open stops its partition; the log names topic, partition and offset. The record
 /// at that offset is lost to the route: read it with Kafka's own tools first, if it may matter. Of a batch of several
-/// records each is skipped by itself. Ask the replica that reads the partition.
+/// records each is skipped by itself. A partition whose committed position cannot be true waits for --to or --since if
+/// more than 100,000 records would be read again: records from there on are read, those before are not. Ask the replica
+/// that reads the partition.
 #[derive(Debug, Args)]
-#[command(after_help = format!("Examples:\n  postdate skip --route orders --partition 3 --offset 81723\n\n\
+#[command(group = ArgGroup::new("goal").required(true))]
+#[command(after_help = format!("Examples:\n  postdate skip --route orders --partition 3 --offset 81723\n  \
+    postdate skip --route orders --partition 3 --since 2026-11-21T08:00:00Z\n\n\
+    A time is RFC 3339 with an offset, Unix milliseconds, or relative: `--since=-2h`.\n\n\
     {}", api::ENVIRONMENT_HELP))]
 pub(super) struct SkipArgs {
     #[command(flatten)]
@@ -28,8 +34,14 @@ pub(super) struct SkipArgs {
     #[arg(long, value_name = "P")]
     partition: u32,
     /// The offset at which it stands
-    #[arg(long, value_name = "O")]
-    offset: u64,
+    #[arg(long, value_name = "O", group = "goal")]
+    offset: Option<u64>,
+    /// The offset at which it begins, as the log or `/readyz` names it, or another one
+    #[arg(long, value_name = "O", group = "goal")]
+    to: Option<u64>,
+    /// Begin at the first record of this time on
+    #[arg(long, value_name = "T", group = "goal", value_parser = times::parse_now)]
+    since: Option<UnixMs>,
     /// Print the API's answer as JSON
     #[arg(long)]
     json: bool,
@@ -42,7 +54,7 @@ pub(super) fn run(args: &SkipArgs) -> ExitCode {
     )
 }
 
-/// Skips the offset and prints from where reading goes on. With `--json` it prints the API's body instead.
+/// Skips, and prints from where reading goes on. With `--json` it prints the API's body instead.
 fn call(client: &ApiClient, args: &SkipArgs, out: &mut Printer<'_>) -> Result<(), ClientError> {
     let Some(route) = RouteName::new(&args.route) else {
         let name = args.route.escape_debug();
@@ -50,7 +62,16 @@ fn call(client: &ApiClient, args: &SkipArgs, out: &mut Printer<'_>) -> Result<()
             "`{name}` is not a route's name"
         )));
     };
-    let request = json!({ "partition": args.partition, "offset": args.offset });
+    let mut request = json!({ "partition": args.partition });
+    if let Some(offset) = args.offset {
+        request["offset"] = offset.into();
+    }
+    if let Some(offset) = args.to {
+        request["to"] = offset.into();
+    }
+    if let Some(UnixMs(ms)) = args.since {
+        request["since"] = ms.to_string().into();
+    }
     let path = format!("/api/v1/routes/{route}/skip");
     let answer = client.call("POST", &path, Some(&request), CALL_DEADLINE)?;
     if args.json {
@@ -60,11 +81,12 @@ fn call(client: &ApiClient, args: &SkipArgs, out: &mut Printer<'_>) -> Result<()
     if !args.json {
         let topic = body["topic"].as_str().unwrap_or_default();
         let partition = args.partition;
-        let offset = args.offset;
         let next = &body["next"];
-        out.print(format!(
-            "{route}: skipped offset {offset} of {topic}/{partition}; reading goes on at {next}"
-        ))?;
+        let done = match args.offset {
+            Some(offset) => format!("skipped offset {offset} of {topic}/{partition}"),
+            None => format!("{topic}/{partition} is told where to begin"),
+        };
+        out.print(format!("{route}: {done}; reading goes on at {next}"))?;
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Moments that a user writes on the command line.
 
-use crate::domain::{UnixMs, duration, moment};
+use crate::domain::{Clock, UnixMs, duration, moment};
 
 /// Reads a moment: Unix milliseconds, RFC 3339 with an offset, or a duration before or after `now` (`-2h`, `+30m`).
 /// The error is a sentence for the user.
@@ -19,6 +19,11 @@ pub(super) fn parse(text: &str, now: UnixMs) -> Result<UnixMs, String> {
     moment::parse(text).map_err(|error| {
         format!("`{text}` is no moment: {error}; write 2030-01-01T00:00:00Z, Unix milliseconds, or -2h for two hours ago")
     })
+}
+
+/// The same, as of this moment.
+pub(super) fn parse_now(text: &str) -> Result<UnixMs, String> {
+    parse(text, Clock::start().wall())
 }
 
 fn relative(text: &str, span: &str, sign: i64, now: UnixMs) -> Result<UnixMs, String> {

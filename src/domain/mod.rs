@@ -23,6 +23,7 @@ mod repeat_cause;
 pub mod retry;
 pub mod route;
 pub mod secret;
+mod skip;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;
 mod text;
@@ -33,7 +34,7 @@ pub use arrival::Arrival;
 pub use clock::{Clock, StoreClock};
 pub use due::{MonoUs, UnixMs};
 pub use entry::{Entry, Failure, Flags};
-pub use kafka_position::KafkaPosition;
+pub use kafka_position::{KafkaPosition, ReadMark};
 pub use message::{Header, HeaderValue, Message, Origin, Properties};
 pub use nearest::nearest;
 pub use partition::{Partition, Partitions};
@@ -45,5 +46,6 @@ pub use route::{
     TargetRef, TrailLimits,
 };
 pub use secret::Secret;
+pub use skip::{SkipGoal, SkipOutcome};
 pub use text::Text;
 pub use verdict::{DeadReason, InvalidReason, Refusal, Verdict};

@@ -35,8 +35,8 @@ use super::{Delivery, Receipt};
 use crate::backoff::Backoff;
 use crate::domain::failure_policy::PublishFlow;
 use crate::domain::{
-    Arrival, Entry, Flags, KafkaPosition, Message, Partition, Route, RouteName, Target, Text,
-    UnixMs,
+    Arrival, Entry, Flags, KafkaPosition, Message, Partition, ReadMark, Route, RouteName, Target,
+    Text, UnixMs,
 };
 use crate::egress::Lanes;
 use crate::lifecycle::{Shutdown, Tasks};
@@ -49,6 +49,8 @@ use crate::telemetry::{BurstLog, FollowRegistry, RouteMetrics, Tracer};
 const BLOCK_OFFSETS: i64 = 512;
 /// Deadline of one attempt to read or raise a source's mark.
 const MARK_TIMEOUT: Duration = Duration::from_secs(3);
+/// Longest wait for a mark while a consumer waits for it.
+const READ_MARK_TIMEOUT: Duration = Duration::from_millis(500);
 /// A message that is due later than this is not urgent, ms.
 const URGENT_MS: i64 = 100;
 
@@ -201,8 +203,9 @@ impl Intake {
     pub async fn open(self: &Arc<Self>, route: &Arc<Route>, name: String) -> Option<Source> {
         let reporter = self.reporters.of(&route.name)?.clone();
         let reread_until = self
-            .until_done("read a source's mark", || self.store.highest_offset(&name))
-            .await?;
+            .until_done("read a source's mark", || self.store.read_mark(&name))
+            .await?
+            .map(|mark| mark.until - 1);
         let metrics = reporter.metrics().clone();
         let submitter = Arc::new(Submitter {
             store: self.store.clone(),
@@ -236,6 +239,15 @@ impl Intake {
             submitter,
             metrics,
         })
+    }
+
+    /// How far a source was ever read, as the store remembers it. `None`: it was never read. `Err` gives the reason if the
+    /// store does not tell.
+    pub async fn read_mark(&self, source: &str) -> Result<Option<ReadMark>, String> {
+        match tokio::time::timeout(READ_MARK_TIMEOUT, self.store.read_mark(source)).await {
+            Ok(mark) => mark.map_err(|error| error.to_string()),
+            Err(_) => Err("no answer in time".to_owned()),
+        }
     }
 
     /// The linger buffer that all sources of a route share.
@@ -383,7 +395,11 @@ impl Source {
         let highest = batch.iter().filter_map(offset).max();
         if let Some(highest) = highest.filter(|&h| self.marked.is_none_or(|marked| h > marked)) {
             let store = &self.intake.store;
-            let marking = || store.raise_offset(&self.name, highest);
+            let resolved_time = batch
+                .iter()
+                .filter_map(|delivery| delivery.resolved_time)
+                .min();
+            let marking = || store.raise_offset(&self.name, highest, resolved_time);
             let marked = self
                 .intake
                 .until_done("note how far a source is read", marking)
@@ -420,6 +436,7 @@ impl Source {
             produced,
             mut flags,
             position,
+            resolved_time: _,
             mut receipt,
         } = delivery;
         let incomplete = malformed.is_some() || left_out.is_some();

@@ -46,7 +46,7 @@ pub use redrive::redrive;
 
 use std::sync::Arc;
 
-use crate::domain::{Flags, KafkaPosition, Message, Route, Text, UnixMs};
+use crate::domain::{Flags, KafkaPosition, Message, ReadMark, Route, Text, UnixMs};
 
 /// A record as a consumer read it.
 #[derive(Debug)]
@@ -65,6 +65,8 @@ pub struct Delivery {
     pub flags: Flags,
     /// Kafka: partition and offset.
     pub position: Option<KafkaPosition>,
+    /// Kafka: a time of records, no later than that of the last record before which all were resolved.
+    pub resolved_time: Option<UnixMs>,
     /// Resolved once the record is safe.
     pub receipt: Receipt,
 }
@@ -80,6 +82,12 @@ pub trait Sink: Send + Sync + 'static {
         route: &Arc<Route>,
         name: String,
     ) -> impl Future<Output = Option<Self::Feed>> + Send;
+
+    /// See [`Intake::read_mark`].
+    fn read_mark(
+        &self,
+        source: &str,
+    ) -> impl Future<Output = Result<Option<ReadMark>, String>> + Send;
 }
 
 /// Takes the batches of one source, one after another.
@@ -105,6 +113,10 @@ impl Sink for Intake {
 
     async fn open(self: &Arc<Self>, route: &Arc<Route>, name: String) -> Option<Source> {
         Self::open(self, route, name).await
+    }
+
+    async fn read_mark(&self, source: &str) -> Result<Option<ReadMark>, String> {
+        Self::read_mark(self, source).await
     }
 }
 

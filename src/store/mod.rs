@@ -22,7 +22,7 @@
 //! | [`Store::scan`] | replay | all messages of a route |
 //! | [`Store::trail`], [`Store::write_trails`] | all rooms; app | record what became of messages; append it to Redis |
 //! | [`Store::trail_of`] | people, import | what became of one message |
-//! | [`Store::highest_offset`], [`Store::raise_offset`] | ingress | the highest offset that was ever read of a source |
+//! | [`Store::read_mark`], [`Store::raise_offset`] | ingress | how far a source was ever read |
 //!
 //! Guarantees: each call is applied at most once however often it is sent, because a caller numbers its calls and the
 //! partition remembers the last answer to each caller. A stale token changes nothing but the bitmap of what is

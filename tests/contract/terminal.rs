@@ -73,6 +73,14 @@ const LINES: &[&[&str]] = &[
     &[
         "skip",
         "--route",
+        "orders",
+        "--partition",
+        "0",
+        "--since=-1h",
+    ],
+    &[
+        "skip",
+        "--route",
         NASTY,
         "--partition",
         "0",

@@ -4,7 +4,7 @@ use super::super::testing::{READ_TOKEN, TestServer, WRITE_TOKEN};
 use super::problem;
 
 #[tokio::test]
-async fn only_the_offset_at_which_a_partition_stands_is_skipped() {
+async fn only_a_partition_that_stands_or_waits_is_told_where_to_go_on() {
     let server = TestServer::start().await;
     for (route, body, status, part) in [
         (
@@ -19,7 +19,43 @@ async fn only_the_offset_at_which_a_partition_stands_is_skipped() {
             404,
             "reads a queue",
         ),
-        ("orders", r#"{"partition":0}"#, 400, "offset"),
+        (
+            "orders",
+            r#"{"partition":0}"#,
+            400,
+            "one of `offset`, `to` and `since`",
+        ),
+        (
+            "orders",
+            r#"{"partition":3,"to":7,"since":"-1h"}"#,
+            400,
+            "one of `offset`, `to` and `since`",
+        ),
+        (
+            "orders",
+            r#"{"partition":3,"since":"-1h"}"#,
+            400,
+            "`since` is no moment",
+        ),
+        ("orders", r#"{"partition":3,"to":-1}"#, 400, "begin at 0"),
+        (
+            "orders",
+            r#"{"partition":3,"to":10}"#,
+            409,
+            "has offsets from 5 to 9; nothing was skipped",
+        ),
+        (
+            "orders",
+            r#"{"partition":1,"to":5}"#,
+            409,
+            "does not wait for a word: its next record is expected at offset 7",
+        ),
+        (
+            "orders",
+            r#"{"partition":3,"offset":5}"#,
+            409,
+            "partition 3 of topic orders.delayed: it waits; nothing was skipped",
+        ),
         (
             "orders",
             r#"{"partition":-1,"offset":7}"#,
@@ -78,5 +114,17 @@ async fn only_the_offset_at_which_a_partition_stands_is_skipped() {
         (answer.status, &answer.json()["next"]),
         (200, &serde_json::json!(8))
     );
+    for (body, next) in [
+        (r#"{"partition":3,"to":9}"#, 9),
+        (r#"{"partition":3,"since":"2026-11-21T08:00:00Z"}"#, 6),
+        (r#"{"partition":3,"since":"1763712000000"}"#, 6),
+    ] {
+        let answer = server.call("POST", path, Some(WRITE_TOKEN), body).await;
+        assert_eq!(
+            (answer.status, &answer.json()["next"]),
+            (200, &serde_json::json!(next)),
+            "{body}"
+        );
+    }
     server.end().await;
 }

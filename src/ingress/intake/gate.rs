@@ -48,7 +48,9 @@ impl Source {
         loop {
             self.gate.opened().await;
             if store.accepts_writes() {
-                match tokio::time::timeout(PROBE_TIMEOUT, store.raise_offset(&self.name, 0)).await {
+                match tokio::time::timeout(PROBE_TIMEOUT, store.raise_offset(&self.name, 0, None))
+                    .await
+                {
                     Ok(Ok(_)) if self.gate.is_open() => return,
                     Ok(Ok(_)) => {}
                     Ok(Err(why)) => {

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::undecodable::StandstillWatch;
-use crate::domain::Route;
+use crate::domain::{ReadMark, Route, UnixMs};
 use crate::ingress::{Delivery, Feed, Ledger, ReadShare, Sink};
 use crate::lifecycle::{Shutdown, Tasks};
 
@@ -23,10 +23,10 @@ pub(in crate::ingress) const WINDOW_BYTES: usize = 32 << 20;
 /// The position at which reading starts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StartPosition {
-    /// The first record to read.
+    /// The first record to read. The broker holds a commit of this position.
     pub(super) start: i64,
-    /// The committed position that the broker holds, if any.
-    pub(super) committed: Option<i64>,
+    /// A time of records, no later than that of the last record before it.
+    pub(super) resolved_time: Option<UnixMs>,
 }
 
 /// Everything that a new [`Assignment`] is built from.
@@ -39,14 +39,14 @@ pub(super) struct AssignmentSpec {
 }
 
 /// The offsets from `from` up to but not including `to`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OffsetRange {
     pub(super) from: i64,
     pub(super) to: i64,
 }
 
 impl OffsetRange {
-    fn len(self) -> i64 {
+    pub(super) fn len(self) -> i64 {
         self.to - self.from
     }
 }
@@ -61,12 +61,12 @@ pub(super) struct Assignment {
     pub(super) next: i64,
     /// One past the last record of the resolved prefix. While there is none: the start position.
     pub(super) resolved: i64,
-    /// The committed position that the broker is known to hold. `None` while it holds none of ours.
-    pub(super) committed: Option<i64>,
+    /// Time of the last record of the resolved prefix.
+    pub(super) resolved_time: Option<UnixMs>,
+    /// The committed position that the broker is known to hold.
+    pub(super) committed: i64,
     /// The position that was sent to be committed, until it is seen at the broker.
     pub(super) committing: Option<i64>,
-    /// A position that the broker may still hold of a log that is gone. It stands for nothing.
-    pub(super) void: Option<i64>,
     /// The end of the log, as of the last question while the partition was paused.
     pub(super) end: i64,
     pub(super) paused: bool,
@@ -98,7 +98,10 @@ impl Assignment {
             position,
             share,
         } = spec;
-        let StartPosition { start, committed } = position;
+        let StartPosition {
+            start,
+            resolved_time,
+        } = position;
         let inbox = Arc::new(FeedInbox::default());
         let stop_feeding_token = CancellationToken::new();
         let feeding = feeding(inbox.clone());
@@ -116,9 +119,9 @@ impl Assignment {
             ledger: Ledger::new(),
             next: start,
             resolved: start,
-            committed,
+            resolved_time,
+            committed: start,
             committing: None,
-            void: None,
             end: 0,
             paused: false,
             in_doubt: false,
@@ -127,15 +130,21 @@ impl Assignment {
             reported_until: start,
             inbox,
             window: UnresolvedWindow {
-                sizes: VecDeque::new(),
+                records: VecDeque::new(),
                 share,
             },
             stop_feeding_token,
         }
     }
 
-    /// Takes the record at `offset` of `size` bytes. Reports whether the partition should pause.
-    pub(super) fn read(&mut self, offset: i64, size: usize, delivery: Delivery) -> bool {
+    /// Takes the record at `offset` of `size` bytes, of the given time. Reports whether the partition should pause.
+    pub(super) fn read(
+        &mut self,
+        offset: i64,
+        size: usize,
+        time: Option<UnixMs>,
+        delivery: Delivery,
+    ) -> bool {
         let gap = OffsetRange {
             from: self.next,
             to: offset,
@@ -144,7 +153,7 @@ impl Assignment {
             self.gap = Some(gap);
         }
         self.next = offset + 1;
-        self.window.enter(offset, size);
+        self.window.enter(WindowRecord { offset, size, time });
         self.inbox.put(delivery);
         self.window.is_full()
     }
@@ -161,7 +170,8 @@ impl Assignment {
     pub(super) fn advance(&mut self) {
         if let Some(last) = self.ledger.release().map(|released| released.last) {
             self.resolved = last + 1;
-            self.window.leave(last);
+            let time = self.window.leave(last);
+            self.resolved_time = time.or(self.resolved_time);
         }
     }
 
@@ -202,12 +212,17 @@ impl Assignment {
         self.window.is_half_empty()
     }
 
-    /// The position to commit, if it is news to the broker. Positions go forward only. While the broker holds
-    /// none of ours, the start position counts too, so that there is a commit that can be missed later.
+    /// How far the partition was read.
+    pub(super) fn read_mark(&self) -> ReadMark {
+        ReadMark {
+            until: self.next,
+            resolved: self.resolved_time,
+        }
+    }
+
+    /// The position to commit, if it is news to the broker. Positions go forward only.
     pub(super) fn to_commit(&self) -> Option<i64> {
-        let is_news = self
-            .committed
-            .is_none_or(|committed| self.resolved > committed);
+        let is_news = self.resolved > self.committed;
         (is_news && !self.in_doubt).then_some(self.resolved)
     }
 
@@ -307,40 +322,50 @@ impl FeedInbox {
     }
 }
 
+struct WindowRecord {
+    offset: i64,
+    size: usize,
+    time: Option<UnixMs>,
+}
+
 /// The unresolved records of an assignment, with their bytes. Bounds memory.
 struct UnresolvedWindow {
-    sizes: VecDeque<(i64, usize)>,
+    records: VecDeque<WindowRecord>,
     share: ReadShare,
 }
 
 impl UnresolvedWindow {
-    fn enter(&mut self, offset: i64, size: usize) {
-        self.sizes.push_back((offset, size));
-        self.share.add(size);
+    fn enter(&mut self, record: WindowRecord) {
+        self.share.add(record.size);
+        self.records.push_back(record);
     }
 
-    fn leave(&mut self, last: i64) {
+    /// Removes the records up to an offset. Returns the time of the last one that has a time.
+    fn leave(&mut self, last: i64) -> Option<UnixMs> {
         let mut left = 0;
-        while let Some(&(offset, size)) = self.sizes.front()
-            && offset <= last
+        let mut last_time = None;
+        while let Some(record) = self.records.front()
+            && record.offset <= last
         {
-            self.sizes.pop_front();
-            left += size;
+            left += record.size;
+            last_time = record.time.or(last_time);
+            self.records.pop_front();
         }
         if left > 0 {
             self.share.give_back(left);
         }
+        last_time
     }
 
     fn is_full(&self) -> bool {
-        self.sizes.len() >= WINDOW_RECORDS || self.share.is_full()
+        self.records.len() >= WINDOW_RECORDS || self.share.is_full()
     }
 
     fn has_headroom(&self) -> bool {
-        self.sizes.len() <= WINDOW_RECORDS - WINDOW_RECORDS / 32 && self.share.has_headroom()
+        self.records.len() <= WINDOW_RECORDS - WINDOW_RECORDS / 32 && self.share.has_headroom()
     }
 
     fn is_half_empty(&self) -> bool {
-        self.sizes.len() <= WINDOW_RECORDS / 2 && self.share.is_half_empty()
+        self.records.len() <= WINDOW_RECORDS / 2 && self.share.is_half_empty()
     }
 }

@@ -3,10 +3,11 @@
 //! The last rule protects a topic that was created anew. Its positions look like those of the old topic, the
 //! client library goes on at the old number, and a commit of that number would be believed at the next start.
 //! But brokers delete a topic's commits with the topic. Therefore each commit is preceded by a lookup of the
-//! last one. The first commit is made at the start position before anything is read, and counts once it is seen
-//! there. A quiet partition is looked up every two seconds. If a commit is gone, this is another log, and
-//! reading starts at its first record. If a commit was moved back, reading starts at that position. Either way
-//! a new assignment begins, whose ledger knows nothing of the old one.
+//! last one. The first commit is made at the start position before anything is read (see `start_positions`). A quiet
+//! partition is looked up every two seconds. If a commit is gone or was moved back, the assignment ends, and the
+//! partition gets a start position like any other. A new assignment begins, whose ledger knows nothing of the old one.
+//!
+//! A commit's metadata has the time of the last record before it (see `placement`).
 //!
 //! The lookup also tells what became of the last commit: the client library reports the result of an
 //! asynchronous commit to nobody.
@@ -19,11 +20,12 @@ use rdkafka::error::{KafkaResult, RDKafkaErrorCode};
 use rdkafka::{Offset, TopicPartitionList};
 use tracing::{debug, warn};
 
-use super::assignment::{Assignment, StartPosition};
+use super::assignment::Assignment;
 use super::group_state::{GroupState, TopicPartition, list};
 use super::log_ends::SHORT_ANSWER_TIMEOUT;
+use super::placement::{CommittedPosition, PlacementCause};
 use super::rebalance::{ANSWER_TIMEOUT, GroupClient, GroupContext};
-use super::start_positions::LOOKUP_REST_FACTOR;
+use super::start_positions::{LOOKUP_REST_FACTOR, list_commit};
 use crate::ingress::Sink;
 
 /// Time between two lookups of a partition that commits nothing.
@@ -44,11 +46,9 @@ const LATE_ANSWER_US: i64 = 200_000;
 struct ExpectedCommit {
     key: TopicPartition,
     /// Position that is known to be there.
-    committed: Option<i64>,
+    committed: i64,
     /// Position that was sent, and is not yet seen there.
     committing: Option<i64>,
-    /// Position that may still be there, of a log that is gone.
-    void: Option<i64>,
 }
 
 /// The commit that the broker holds, compared with the expected one.
@@ -61,7 +61,7 @@ enum CommitFinding {
     /// again, and nothing is moved back.
     Ahead(i64),
     /// An earlier position: somebody moved the commit back, or the log is another one.
-    MovedBack(i64),
+    MovedBack,
     /// No position at all.
     Gone,
     /// The broker did not say.
@@ -102,18 +102,10 @@ impl<S: Sink> GroupContext<S> {
         };
         let sent = self
             .verify(consumer, &expected_commits, at_most)
-            .and_then(|changed| {
+            .and_then(|()| {
                 let state = &mut self.state.lock();
-                let keys = state
-                    .keys()
-                    .into_iter()
-                    .filter(|key| !changed.contains(key));
-                commit(
-                    state,
-                    consumer,
-                    &keys.collect::<Vec<_>>(),
-                    CommitMode::Async,
-                )
+                let keys = state.keys();
+                commit(state, consumer, &keys, CommitMode::Async)
             });
         if let Err(error) = sent {
             self.count_failure(&mut self.state.lock(), &error.to_string());
@@ -203,9 +195,7 @@ impl<S: Sink> GroupContext<S> {
                         | CommitFinding::Ahead(_) => {
                             self.accept(&topic, partition, &finding);
                         }
-                        CommitFinding::MovedBack(_)
-                        | CommitFinding::Gone
-                        | CommitFinding::Unknown => {
+                        CommitFinding::MovedBack | CommitFinding::Gone | CommitFinding::Unknown => {
                             foreign.push((topic, partition));
                         }
                     }
@@ -267,43 +257,30 @@ impl<S: Sink> GroupContext<S> {
         }
     }
 
-    /// Looks up the expected commits. Restarts the partitions whose commit is another one, and returns them.
+    /// Looks up the expected commits. The partitions whose commit is another one are placed anew.
     fn verify(
         &self,
         consumer: &GroupClient<S>,
         expected_commits: &[ExpectedCommit],
         at_most: Duration,
-    ) -> KafkaResult<Vec<TopicPartition>> {
-        let mut changed = Vec::new();
-        for ((topic, partition), finding) in find_commits(consumer, expected_commits, at_most)? {
-            let position = match finding {
+    ) -> KafkaResult<()> {
+        for (key, finding) in find_commits(consumer, expected_commits, at_most)? {
+            match finding {
                 CommitFinding::Confirmed | CommitFinding::Unchanged | CommitFinding::Ahead(_) => {
-                    self.accept(&topic, partition, &finding);
-                    continue;
+                    self.accept(&key.0, key.1, &finding);
                 }
-                CommitFinding::Unknown => None,
-                CommitFinding::MovedBack(back) => Some(StartPosition {
-                    start: back,
-                    committed: Some(back),
-                }),
-                // The question fails if the topic is deleted and not yet created again.
-                CommitFinding::Gone => {
-                    let marks = consumer.fetch_watermarks(&topic, partition, SHORT_ANSWER_TIMEOUT);
-                    marks.ok().map(|(oldest, _)| StartPosition {
-                        start: oldest,
-                        committed: None,
-                    })
+                CommitFinding::Unknown => {
+                    if let Some(assignment) = self.state.lock().find(&key.0, key.1) {
+                        assignment.in_doubt = true;
+                        assignment.committing = None;
+                    }
                 }
-            };
-            let begun =
-                position.is_some_and(|at| self.restart_from(consumer, &topic, partition, at));
-            if !begun && let Some(assignment) = self.state.lock().find(&topic, partition) {
-                assignment.in_doubt = true;
-                assignment.committing = None;
+                CommitFinding::MovedBack | CommitFinding::Gone => {
+                    self.place_anew(consumer, key, PlacementCause::CommitChanged);
+                }
             }
-            changed.push((topic, partition));
         }
-        Ok(changed)
+        Ok(())
     }
 
     /// Takes in a finding that is no surprise.
@@ -316,43 +293,13 @@ impl<S: Sink> GroupContext<S> {
         let sent = assignment.committing.take();
         match finding {
             CommitFinding::Confirmed => {
-                assignment.committed = sent;
-                assignment.void = None;
+                assignment.committed = sent.unwrap_or(assignment.committed);
                 state.failed_commits = 0;
             }
-            CommitFinding::Ahead(ahead) => assignment.committed = Some(*ahead),
+            CommitFinding::Ahead(ahead) => assignment.committed = *ahead,
             _ if sent.is_some() => self.count_failure(state, "a commit did not take effect"),
             _ => {}
         }
-    }
-
-    /// Restarts a partition at a position, under a new assignment. Reports whether that was possible.
-    fn restart_from(
-        &self,
-        consumer: &GroupClient<S>,
-        topic: &str,
-        partition: i32,
-        position: StartPosition,
-    ) -> bool {
-        let start = position.start;
-        let mut state = self.state.lock();
-        if let Some(assignment) = state.find(topic, partition)
-            && assignment.paused
-            && consumer.resume(&list([(topic, partition)])).is_ok()
-        {
-            assignment.paused = false;
-        }
-        if let Err(error) = consumer.seek(topic, partition, Offset::Offset(start), ANSWER_TIMEOUT) {
-            debug!(topic, partition, %error, "kafka consumer cannot go back yet");
-            return false;
-        }
-        warn!(consumer = %self.setup.owner, topic, partition, start, "the committed position is gone or was moved back, reading again");
-        let mut begun = [((topic.to_owned(), partition), position)];
-        commit_starts(consumer, &mut begun);
-        if let Some(assignment) = self.setup.begin(topic, partition, begun[0].1) {
-            state.insert(assignment);
-        }
-        true
     }
 
     /// Counts a failed commit. Logs one warning once commits have failed for a while.
@@ -401,15 +348,18 @@ fn find_commits<S: Sink>(
 
 impl ExpectedCommit {
     fn judge(&self, found: Option<i64>) -> CommitFinding {
-        match found {
-            _ if found == self.committed && self.committing != found => CommitFinding::Unchanged,
-            Some(_) if found == self.committing => CommitFinding::Confirmed,
-            Some(_) if found == self.void => CommitFinding::Unchanged,
-            None => CommitFinding::Gone,
-            Some(offset) if Some(offset) > self.committed.max(self.committing) => {
-                CommitFinding::Ahead(offset)
-            }
-            Some(offset) => CommitFinding::MovedBack(offset),
+        let Some(found) = found else {
+            return CommitFinding::Gone;
+        };
+        let sent = self.committing.unwrap_or(self.committed);
+        if Some(found) == self.committing {
+            CommitFinding::Confirmed
+        } else if found == self.committed {
+            CommitFinding::Unchanged
+        } else if found > self.committed.max(sent) {
+            CommitFinding::Ahead(found)
+        } else {
+            CommitFinding::MovedBack
         }
     }
 }
@@ -421,42 +371,12 @@ fn expected_commits(
 ) -> Vec<ExpectedCommit> {
     let picked = state.assignments.iter().filter(|a| which(a));
     picked
-        .filter(|a| a.committed.is_some() || a.committing.is_some())
         .map(|a| ExpectedCommit {
             key: (a.topic.to_string(), a.partition),
             committed: a.committed,
             committing: a.committing,
-            void: a.void,
         })
         .collect()
-}
-
-/// Commits the start positions of partitions without a commit. A commit that fails is made later, like any
-/// other. Waits for the answer as long as the last commit does: at most ten seconds for the group's coordinator
-/// (`session.timeout.ms`), and as long for the coordinator's answer (`socket.timeout.ms`).
-pub(super) fn commit_starts<S: Sink>(
-    consumer: &GroupClient<S>,
-    positions: &mut [(TopicPartition, StartPosition)],
-) {
-    let firsts: Vec<_> = positions
-        .iter_mut()
-        .filter(|(_, position)| position.committed.is_none())
-        .collect();
-    if firsts.is_empty() {
-        return;
-    }
-    let mut starts = TopicPartitionList::new();
-    let listed = firsts
-        .iter()
-        .try_for_each(|((topic, partition), position)| {
-            starts.add_partition_offset(topic, *partition, Offset::Offset(position.start))
-        });
-    match listed.and_then(|()| consumer.commit(&starts, CommitMode::Sync)) {
-        Ok(()) => firsts
-            .into_iter()
-            .for_each(|(_, position)| position.committed = Some(position.start)),
-        Err(error) => debug!(%error, "kafka positions not committed before reading"),
-    }
 }
 
 /// Commits the positions of these partitions that the broker does not have yet.
@@ -472,7 +392,12 @@ fn commit<S: Sink>(
             continue;
         };
         if let Some(position) = assignment.to_commit() {
-            positions.add_partition_offset(topic, *partition, Offset::Offset(position))?;
+            let committed = CommittedPosition {
+                offset: position,
+                resolved: assignment.resolved_time,
+                is_held: false,
+            };
+            list_commit(&mut positions, &(topic.clone(), *partition), &committed)?;
             assignment.committing = Some(position);
         }
     }
@@ -485,8 +410,9 @@ fn commit<S: Sink>(
             let Some(assignment) = state.find(topic, *partition) else {
                 continue;
             };
-            let position = assignment.committing.take();
-            if sent.is_ok() && position.is_some() {
+            if let Some(position) = assignment.committing.take()
+                && sent.is_ok()
+            {
                 assignment.committed = position;
             }
         }
@@ -501,38 +427,32 @@ mod tests {
     #[test]
     fn a_commit_that_is_gone_or_moved_is_never_taken_for_ours() {
         let judge = |committed, committing, found| {
-            let void = Some(40);
             let finding = ExpectedCommit {
                 key: ("t".into(), 0),
                 committed,
                 committing,
-                void,
             }
             .judge(found);
             match finding {
                 CommitFinding::Confirmed => "landed",
                 CommitFinding::Unchanged => "same",
                 CommitFinding::Ahead(_) => "ahead",
-                CommitFinding::MovedBack(_) => "back",
+                CommitFinding::MovedBack => "back",
                 CommitFinding::Gone => "gone",
                 CommitFinding::Unknown => "unsure",
             }
         };
         for (committed, committing, found, expected) in [
-            (Some(5), None, Some(5), "same"),
-            (Some(5), None, None, "gone"),
-            (Some(5), None, Some(4), "back"),
-            (Some(5), None, Some(6), "ahead"),
-            (Some(5), Some(9), Some(5), "same"),
-            (Some(5), Some(9), Some(9), "landed"),
-            (Some(5), Some(9), Some(7), "back"),
-            (Some(5), Some(9), None, "gone"),
-            (None, Some(0), None, "same"),
-            (None, Some(0), Some(0), "landed"),
-            (Some(5), Some(5), Some(5), "landed"),
-            // A position of a log that is gone is nobody's.
-            (None, Some(0), Some(40), "same"),
-            (None, Some(40), Some(40), "landed"),
+            (5, None, Some(5), "same"),
+            (5, None, None, "gone"),
+            (5, None, Some(4), "back"),
+            (5, None, Some(6), "ahead"),
+            (5, Some(9), Some(5), "same"),
+            (5, Some(9), Some(9), "landed"),
+            (5, Some(9), Some(7), "back"),
+            (5, Some(9), Some(10), "ahead"),
+            (5, Some(9), None, "gone"),
+            (5, Some(5), Some(5), "landed"),
         ] {
             assert_eq!(
                 judge(committed, committing, found),

@@ -10,11 +10,12 @@ use rdkafka::error::KafkaResult;
 use rdkafka::message::BorrowedMessage;
 use rdkafka::{ClientConfig, TopicPartitionList};
 use tokio::runtime::Handle;
-use tracing::{debug, trace, warn};
+use tracing::{debug, trace};
 
-use super::assignment::{OffsetRange, StartPosition};
+use super::assignment::OffsetRange;
 use super::group_contact::GroupContact;
 use super::group_state::{ConsumerPhase, GroupSetup, ReadProgress};
+use super::placement::PlacementCause;
 use super::rebalance::{GroupClient, GroupContext};
 use super::{KafkaDependencies, largest_record, record};
 use crate::backoff::Backoff;
@@ -258,24 +259,14 @@ fn take<S: Sink>(consumer: &GroupClient<S>, message: &BorrowedMessage<'_>) {
         context.report_passed_over(&assignment.route, message.topic(), partition, passed);
     }
     if offset < assignment.next {
-        // The log was cut or created anew, and is read again from here. A commit beyond this offset is void.
-        warn!(consumer = %context.setup.owner, topic = message.topic(), partition, offset, expected = assignment.next, "the log went back, reading again");
-        let paused = assignment.paused;
-        let Some(anew) = context.setup.begin(
-            message.topic(),
-            partition,
-            StartPosition {
-                start: offset,
-                committed: None,
-            },
-        ) else {
-            return;
-        };
-        let void = assignment.committed.max(assignment.committing);
-        *assignment = anew;
-        assignment.paused = paused;
-        assignment.void = void;
+        drop(state);
+        let key = (message.topic().to_owned(), partition);
+        context.place_anew(consumer, key, PlacementCause::WentBack(offset));
+        return;
     }
+    // A clock of a producer that is ahead would hide records that are younger than they seem.
+    let now = context.setup.deps.clock.wall();
+    let time = copied.produced.map(|produced| produced.min(now));
     let receipt = assignment.ledger.enter(offset);
     let delivery = Delivery {
         message: copied.message,
@@ -284,9 +275,10 @@ fn take<S: Sink>(consumer: &GroupClient<S>, message: &BorrowedMessage<'_>) {
         produced: copied.produced,
         flags: Flags::default(),
         position: Some(KafkaPosition { partition, offset }),
+        resolved_time: assignment.resolved_time,
         receipt,
     };
-    let full = assignment.read(offset, copied.size, delivery) && !assignment.paused;
+    let full = assignment.read(offset, copied.size, time, delivery) && !assignment.paused;
     drop(state);
     if full {
         context.wait_or_pause(consumer, message.topic(), partition);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rdkafka::consumer::Consumer;
 use tracing::{info, warn};
 
-use super::group_state::GroupSetup;
+use super::group_state::{GroupSetup, Unplaced};
 use super::rebalance::GroupClient;
 use crate::broker::kafka;
 use crate::ingress::Sink;
@@ -132,10 +132,7 @@ impl GroupContact {
             let refusal = state.group_refusal.clone();
             return Some(refusal.unwrap_or_else(|| NOT_JOINED.to_owned()));
         }
-        let (topic, partition) = state.unplaced.first()?;
-        Some(format!(
-            "{topic}/{partition} has no leader, or no known position"
-        ))
+        state.unplaced.first().map(Unplaced::to_string)
     }
 
     /// Reports that the consumer ended. Its successor asks the brokers anew.

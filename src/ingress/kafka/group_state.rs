@@ -10,10 +10,11 @@ use tracing::debug;
 
 use super::KafkaDependencies;
 use super::assignment::{Assignment, AssignmentSpec, StartPosition, WINDOW_BYTES, feed};
+use super::placement::PlacementCause;
 use super::skip::SkipQueue;
 use super::undecodable::{DecodeReports, Standstill};
 use crate::broker::kafka::{Connection, OutageSuspicion};
-use crate::domain::Route;
+use crate::domain::{ReadMark, Route, SkipOutcome};
 use crate::ingress::Sink;
 
 /// Topic and partition.
@@ -40,6 +41,11 @@ impl<S: Sink> GroupSetup<S> {
         self.owner.split_once('/').map_or("", |(_, group)| group)
     }
 
+    /// The name of a partition as a source of the intake.
+    pub(super) fn source(&self, topic: &str, partition: i32) -> String {
+        format!("kafka/{}/{topic}/{partition}", self.owner)
+    }
+
     /// Starts an assignment at a position. `None` if no route reads the topic.
     pub(super) fn begin(
         &self,
@@ -48,7 +54,7 @@ impl<S: Sink> GroupSetup<S> {
         position: StartPosition,
     ) -> Option<Assignment> {
         let (topic, route) = self.routes.get_key_value(topic)?;
-        let source = format!("kafka/{}/{topic}/{partition}", self.owner);
+        let source = self.source(topic, partition);
         let deps = &self.deps;
         let spec = AssignmentSpec {
             topic: topic.clone(),
@@ -79,6 +85,38 @@ pub(super) enum ReadProgress {
     Idle,
 }
 
+/// A partition that the group has given to this consumer, and that is not read yet.
+#[derive(Clone, Debug)]
+pub(super) struct Unplaced {
+    pub(super) key: TopicPartition,
+    pub(super) cause: PlacementCause,
+    /// How far this consumer has read it.
+    pub(super) read: Option<ReadMark>,
+    /// Why it is not read.
+    pub(super) why: String,
+    /// It waits for an operator's word.
+    pub(super) is_held: bool,
+}
+
+impl Unplaced {
+    pub(super) fn new(key: TopicPartition, cause: PlacementCause, read: Option<ReadMark>) -> Self {
+        Self {
+            key,
+            cause,
+            read,
+            why: "nobody tells where to begin".to_owned(),
+            is_held: false,
+        }
+    }
+}
+
+impl std::fmt::Display for Unplaced {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (topic, partition) = &self.key;
+        write!(f, "{topic}/{partition}: {}", self.why)
+    }
+}
+
 /// The phases of a consumer's life, in their order.
 #[derive(Debug, Default)]
 pub(super) enum ConsumerPhase {
@@ -101,8 +139,8 @@ pub(super) struct GroupState {
     /// The group has given this consumer its partitions, perhaps none, and has not taken all of them back.
     pub(super) is_member: bool,
     pub(super) phase: ConsumerPhase,
-    /// Partitions of this consumer whose start position is not known yet.
-    pub(super) unplaced: Vec<TopicPartition>,
+    /// Partitions of this consumer that have no start position yet.
+    pub(super) unplaced: Vec<Unplaced>,
     /// Monotonic microseconds of the next lookup of these.
     pub(super) next_lookup_us: i64,
     /// Monotonic microseconds of the last lookup of all commits.
@@ -150,10 +188,11 @@ impl GroupState {
         let refused = || self.refused_topics.get(topic).or_else(of_all).cloned();
         let why = standing.or_else(refused);
         let unplaced = || {
-            let (_, partition) = self.unplaced.iter().find(|(of, _)| of == topic)?;
-            Some(format!(
-                "topic {topic}/{partition}: nobody tells where to begin"
-            ))
+            let of_topic = self
+                .unplaced
+                .iter()
+                .find(|unplaced| unplaced.key.0 == topic)?;
+            Some(format!("topic {of_topic}"))
         };
         why.map(|why| format!("topic {topic}: {why}"))
             .or_else(unplaced)
@@ -167,6 +206,14 @@ impl GroupState {
             .filter_map(|assignment| {
                 Some((assignment.partition, assignment.standstill.standing()?))
             })
+    }
+
+    /// The outcome of a skip at a partition that is not read.
+    pub(super) fn not_read(&self, key: &TopicPartition) -> SkipOutcome {
+        let unplaced = self.unplaced.iter().find(|unplaced| unplaced.key == *key);
+        unplaced.map_or(SkipOutcome::NotHere, |unplaced| {
+            SkipOutcome::NotRead(unplaced.why.clone())
+        })
     }
 
     /// Reports whether the consumer leaves the group.
@@ -259,7 +306,13 @@ mod tests {
     fn unplaced(partitions: &[(&str, i32)]) -> GroupState {
         let unplaced = partitions
             .iter()
-            .map(|(topic, partition)| ((*topic).to_owned(), *partition))
+            .map(|(topic, partition)| {
+                Unplaced::new(
+                    ((*topic).to_owned(), *partition),
+                    PlacementCause::Given,
+                    None,
+                )
+            })
             .collect();
         GroupState {
             unplaced,
@@ -276,12 +329,12 @@ mod tests {
         );
         state
             .unplaced
-            .retain(|(topic, partition)| (topic.as_str(), *partition) != ("a", 0));
+            .retain(|unplaced| unplaced.key != ("a".to_owned(), 0));
         assert_eq!(
             state.trouble("a").as_deref(),
             Some("topic a/2: nobody tells where to begin")
         );
-        state.unplaced.retain(|(topic, _)| topic != "a");
+        state.unplaced.retain(|unplaced| unplaced.key.0 != "a");
         assert_eq!(
             state.trouble("a"),
             None,

@@ -11,12 +11,16 @@ use tracing::{debug, error};
 
 use super::assignment::OffsetRange;
 use super::group_state::TopicPartition;
+use super::placement::{LogEnds, REREAD_MARGIN_MS, TimedOffsets};
 use super::rebalance::{GroupClient, GroupContext};
-use crate::domain::Route;
+use crate::domain::{Route, UnixMs};
 use crate::ingress::Sink;
 
-/// Longest wait for an answer of the brokers while records wait to be read.
+/// Longest wait for an answer of the group's coordinator while records wait to be read.
 pub(super) const SHORT_ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
+/// Longest wait for a leader's answer about its logs. A broker answers the requests of a connection one by one, and a
+/// fetch of an idle partition holds the next one for half a second (`fetch.wait.max.ms`).
+const LOG_ANSWER_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// How far a route is behind, over its partitions.
 #[derive(Default)]
@@ -29,46 +33,116 @@ struct RouteLag {
     oldest: BTreeMap<i32, u64>,
 }
 
-/// Asks where logs begin (`Offset::Beginning`) or end (`Offset::End`). Each leader is asked by itself, so one
-/// that does not answer costs only its own partitions. A partition without a leader is not asked for.
-pub(super) fn ask_offsets<S: Sink>(
+/// Asks two questions about each partition: where its log begins (`Offset::Beginning`) or ends (`Offset::End`), or
+/// which is the first record of a time in Unix milliseconds (`Offset::Offset`; answered by `Offset::End` if there is
+/// none). Each leader is asked by itself, so one that does not answer costs only its own partitions. A partition without
+/// a leader is not asked for.
+fn ask_offsets<S: Sink>(
     consumer: &GroupClient<S>,
-    keys: &[TopicPartition],
-    edge: Offset,
-    at_most: Duration,
-) -> BTreeMap<TopicPartition, i64> {
+    asked: &BTreeMap<TopicPartition, [Offset; 2]>,
+) -> BTreeMap<TopicPartition, [Offset; 2]> {
     let mut found = BTreeMap::new();
-    for (leader, led) in by_leader(consumer, keys, at_most) {
-        let mut asked = TopicPartitionList::new();
-        let listed = led
-            .iter()
-            .try_for_each(|(topic, partition)| asked.add_partition_offset(topic, *partition, edge));
-        match listed.and_then(|()| consumer.offsets_for_times(asked, at_most)) {
-            Ok(answers) => found.extend(answers.elements().iter().filter_map(|answer| {
-                let Offset::Offset(offset) = answer.offset() else {
-                    return None;
-                };
-                answer.error().ok()?;
-                Some(((answer.topic().to_owned(), answer.partition()), offset))
-            })),
+    for (leader, led) in by_leader(consumer, asked) {
+        let ask = |question: usize| {
+            let mut list = TopicPartitionList::new();
+            for key in &led {
+                list.add_partition_offset(&key.0, key.1, asked[key][question])?;
+            }
+            consumer.offsets_for_times(list, LOG_ANSWER_TIMEOUT)
+        };
+        let answers = ask(0).and_then(|first| Ok([first, ask(1)?]));
+        let answers = match answers {
+            Ok(answers) => answers,
             Err(error) => {
-                debug!(leader, %error, "a kafka broker does not tell the ends of its partitions");
+                debug!(leader, %error, "a kafka broker does not tell the offsets of its partitions");
+                continue;
+            }
+        };
+        for key in led {
+            let answer = |list: &TopicPartitionList| {
+                let answer = list.find_partition(&key.0, key.1)?;
+                answer.error().ok()?;
+                Some(answer.offset())
+            };
+            let [first, second] = &answers;
+            if let (Some(first), Some(second)) = (answer(first), answer(second)) {
+                found.insert(key, [first, second]);
             }
         }
     }
     found
 }
 
+/// Asks for both ends of logs.
+pub(super) fn ask_ends<'a, S: Sink>(
+    consumer: &GroupClient<S>,
+    keys: impl Iterator<Item = &'a TopicPartition>,
+) -> BTreeMap<TopicPartition, LogEnds> {
+    let asked = keys
+        .map(|key| (key.clone(), [Offset::Beginning, Offset::End]))
+        .collect();
+    let mut ends = BTreeMap::new();
+    for (key, found) in ask_offsets(consumer, &asked) {
+        if let [Offset::Offset(begin), Offset::Offset(end)] = found {
+            ends.insert(key, LogEnds { begin, end });
+        }
+    }
+    ends
+}
+
+/// Asks for the records at which reading again may begin.
+pub(super) fn ask_times<S: Sink>(
+    consumer: &GroupClient<S>,
+    resolved: &BTreeMap<TopicPartition, UnixMs>,
+) -> BTreeMap<TopicPartition, TimedOffsets> {
+    let of = |time: UnixMs| Offset::Offset(time.0.max(0));
+    let asked = resolved
+        .iter()
+        .map(|(key, time)| {
+            let margin = time.plus(-REREAD_MARGIN_MS);
+            (key.clone(), [of(margin), of(time.plus(1))])
+        })
+        .collect();
+    // Behind all records of the log: the caller knows its end.
+    let offset = |found: Offset| match found {
+        Offset::Offset(offset) => offset,
+        _ => i64::MAX,
+    };
+    ask_offsets(consumer, &asked)
+        .into_iter()
+        .map(|(key, [margin, younger])| {
+            let found = TimedOffsets {
+                margin: offset(margin),
+                younger: offset(younger),
+            };
+            (key, found)
+        })
+        .collect()
+}
+
+/// Asks for the first record of a time or later: the log's end if there is none.
+pub(super) fn ask_since<S: Sink>(
+    consumer: &GroupClient<S>,
+    key: &TopicPartition,
+    time: UnixMs,
+) -> Option<i64> {
+    let questions = [Offset::Offset(time.0.max(0)), Offset::End];
+    let asked = BTreeMap::from([(key.clone(), questions)]);
+    match ask_offsets(consumer, &asked).get(key)? {
+        [Offset::Offset(first), _] => Some(*first),
+        [_, Offset::Offset(end)] => Some(*end),
+        _ => None,
+    }
+}
+
 fn by_leader<S: Sink>(
     consumer: &GroupClient<S>,
-    keys: &[TopicPartition],
-    at_most: Duration,
+    wanted: &BTreeMap<TopicPartition, [Offset; 2]>,
 ) -> BTreeMap<i32, Vec<TopicPartition>> {
-    let wanted: BTreeSet<&TopicPartition> = keys.iter().collect();
-    let topics: BTreeSet<&str> = keys.iter().map(|(topic, _)| topic.as_str()).collect();
+    let topics: BTreeSet<&str> = wanted.keys().map(|(topic, _)| topic.as_str()).collect();
     let mut led: BTreeMap<i32, Vec<TopicPartition>> = BTreeMap::new();
     for topic in topics {
-        let metadata = match consumer.fetch_metadata(Some(topic), at_most) {
+        let metadata = match consumer.fetch_metadata(Some(topic), LOG_ANSWER_TIMEOUT) {
             Ok(metadata) => metadata,
             Err(error) => {
                 debug!(topic, %error, "kafka does not tell who leads a topic");
@@ -78,7 +152,7 @@ fn by_leader<S: Sink>(
         for found in metadata.topics() {
             for partition in found.partitions() {
                 let key = (found.name().to_owned(), partition.id());
-                if partition.leader() >= 0 && wanted.contains(&key) {
+                if partition.leader() >= 0 && wanted.contains_key(&key) {
                     led.entry(partition.leader()).or_default().push(key);
                 }
             }
@@ -123,19 +197,13 @@ impl<S: Sink> GroupContext<S> {
         if paused.is_empty() {
             return;
         }
-        let starts = ask_offsets(consumer, &paused, Offset::Beginning, SHORT_ANSWER_TIMEOUT);
-        let ends = ask_offsets(consumer, &paused, Offset::End, SHORT_ANSWER_TIMEOUT);
-        for key in &paused {
+        for (key, ends) in ask_ends(consumer, paused.iter()) {
             let mut state = self.state.lock();
             let Some(assignment) = state.find(&key.0, key.1) else {
                 continue;
             };
-            if let Some(end) = ends.get(key) {
-                assignment.end = *end;
-            }
-            let overtaken = starts
-                .get(key)
-                .and_then(|start| assignment.overtaken(*start));
+            assignment.end = ends.end;
+            let overtaken = assignment.overtaken(ends.begin);
             let route = assignment.route.clone();
             drop(state);
             if let Some(overtaken) = overtaken {

@@ -2,13 +2,14 @@
 //!
 //! Guarantees:
 //! - The committed position of a partition never passes an unresolved record.
-//! - No record is skipped, even if a topic was created anew or its log was cut.
+//! - No record is skipped, even if a topic was created anew or its log was cut while it was read.
 //! - A partition whose records are slow to be stored is paused, and the others flow.
 //! - A clean stop commits every resolved record.
 //!
-//! A position is believed only while the broker still holds the commit that it builds on. When a topic is
-//! deleted, its commits go with it: a commit that has vanished or moved back means that this is not the log
-//! that was read (see `commits`). Nothing else that librdkafka tells would show it.
+//! A position is believed only if it can be true: while the broker still holds the commit that it builds on, and
+//! within both ends of the log. When a topic is deleted, its commits go with it: a commit that has vanished or moved
+//! back means that this is not the log that was read (see `commits`). Nothing else that librdkafka tells would show
+//! it. Where reading begins is decided in one place (`placement`, carried out by `start_positions`).
 
 mod assignment;
 mod backpressure;
@@ -17,6 +18,7 @@ mod consumer;
 mod group_contact;
 mod group_state;
 mod log_ends;
+mod placement;
 mod rebalance;
 mod record;
 pub mod skip;

@@ -15,7 +15,8 @@ use rdkafka::statistics::Statistics;
 use rdkafka::types::RDKafkaRespErr;
 use tracing::{debug, error, warn};
 
-use super::group_state::{GroupSetup, GroupState, list, partitions};
+use super::group_state::{GroupSetup, GroupState, Unplaced, list, partitions};
+use super::placement::PlacementCause;
 use super::undecodable::{Standstill, is_decode_error};
 use crate::broker::kafka;
 use crate::ingress::Sink;
@@ -50,7 +51,7 @@ impl<S: Sink> GroupContext<S> {
             let mut state = self.state.lock();
             if state.is_leaving() {
                 // Take nothing: the offer is taken back soon, and nobody need ask for start positions.
-                state.unplaced.extend(partitions(offered));
+                state.unplaced.extend(given(offered));
                 drop(state);
                 self.assign_nothing(consumer);
                 return;
@@ -62,7 +63,7 @@ impl<S: Sink> GroupContext<S> {
             state.group_refusal = None;
             state.fetch_refusal = None;
         }
-        if let Err(error) = self.start_partitions(consumer, partitions(offered), ANSWER_TIMEOUT) {
+        if let Err(error) = self.start_partitions(consumer, given(offered), ANSWER_TIMEOUT) {
             self.state
                 .lock()
                 .mark_broken(format!("partitions cannot be taken: {error}"));
@@ -91,10 +92,12 @@ impl<S: Sink> GroupContext<S> {
             // The client library knows only the partitions that were started.
             let taken: Vec<_> = keys
                 .iter()
-                .filter(|key| !state.unplaced.contains(key))
+                .filter(|key| !state.unplaced.iter().any(|unplaced| unplaced.key == **key))
                 .cloned()
                 .collect();
-            state.unplaced.retain(|key| !keys.contains(key));
+            state
+                .unplaced
+                .retain(|unplaced| !keys.contains(&unplaced.key));
             taken
         };
         self.show_troubles();
@@ -171,6 +174,14 @@ impl<S: Sink> GroupContext<S> {
             warn!(consumer = %self.setup.owner, reason, "kafka consumer cannot read; retrying");
         }
     }
+}
+
+/// Partitions that the group gives.
+fn given(offered: &TopicPartitionList) -> Vec<Unplaced> {
+    partitions(offered)
+        .into_iter()
+        .map(|key| Unplaced::new(key, PlacementCause::Given, None))
+        .collect()
 }
 
 impl<S: Sink> ConsumerContext for GroupContext<S> {

@@ -86,7 +86,7 @@ thread_local! {
 
 /// Runs a function whose panic is expected and caught, and keeps the panic out of the log: anybody who may
 /// write to a topic could fill it.
-fn quietly<T>(run: impl FnOnce() -> T) -> T {
+pub(super) fn quietly<T>(run: impl FnOnce() -> T) -> T {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let usual = std::panic::take_hook();

@@ -1,8 +1,9 @@
-//! Skips: an operator has a standing partition pass over one offset.
+//! Skips: an operator has a standing partition pass over one offset, or says where one begins that waits for a word.
 //!
-//! The consumer of the partition does it on its own thread, and only if the partition stands at exactly that offset. The
-//! offset is entered into the ledger as a record that is resolved at once. A commit passes it only after every record
-//! before it.
+//! The consumer of the partition does it on its own thread. It passes over an offset only if the partition stands at
+//! exactly that one. The offset is entered into the ledger as a record that is resolved at once. A commit passes it only
+//! after every record before it. A word on where to begin is obeyed only if the partition waits for one
+//! (see `start_positions`), and only within the log.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,9 +15,10 @@ use rdkafka::consumer::Consumer;
 use tokio::sync::{mpsc, oneshot};
 use tracing::warn;
 
+use super::group_state::TopicPartition;
 use super::rebalance::{ANSWER_TIMEOUT, GroupClient, GroupContext};
 use super::undecodable::Standstill;
-use crate::domain::{KafkaPosition, Route, RouteName};
+use crate::domain::{Route, RouteName, SkipGoal, SkipOutcome};
 use crate::ingress::Sink;
 
 /// Longest wait for a consumer's answer: a tick of the consumer, and the client library's own deadline.
@@ -24,27 +26,11 @@ const SKIP_DEADLINE: Duration = Duration::from_secs(6);
 /// Most skips that wait for one consumer.
 const MAX_WAITING: usize = 16;
 
-/// Outcome of a skip.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SkipOutcome {
-    /// The offset is passed over, and reading goes on behind it.
-    Skipped,
-    /// The partition stands at another offset. Nothing was changed.
-    StandsElsewhere(i64),
-    /// The partition does not stand. The next record is expected at this offset.
-    DoesNotStand(i64),
-    /// The partition is not one that this replica reads.
-    NotHere,
-    /// The client library refused, for this reason. Nothing was changed.
-    Failed(String),
-    /// No answer came in time. The offset may be skipped yet.
-    NoAnswer,
-}
-
 /// A skip on its way to the consumer.
 pub(super) struct SkipRequest {
     route: RouteName,
-    position: KafkaPosition,
+    partition: i32,
+    goal: SkipGoal,
     answer: oneshot::Sender<SkipOutcome>,
 }
 
@@ -64,8 +50,8 @@ impl SkipDesk {
         SkipQueue(Mutex::new(receiver))
     }
 
-    /// Passes over one offset of a partition of the route's topic.
-    pub async fn skip(&self, route: &RouteName, position: KafkaPosition) -> SkipOutcome {
+    /// Has reading of a partition of the route's topic go on where the goal says.
+    pub async fn skip(&self, route: &RouteName, partition: i32, goal: SkipGoal) -> SkipOutcome {
         let Some(consumer) = self.0.lock().get(route).cloned() else {
             return SkipOutcome::NotHere;
         };
@@ -73,7 +59,8 @@ impl SkipDesk {
         if consumer
             .try_send(SkipRequest {
                 route: route.clone(),
-                position,
+                partition,
+                goal,
                 answer,
             })
             .is_err()
@@ -97,7 +84,8 @@ impl<S: Sink> GroupContext<S> {
             let request = self.setup.skips.0.lock().try_recv();
             let Ok(SkipRequest {
                 route,
-                position,
+                partition,
+                goal,
                 answer,
             }) = request
             else {
@@ -107,9 +95,9 @@ impl<S: Sink> GroupContext<S> {
             if answer.is_closed() {
                 continue;
             }
-            let outcome = self.skip(consumer, &route, position);
+            let outcome = self.skip(consumer, &route, partition, goal);
             if answer.send(outcome).is_err() {
-                warn!(%route, partition = position.partition, offset = position.offset, "the answer to a skip came too late");
+                warn!(%route, partition, ?goal, "the answer to a skip came too late");
             }
         }
     }
@@ -118,44 +106,54 @@ impl<S: Sink> GroupContext<S> {
         &self,
         consumer: &GroupClient<S>,
         route: &RouteName,
-        position: KafkaPosition,
+        partition: i32,
+        goal: SkipGoal,
     ) -> SkipOutcome {
-        let KafkaPosition { partition, offset } = position;
-        let topic = self
-            .setup
-            .routes
-            .iter()
-            .find(|(_, read)| read.name == *route)
-            .map(|(topic, _)| topic);
-        let Some(topic) = topic else {
+        let mut topics = self.setup.routes.iter();
+        let Some((topic, _)) = topics.find(|(_, read)| read.name == *route) else {
             return SkipOutcome::NotHere;
         };
-        {
-            let mut state = self.state.lock();
-            let Some(assignment) = state.find(topic, partition) else {
-                return SkipOutcome::NotHere;
-            };
-            match assignment.standstill.standing() {
-                Some(Standstill::Undecodable { offset: at }) if at == offset => {}
-                Some(Standstill::Undecodable { offset: at }) => {
-                    return SkipOutcome::StandsElsewhere(at);
-                }
-                Some(Standstill::OpenTransaction { .. }) | None => {
-                    return SkipOutcome::DoesNotStand(assignment.next);
-                }
-            }
-            if let Err(error) =
-                consumer.seek(topic, partition, Offset::Offset(offset + 1), ANSWER_TIMEOUT)
-            {
-                return SkipOutcome::Failed(error.to_string());
-            }
-            assignment.pass_over(offset);
-        }
-        warn!(consumer = %self.setup.owner, %route, %topic, partition, offset, "an offset is skipped by an operator");
-        if let Some(metrics) = self.setup.deps.metrics.route(route) {
-            metrics.dropped("skipped", 1);
+        let key = (topic.to_string(), partition);
+        let outcome = match goal {
+            SkipGoal::Past(offset) => self.pass_over(consumer, &key, offset),
+            SkipGoal::To(offset) => self.begin_at(consumer, &key, offset),
+            SkipGoal::Since(time) => self.begin_since(consumer, &key, time),
+        };
+        if let SkipOutcome::GoesOn(next) = outcome {
+            warn!(consumer = %self.setup.owner, %route, %topic, partition, ?goal, next, "an operator says where reading goes on");
         }
         self.show_troubles();
-        SkipOutcome::Skipped
+        outcome
+    }
+
+    /// Passes over an offset at which a partition stands.
+    fn pass_over(
+        &self,
+        consumer: &GroupClient<S>,
+        key: &TopicPartition,
+        offset: i64,
+    ) -> SkipOutcome {
+        let mut state = self.state.lock();
+        let Some(assignment) = state.find(&key.0, key.1) else {
+            return state.not_read(key);
+        };
+        match assignment.standstill.standing() {
+            Some(Standstill::Undecodable { offset: at }) if at == offset => {}
+            Some(Standstill::Undecodable { offset: at }) => {
+                return SkipOutcome::StandsElsewhere(at);
+            }
+            Some(Standstill::OpenTransaction { .. }) | None => {
+                return SkipOutcome::DoesNotStand(assignment.next);
+            }
+        }
+        if let Err(error) = consumer.seek(&key.0, key.1, Offset::Offset(offset + 1), ANSWER_TIMEOUT)
+        {
+            return SkipOutcome::Failed(error.to_string());
+        }
+        assignment.pass_over(offset);
+        if let Some(metrics) = self.setup.deps.metrics.route(&assignment.route.name) {
+            metrics.dropped("skipped", 1);
+        }
+        SkipOutcome::GoesOn(offset + 1)
     }
 }

@@ -291,6 +291,7 @@ impl Subscription {
                 flags
             },
             position: None,
+            resolved_time: None,
             receipt,
             message: Message {
                 origin: Origin::Rabbitmq,

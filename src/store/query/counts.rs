@@ -1,11 +1,11 @@
-//! Queries outside the message path: counts per route, and the highest offset that was ever read of each source.
+//! Queries outside the message path: counts per route, and how far each source was ever read.
 
 use std::collections::BTreeMap;
 
 use redis::Cmd;
 use redis::cluster_routing::Slot;
 
-use crate::domain::{Partition, RouteName};
+use crate::domain::{Partition, ReadMark, RouteName, UnixMs};
 use crate::store::call::keys::Keys;
 use crate::store::call::scripts;
 use crate::store::connection::link::read;
@@ -117,8 +117,8 @@ impl Store {
         self.0.last_counts.lock().dead(p, route, invalid) == Some(0)
     }
 
-    /// The highest offset ever read of a source. `None` if it was never read.
-    pub async fn highest_offset(&self, source: &str) -> Result<Option<i64>, StoreError> {
+    /// How far a source was ever read. `None` if it was never read.
+    pub async fn read_mark(&self, source: &str) -> Result<Option<ReadMark>, StoreError> {
         let home = self.home(source);
         let mut pipe = redis::pipe();
         pipe.cmd("HGET")
@@ -126,11 +126,24 @@ impl Store {
             .arg(source);
         let (mark,): (Option<String>,) = self.0.side.pipe(Keys::slot(home), &pipe).await?;
         // A malformed offset counts as none. It is raised again, and records read before are not flagged.
-        Ok(mark.and_then(|mark| mark.parse().ok()))
+        Ok(mark.and_then(|mark| {
+            let (offset, time) = mark.split_once(' ').unwrap_or((&mark, ""));
+            let highest: i64 = offset.parse().ok()?;
+            Some(ReadMark {
+                until: highest.saturating_add(1),
+                resolved: time.parse().ok().map(UnixMs),
+            })
+        }))
     }
 
-    /// Raises the highest offset of a source, and never lowers it. Returns the offset before.
-    pub async fn raise_offset(&self, source: &str, offset: i64) -> Result<Option<i64>, StoreError> {
+    /// Raises the highest offset of a source, and never lowers it. `resolved` is the time of [`ReadMark`]. Returns the
+    /// offset before.
+    pub async fn raise_offset(
+        &self,
+        source: &str,
+        offset: i64,
+        resolved: Option<UnixMs>,
+    ) -> Result<Option<i64>, StoreError> {
         let home = self.home(source);
         let link = self.0.writer.link();
         let connected = link.to(Keys::slot(home)).await?;
@@ -141,6 +154,7 @@ impl Store {
             .key(key)
             .arg(source)
             .arg(offset)
+            .arg(resolved.map_or(String::new(), |time| time.to_string()))
             .invoke_async(&mut connection)
             .await
             .map_err(|error| link.judge(&connected, &error))?;

@@ -12,7 +12,8 @@ use postdate::domain::route::{
     DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, RetryPolicy,
 };
 use postdate::domain::{
-    Clock, Endpoint, Entry, Message, Origin, Route, RouteName, RoutePolicy, Target, UnixMs, Verdict,
+    Clock, Endpoint, Entry, Message, Origin, ReadMark, Route, RouteName, RoutePolicy, Target,
+    UnixMs, Verdict,
 };
 use postdate::egress::kafka::KafkaLanes;
 use postdate::egress::{Lane, Publication, PublishBatch, VerdictInbox};
@@ -85,6 +86,8 @@ pub(super) fn route(name: &str, topic: &str, group: &str) -> Arc<Route> {
 pub(super) struct RecordingSink {
     pub(super) taken: Mutex<Vec<TakenRecord>>,
     pub(super) sources: Mutex<Vec<String>>,
+    /// What the store would remember of each source.
+    pub(super) marks: Mutex<BTreeMap<String, ReadMark>>,
     keeps: AtomicBool,
 }
 
@@ -99,6 +102,7 @@ pub(super) struct TakenRecord {
 
 pub(super) struct RecordingFeed {
     memory: Arc<RecordingSink>,
+    name: String,
     topic: String,
 }
 
@@ -109,11 +113,16 @@ impl Sink for RecordingSink {
         let Endpoint::Kafka { topic, .. } = &route.from else {
             panic!("a Kafka route")
         };
-        self.sources.lock().push(name);
+        self.sources.lock().push(name.clone());
         Some(RecordingFeed {
             memory: self.clone(),
+            name,
             topic: topic.clone(),
         })
+    }
+
+    async fn read_mark(&self, source: &str) -> Result<Option<ReadMark>, String> {
+        Ok(self.marks.lock().get(source).copied())
     }
 }
 
@@ -129,6 +138,11 @@ impl Feed for RecordingFeed {
     async fn take(&mut self, batch: Vec<Delivery>) -> Vec<Delivery> {
         for delivery in batch {
             let offset = delivery.position.expect("a position").offset;
+            let mark = ReadMark {
+                until: offset + 1,
+                resolved: delivery.resolved_time,
+            };
+            self.memory.marks.lock().insert(self.name.clone(), mark);
             let mut receipt = Some(delivery.receipt);
             let mut taken = self.memory.taken.lock();
             if !self.memory.keeps.load(Ordering::Relaxed) {
@@ -560,6 +574,29 @@ pub(crate) fn rewind(kafka: &Kafka, group: &str, topic: &str, to: i64) {
     list.add_partition_offset(topic, 0, Offset::Offset(to))
         .expect("an offset");
     consumer.commit(&list, CommitMode::Sync).expect("rewound");
+}
+
+/// Moves the group's commit to a position which the log does not have, as a broker shows it whose log is older than its
+/// commits: all else of the commit stays.
+pub(crate) fn commit_beyond(kafka: &Kafka, group: &str, topic: &str, to: i64) {
+    let mut client = kafka.client();
+    let consumer: BaseConsumer = client.set("group.id", group).create().expect("a consumer");
+    let mut list = TopicPartitionList::new();
+    list.add_partition(topic, 0);
+    let held = consumer
+        .committed_offsets(list, Duration::from_secs(10))
+        .expect("an answer");
+    let mut moved = TopicPartitionList::new();
+    moved
+        .add_partition_offset(topic, 0, Offset::Offset(to))
+        .expect("an offset");
+    moved
+        .find_partition(topic, 0)
+        .expect("just added")
+        .set_metadata(held.elements()[0].metadata());
+    consumer
+        .commit(&moved, CommitMode::Sync)
+        .expect("committed");
 }
 
 /// All records of a topic's partition 0 from its start, as bytes.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use postdate::domain::{HeaderValue, Route, UnixMs, Verdict};
+use postdate::domain::{HeaderValue, ReadMark, Route, UnixMs, Verdict};
 use postdate::ingress::{Delivery, Feed, Sink};
 use rdkafka::Message as _;
 use rdkafka::consumer::BaseConsumer;
@@ -379,6 +379,10 @@ impl Sink for Asking {
 
     async fn open(self: &Arc<Self>, _: &Arc<Route>, _: String) -> Option<AskingFeed> {
         Some(AskingFeed(self.clone()))
+    }
+
+    async fn read_mark(&self, _: &str) -> Result<Option<ReadMark>, String> {
+        Ok(None)
     }
 }
 

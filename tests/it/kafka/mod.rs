@@ -9,6 +9,7 @@ mod ingress;
 mod leaderless;
 mod login;
 mod outage;
+mod placement;
 pub(crate) mod raw;
 mod silence;
 mod tokens;

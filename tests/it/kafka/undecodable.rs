@@ -4,8 +4,7 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use postdate::domain::{KafkaPosition, RouteName};
-use postdate::ingress::kafka::skip::SkipOutcome;
+use postdate::domain::{RouteName, SkipGoal, SkipOutcome};
 
 use super::fixture::{IngressFixture, RecordingSink, commits, committed, produce, read_all, text};
 use super::raw::{self, RawRecord, part};
@@ -95,7 +94,7 @@ async fn skip(reader: &IngressFixture, route: &str, partition: i32, offset: i64)
     let route = RouteName::new(route).expect("a name");
     reader
         .skips
-        .skip(&route, KafkaPosition { partition, offset })
+        .skip(&route, partition, SkipGoal::Past(offset))
         .await
 }
 
@@ -164,7 +163,7 @@ async fn a_partition_that_cannot_be_opened_stands_is_told_and_goes_on_once_it_is
         let route = format!("r{index}");
         assert_eq!(
             skip(&reader, &route, 0, 1).await,
-            SkipOutcome::Skipped,
+            SkipOutcome::GoesOn(2),
             "{}",
             KINDS[index].name
         );
@@ -189,7 +188,7 @@ async fn a_skip_commits_nothing_past_a_record_that_is_not_resolved() {
     let group = names::unique("g");
     let reader = IngressFixture::start(&kafka, &group, &[&topics[0]], &memory);
     stands(&reader, "r0", 1).await;
-    assert_eq!(skip(&reader, "r0", 0, 1).await, SkipOutcome::Skipped);
+    assert_eq!(skip(&reader, "r0", 0, 1).await, SkipOutcome::GoesOn(2));
     memory.has("m", 2).await;
     memory.resolve(|offset| offset == 2);
     commits(&kafka, &group, &topics[0], 0).await;
@@ -212,7 +211,7 @@ async fn a_wrong_checksum_stands_if_checksums_are_looked_at_and_what_the_client_
     commits(&kafka, &group, &topics[4], 3).await;
     assert_eq!(reader.lost("r1"), 1);
     stands(&reader, "r0", 1).await;
-    assert_eq!(skip(&reader, "r0", 0, 1).await, SkipOutcome::Skipped);
+    assert_eq!(skip(&reader, "r0", 0, 1).await, SkipOutcome::GoesOn(2));
     commits(&kafka, &group, &topics[3], 3).await;
     is_read_on(&reader, "r0").await;
     assert_eq!(reader.lost("r0"), 0);
@@ -239,25 +238,17 @@ async fn a_batch_that_is_too_large_once_decompressed_stands_within_seconds_and_t
     produce(kafka, &other, "n", 0..300);
     memory.has("n", 300).await;
     assert_eq!(reader.of("r1").source_waits(), None);
-    assert_eq!(skip(&reader, "r0", 0, 1).await, SkipOutcome::Skipped);
+    assert_eq!(skip(&reader, "r0", 0, 1).await, SkipOutcome::GoesOn(2));
     memory.has("m", 2).await;
     is_read_on(&reader, "r0").await;
     reader.stop().await;
 }
 
 /// `postdate skip` against a relay.
-async fn skip_command(relay: &Relay, route: &str, offset: i64) -> Output {
+async fn skip_command(relay: &Relay, route: &str, goal: &str, offset: i64) -> Output {
     let mut command = Command::new(relay::binary());
     let offset = offset.to_string();
-    command.args([
-        "skip",
-        "--route",
-        route,
-        "--partition",
-        "0",
-        "--offset",
-        &offset,
-    ]);
+    command.args(["skip", "--route", route, "--partition", "0", goal, &offset]);
     command.env_clear().env("POSTDATE_URL", relay.url());
     tokio::task::spawn_blocking(move || command.output().expect("the binary runs"))
         .await
@@ -335,14 +326,22 @@ async fn an_operator_reads_the_offset_in_the_log_and_skips_it_and_bombs_cost_no_
         .find(|line| line.contains(&from))
         .expect("the topic");
     assert!(line.contains(r#""partition":0,"offset":3"#), "{line}");
-    let elsewhere = skip_command(&relay, "orders", 2).await;
+    let elsewhere = skip_command(&relay, "orders", "--offset", 2).await;
     assert_eq!(elsewhere.status.code(), Some(1));
     let said = String::from_utf8_lossy(&elsewhere.stderr).into_owned();
     assert!(
         said.contains("stands at offset 3, not at 2; nothing was skipped (409)"),
         "{said}"
     );
-    let skipped = skip_command(&relay, "orders", 3).await;
+    for goal in ["--to", "--since"] {
+        let placed = skip_command(&relay, "orders", goal, 2).await;
+        let said = String::from_utf8_lossy(&placed.stderr).into_owned();
+        assert!(
+            said.contains("does not wait for a word: its next record is expected at offset 3; nothing was skipped (409)"),
+            "{said}"
+        );
+    }
+    let skipped = skip_command(&relay, "orders", "--offset", 3).await;
     let said = String::from_utf8_lossy(&skipped.stdout).into_owned();
     assert!(skipped.status.success(), "{skipped:?}");
     assert_eq!(

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::kafka::fixture::rewind;
+use crate::kafka::fixture::{commit_beyond, rewind};
 use crate::support::accounting::Outcome;
 use crate::support::{Config, Kafka, Redis, Relay, Run, When, eventually, names};
 
@@ -98,6 +98,31 @@ async fn a_rewound_group_repeats_with_a_cause_and_recognises_pending_names() {
         "all but the named ones came twice"
     );
     assert_eq!(explained as usize, 50);
+}
+
+/// All of them are of the last ten minutes: what is read again is flagged, and what comes later is not.
+#[tokio::test]
+async fn what_a_position_beyond_the_end_costs_is_counted() {
+    let (redis, kafka) = tokio::join!(Redis::shared(), Kafka::shared());
+    let mut one = One::start(redis, kafka).await;
+    one.send(kafka, 50).await;
+    one.run.drain(&one.relay).await;
+    assert_eq!(one.relay.terminate().await.code(), Some(0), "a clean stop");
+    commit_beyond(kafka, &one.source, &one.source, 60);
+    one.relay.restart().await;
+    one.counts("postdate_redelivered_total", REREAD, 50.0).await;
+    one.send(kafka, 20).await;
+    one.run.drain(&one.relay).await;
+    let explained = one.relay.total("postdate_redelivered_total", REREAD).await;
+    let report = one.run.report();
+    report.assert_accounted(explained as usize);
+    assert_eq!((report.delivered, report.duplicates()), (70, 50));
+    assert_eq!(explained as usize, 50);
+    let log = one.relay.log();
+    assert!(
+        log.contains("the committed position cannot be true, reading again"),
+        "{log}"
+    );
 }
 
 /// A consumer that was stopped for longer than its session goes on with its records: those that its successor has read

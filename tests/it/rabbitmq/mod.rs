@@ -21,8 +21,8 @@ use postdate::domain::route::{
     DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, RetryPolicy,
 };
 use postdate::domain::{
-    Clock, Endpoint, Entry, Header, Message, Origin, Properties, Route, RouteName, RoutePolicy,
-    RoutingKey, Target, Text, UnixMs, Verdict,
+    Clock, Endpoint, Entry, Header, Message, Origin, Properties, ReadMark, Route, RouteName,
+    RoutePolicy, RoutingKey, Target, Text, UnixMs, Verdict,
 };
 use postdate::egress::rabbitmq::RabbitLanes;
 use postdate::egress::{Lane, Publication, PublishBatch, VerdictInbox};
@@ -314,6 +314,10 @@ impl Sink for DeliverySink {
     async fn open(self: &Arc<Self>, _: &Arc<Route>, name: String) -> Option<Self> {
         self.0.opened.lock().push(name);
         Some(Self::clone(self))
+    }
+
+    async fn read_mark(&self, _: &str) -> Result<Option<ReadMark>, String> {
+        Ok(None)
     }
 }
 

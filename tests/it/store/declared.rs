@@ -199,7 +199,11 @@ async fn interleaving_08_every_key_that_a_script_touches_is_declared() {
                 fixture.store.drop_dead(&[page.marks[1].id.clone()]).await,
                 Ok(vec![true])
             );
-            fixture.store.raise_offset("s", 1).await.expect("raised");
+            fixture
+                .store
+                .raise_offset("s", 1, None)
+                .await
+                .expect("raised");
             fixture.keep(vec![unnamed(past(), "x")]).await;
             let shelf = fixture.heads().await.remove(0).due_set;
             fixture

@@ -373,7 +373,10 @@ async fn interleaving_10_a_mark_writes_also_where_it_raises_nothing() {
     let fixture = StoreFixture::shared().await;
     for (offset, before) in [(5, None), (5, Some(5)), (4, Some(5)), (6, Some(5))] {
         fixture.watch("sources").await;
-        assert_eq!(fixture.store.raise_offset("s", offset).await, Ok(before));
+        assert_eq!(
+            fixture.store.raise_offset("s", offset, None).await,
+            Ok(before)
+        );
         assert!(fixture.has_been_written().await, "{offset}");
     }
 }

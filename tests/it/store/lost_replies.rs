@@ -386,7 +386,11 @@ async fn scripts_that_the_server_has_forgotten_are_sent_again() {
     flush().await;
     assert_eq!(fixture.cancel("n").await, Cancelled);
     flush().await;
-    fixture.store.raise_offset("s", 4).await.expect("raised");
+    fixture
+        .store
+        .raise_offset("s", 4, None)
+        .await
+        .expect("raised");
     assert!(fixture.check().await.bundles.is_empty());
 }
 

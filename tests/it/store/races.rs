@@ -160,7 +160,7 @@ async fn interleaving_14_all_but_storing_works_at_maxmemory() {
     assert_eq!(fixture.claim(LONG).await.len(), 5);
     fixture
         .store
-        .raise_offset("source", 7)
+        .raise_offset("source", 7, None)
         .await
         .expect("raised");
     assert!(!storing.is_finished(), "it still waits");

@@ -1,7 +1,7 @@
 //! Every transition with its refusals, and all invariants after each step.
 
 use postdate::domain::limits::MAX_EXPIRIES;
-use postdate::domain::{OnDuplicate, RouteName, UnixMs};
+use postdate::domain::{OnDuplicate, ReadMark, RouteName, UnixMs};
 use postdate::store::{
     DeadLetter, Division, NewBundle, Remainder, SettleAnswer, SweepOutcome, WriteOp, WriteResult,
 };
@@ -544,25 +544,31 @@ async fn interleaving_23_marks_never_go_down_and_counts_are_of_all_partitions() 
     let counts = fixture.counts().await;
     assert_eq!((counts.messages, counts.dead), (6, 0));
     assert!(counts.bytes > 0);
-    assert_eq!(fixture.store.highest_offset("kafka:t:0").await, Ok(None));
+    assert_eq!(fixture.store.read_mark("kafka:t:0").await, Ok(None));
     let mut was = None;
-    for (raised, is) in [
-        (5, 5),
-        (4, 5),
-        (10_000_000_000, 10_000_000_000),
-        (6, 10_000_000_000),
+    for (raised, time, is, is_of) in [
+        (5, None, 5, None),
+        (4, Some(70), 5, None),
+        (6, Some(80), 6, Some(80)),
+        (7, None, 7, Some(80)),
+        (10_000_000_000, Some(90), 10_000_000_000, Some(90)),
+        (6, Some(95), 10_000_000_000, Some(90)),
     ] {
+        let time = time.map(UnixMs);
         assert_eq!(
-            fixture.store.raise_offset("kafka:t:0", raised).await,
+            fixture.store.raise_offset("kafka:t:0", raised, time).await,
             Ok(was)
         );
         was = Some(is);
         assert_eq!(
-            fixture.store.highest_offset("kafka:t:0").await,
-            Ok(Some(is))
+            fixture.store.read_mark("kafka:t:0").await,
+            Ok(Some(ReadMark {
+                until: is + 1,
+                resolved: is_of.map(UnixMs)
+            }))
         );
     }
-    assert_eq!(fixture.store.highest_offset("kafka:t:1").await, Ok(None));
+    assert_eq!(fixture.store.read_mark("kafka:t:1").await, Ok(None));
 }
 
 #[tokio::test]
