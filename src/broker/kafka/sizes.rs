@@ -7,13 +7,12 @@ use rdkafka::ClientConfig;
 
 use crate::domain::Secret;
 
-/// Most bytes of one answer, of all its partitions together, as they are on the wire. A larger batch comes alone. The
-/// client library opens all batches of an answer at once, and nobody can tell before how large they are then. A record
-/// of 1 MB of zeros is 118 bytes as a zstd batch: the 208 of them that fit here open to 208 MB. One answer is awaited of
-/// each broker at a time, so this bounds the flow too, by the round trip: 24 KiB in 0.5 ms are 49 MB/s of each broker.
-const ANSWER_BYTES: u64 = 24 << 10;
-/// Least value of `message.max.bytes` that the client library takes.
-const MIN_MESSAGE_BYTES: u64 = 1000;
+/// Most bytes of one partition in one answer, as they are on the wire. The client library opens all batches of a
+/// partition's answer at once, so this bounds how many there are. A larger batch comes alone.
+const PARTITION_BYTES: u64 = 256 << 10;
+/// Most bytes of one answer, as they are on the wire. Limits the memory of records that are read ahead, per group:
+/// librdkafka's own 64 MiB do not fit twenty routes.
+const ANSWER_BYTES: u64 = 8 << 20;
 /// Least size up to which an answer is taken, and a zstd batch is decompressed. The client library's own 100 MB let 40
 /// records of a few KB cost 2.3 GB.
 const MIN_OPEN_BYTES: u64 = 20_000_000;
@@ -39,12 +38,9 @@ pub(super) fn set(
             .get(name)
             .map(|value| value.expose().trim().parse::<u64>().ok())
     };
-    let answer = own("fetch.max.bytes").flatten().unwrap_or(ANSWER_BYTES);
-    // A producer's property. Of a consumer the client library wants that it is at most `fetch.max.bytes`.
-    config.set(
-        "message.max.bytes",
-        answer.max(MIN_MESSAGE_BYTES).to_string(),
-    );
+    let answer = own("fetch.max.bytes").flatten();
+    let answer =
+        answer.unwrap_or_else(|| ANSWER_BYTES.max(own("message.max.bytes").flatten().unwrap_or(0)));
     let open = largest_record
         .saturating_add(SPARE_BYTES)
         .saturating_mul(BUFFER_GROWTH)
@@ -54,7 +50,7 @@ pub(super) fn set(
     let sizes = [
         (
             &["fetch.message.max.bytes", "max.partition.fetch.bytes"][..],
-            answer,
+            PARTITION_BYTES,
         ),
         (&["fetch.max.bytes"][..], answer),
         (&["receive.message.max.bytes"][..], open),
@@ -84,24 +80,31 @@ mod tests {
             (
                 &[][..],
                 1 << 20,
-                [ANSWER_BYTES, ANSWER_BYTES, MIN_OPEN_BYTES],
+                [PARTITION_BYTES, ANSWER_BYTES, MIN_OPEN_BYTES],
             ),
             (
                 &[],
                 60_000_000,
-                [ANSWER_BYTES, ANSWER_BYTES, 3 * (60_000_000 + SPARE_BYTES)],
+                [
+                    PARTITION_BYTES,
+                    ANSWER_BYTES,
+                    3 * (60_000_000 + SPARE_BYTES),
+                ],
             ),
-            (&[], u64::MAX, [ANSWER_BYTES, ANSWER_BYTES, MAX_OPEN_BYTES]),
+            (
+                &[],
+                u64::MAX,
+                [PARTITION_BYTES, ANSWER_BYTES, MAX_OPEN_BYTES],
+            ),
             (
                 &[("fetch.max.bytes", "50000000")],
                 0,
-                [50_000_000, 50_000_000, 50_000_512],
+                [PARTITION_BYTES, 50_000_000, 50_000_512],
             ),
-            // It is meant for the producer.
             (
                 &[("message.max.bytes", "30000000")],
                 0,
-                [ANSWER_BYTES, ANSWER_BYTES, MIN_OPEN_BYTES],
+                [PARTITION_BYTES, 30_000_000, 30_000_512],
             ),
             (
                 &[("max.partition.fetch.bytes", "7")],
@@ -111,7 +114,7 @@ mod tests {
             (
                 &[("receive.message.max.bytes", "90000000")],
                 60_000_000,
-                [ANSWER_BYTES, ANSWER_BYTES, 0],
+                [PARTITION_BYTES, ANSWER_BYTES, 0],
             ),
         ] {
             let mut config = ClientConfig::new();

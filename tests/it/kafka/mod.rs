@@ -2,7 +2,6 @@
 
 mod assignments;
 mod egress;
-mod expanding;
 pub(crate) mod fixture;
 mod groups;
 mod ingress;
