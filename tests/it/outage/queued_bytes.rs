@@ -7,6 +7,8 @@ use crate::support::{
 
 const MESSAGES: u32 = 150;
 const SIZE: usize = 1 << 20;
+/// Small messages after which a queue hands over as many as it may.
+const SMALL: usize = 300;
 /// Deliveries that one queue may hand over at `max_size = "1MiB"`, with no other source beside it.
 const HANDED_OVER: u32 = 96;
 
@@ -29,8 +31,8 @@ async fn a_queue_hands_over_no_more_large_messages_than_fit_into_memory() {
     run.collect_rabbitmq(rabbitmq, &target);
 
     let label = format!("rabbitmq:{target}");
-    let first = run.message(&label, When::Delay(0)).key(&target);
-    run.send_rabbitmq(rabbitmq, "", Some(&source), vec![first])
+    let small = (0..SMALL).map(|_| run.message(&label, When::Delay(0)).key(&target));
+    run.send_rabbitmq(rabbitmq, "", Some(&source), small.collect())
         .await;
     run.drain(&relay).await;
     // It is subscribed now; without the store it would not be.

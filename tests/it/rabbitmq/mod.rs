@@ -151,7 +151,11 @@ fn route(name: &str, queue: &str, prefetch: u16) -> Arc<Route> {
                 initial_ms: 1000,
                 max_ms: 1000,
             },
-            dead_letters: postdate::domain::DeadLetterLimits::default(),
+            // No larger body is of use, so a queue is read in one mode, with all of its prefetch.
+            dead_letters: postdate::domain::DeadLetterLimits {
+                max_message: 1 << 12,
+                ..Default::default()
+            },
             trail: postdate::domain::TrailLimits::OFF,
         },
     })
