@@ -14,7 +14,7 @@ use crate::domain::failure_policy::{
     self, FailedMessage, FailedPublish, FailureDecision, PublishFlow,
 };
 use crate::domain::{
-    Clock, DeadReason, Entry, KafkaPosition, MonoUs, Route, RouteName, StoreClock, Target, UnixMs,
+    DeadReason, Entry, KafkaPosition, MonoUs, Route, RouteName, StoreClock, Target, UnixMs,
     Verdict, dying, retry,
 };
 use crate::egress::PublishBatch;
@@ -134,7 +134,11 @@ impl VerdictTime {
 impl RouteReporter {
     /// A reporter that only counts, for `benches/`.
     #[cfg(any(test, feature = "test-util"))]
-    pub(crate) fn counting(route: Arc<Route>, metrics: Arc<RouteMetrics>, clock: Clock) -> Self {
+    pub(crate) fn counting(
+        route: Arc<Route>,
+        metrics: Arc<RouteMetrics>,
+        clock: crate::domain::Clock,
+    ) -> Self {
         let quota = DeadLetterQuota::new(std::slice::from_ref(&route));
         Self {
             route,

@@ -22,9 +22,10 @@ use super::refusals::Refusals;
 use super::router::router;
 use super::{
     AdminState, Config, Inject, InjectError, InvalidMessage, Redrive, RedriveOutcome, Skip,
-    SkipResult,
 };
-use crate::domain::{Clock, Endpoint, KafkaPosition, Message, Route, RouteName, UnixMs, testing};
+use crate::domain::{
+    Clock, Endpoint, Message, Route, RouteName, SkipGoal, SkipOutcome, UnixMs, testing,
+};
 use crate::lifecycle::{Readiness, Shutdown, Tasks};
 use crate::store::{DeadId, StoreError};
 use crate::telemetry::{BurstLog, FollowRegistry, Metrics};
@@ -83,8 +84,8 @@ impl Redrive for Nothing {
 }
 
 impl Skip for Nothing {
-    fn skip<'a>(&'a self, _: &'a RouteName, _: KafkaPosition) -> BoxFuture<'a, SkipResult> {
-        std::future::ready(SkipResult::NotHere).boxed()
+    fn skip<'a>(&'a self, _: &'a RouteName, _: i32, _: SkipGoal) -> BoxFuture<'a, SkipOutcome> {
+        std::future::ready(SkipOutcome::NotHere).boxed()
     }
 }
 

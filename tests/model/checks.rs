@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::step::show;
-use super::world::{Op, READS, Record, Setting, World, Write, record_of};
+use super::world::{ClaimedBundle, Op, READS, Record, Setting, World, Write, record_of};
 
 /// A rule that does not hold, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl World {
             let waits: usize = timer
                 .claimed_bundles
                 .iter()
-                .map(|claimed| claimed.unanswered())
+                .map(ClaimedBundle::unanswered)
                 .sum();
             if timer.taken != waits {
                 return broken(
