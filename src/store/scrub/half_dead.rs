@@ -42,19 +42,19 @@ impl Store {
                     .arg(self.0.keys.blob(p, id))
                     .arg(0)
                     .arg(HEAD_BYTES - 1);
-                pipe.cmd("HEXISTS")
+                pipe.cmd("HGET")
                     .arg(self.0.keys.of(p, "expiries"))
                     .arg(id.as_str());
             }
             let found: Vec<redis::Value> = self.ask(p, &pipe).await?;
             for ((id, gone), answers) in page.iter().zip(found.chunks_exact(2)) {
-                let (Ok(head), Ok(has_expired)) = (
+                let (Ok(head), Ok(expiries)) = (
                     read::<Vec<u8>>(answers[0].clone()),
-                    read::<bool>(answers[1].clone()),
+                    read::<Option<String>>(answers[1].clone()),
                 ) else {
                     continue;
                 };
-                if has_expired || !is_worth_it(&Bytes::from(head), gone) {
+                if expiries.is_some() || !is_worth_it(&Bytes::from(head), gone) {
                     continue;
                 }
                 self.shrink_one(p, id, gone).await?;
