@@ -146,8 +146,6 @@ pub(super) async fn resolve_outcomes(
         }
         if let Some(reason) = op.dead {
             metrics.dead_letter(reason.as_str());
-            safe.extend(receipts);
-            continue;
         }
         for (&result, receipt) in results.iter().zip(receipts) {
             stored += u64::from(matches!(
