@@ -189,12 +189,14 @@ async fn one_partition_hangs(lack: Lack) {
     let dead = relay.total("postdate_dead_letters_total", &[]).await as usize;
     assert_eq!(dead, 0, "dead letters");
     if lack == Lack::Leader {
-        assert_eq!(repeats, 0, "repeats of what never left the process");
+        // Messages with keys of the partition never leave the process. The first ones without a key may be given to the
+        // client for this partition, before it knows: one batch in two. Where they time out, they count as sent.
+        assert!(repeats == 0 || repeats == COUNT, "{repeats} repeats");
         let unknown = [("reason", "confirm_unknown")];
         let unknown = relay
             .total("postdate_publish_failures_total", &unknown)
             .await;
-        assert!(unknown < 0.5, "{unknown} publishes are unknown");
+        assert_eq!(unknown as usize, repeats, "publishes that are unknown");
     }
     run.report().assert_accounted(repeats);
     eventually("the log says that it is over", async || {
