@@ -69,6 +69,28 @@ async fn named(relay: &Relay, name: &str, words: &str) {
         .unwrap_or_else(|last| panic!("{name} is named with {words:?}: {last}"));
 }
 
+/// A source, and a direct exchange to which the queue of the target is not bound yet.
+struct Unbound {
+    source: String,
+    exchange: String,
+    target: String,
+}
+
+async fn unbound(rabbitmq: &Rabbitmq) -> Unbound {
+    let ends = Unbound {
+        source: names::unique("q"),
+        exchange: names::unique("x"),
+        target: names::unique("q"),
+    };
+    for queue in [&ends.source, &ends.target] {
+        rabbitmq.declare_queue(queue, QueueKind::Classic).await;
+    }
+    rabbitmq
+        .declare_exchange(&ends.exchange, lapin::ExchangeKind::Direct)
+        .await;
+    ends
+}
+
 /// Waits until a part is up again.
 async fn up_again(relay: &Relay, name: &str) {
     eventually(&format!("{name} is up again"), async || {
@@ -87,14 +109,11 @@ async fn a_message_that_fails_nine_times_counts_from_the_moment_it_was_asked_for
     let redis = Redis::shared().await;
     let rabbitmq = Rabbitmq::shared().await;
     let run = Run::new();
-    let source = names::unique("q");
-    let target = names::unique("q");
-    let exchange = names::unique("x");
-    rabbitmq.declare_queue(&source, QueueKind::Classic).await;
-    rabbitmq.declare_queue(&target, QueueKind::Classic).await;
-    rabbitmq
-        .declare_exchange(&exchange, lapin::ExchangeKind::Direct)
-        .await;
+    let Unbound {
+        source,
+        exchange,
+        target,
+    } = unbound(rabbitmq).await;
     let from = format!(r#"{{ rabbitmq = "main", queue = "{source}" }}"#);
     let to =
         format!(r#"{{ rabbitmq = "main", exchange = "{exchange}", routing_key = "{target}" }}"#);
@@ -433,14 +452,11 @@ async fn a_target_that_refuses_is_named_by_whichever_way_its_messages_come() {
     let mut config = Config::new(redis).rabbitmq("main", rabbitmq);
     let mut paths = Vec::new();
     for (route, when, policy) in ways {
-        let source = names::unique("q");
-        let target = names::unique("q");
-        let exchange = names::unique("x");
-        rabbitmq.declare_queue(&source, QueueKind::Classic).await;
-        rabbitmq.declare_queue(&target, QueueKind::Classic).await;
-        rabbitmq
-            .declare_exchange(&exchange, lapin::ExchangeKind::Direct)
-            .await;
+        let Unbound {
+            source,
+            exchange,
+            target,
+        } = unbound(rabbitmq).await;
         let from = format!(r#"{{ rabbitmq = "main", queue = "{source}" }}"#);
         let to = format!(
             r#"{{ rabbitmq = "main", exchange = "{exchange}", routing_key = "{target}" }}"#
