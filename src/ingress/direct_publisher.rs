@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use super::Receipt;
 use super::bundling::StoreWork;
 use super::intake::Submitter;
-use super::publish_desk::{DirectMessage, FailedDirect, PublishDesk};
+use super::publish_desk::{DirectMessage, FailedDirect, LaneRun, PublishDesk};
 use crate::egress::Lanes;
 use crate::lifecycle::{Shutdown, Stage, Tasks};
 use crate::publishing::VerdictTime;
@@ -60,9 +60,12 @@ impl DirectPublisher {
 
     /// Hands messages of one route to their lanes, in order.
     pub(super) fn publish(&self, submitter: &Arc<Submitter>, messages: Vec<DirectMessage>) {
-        if !messages.is_empty() {
-            self.desk.lock().hand_over(submitter, messages);
+        if messages.is_empty() {
+            return;
         }
+        // Lanes are not called under the lock, which all sources share with the worker.
+        let runs = self.desk.lock().register(submitter, messages);
+        runs.into_iter().for_each(LaneRun::submit);
     }
 
     /// Stores failed messages, or what the failure policy makes of them.

@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::Receipt;
 use super::bundling::StoreWork;
 use super::intake::Submitter;
-use super::publish_desk::{DirectMessage, FailedDirect, PublishDesk};
+use super::publish_desk::{DirectMessage, FailedDirect, LaneRun, PublishDesk};
 use super::target_wait::TargetWait;
 use crate::domain::{UnixMs, Verdict, retry};
 use crate::egress::{Lanes, Ticket, VerdictInbox};
@@ -115,7 +115,8 @@ impl PassThroughPublisher {
         messages: Vec<DirectMessage>,
         shutdown: &Shutdown,
     ) -> Option<Vec<FailedDirect>> {
-        self.desk.hand_over(&self.submitter, messages);
+        let runs = self.desk.register(&self.submitter, messages);
+        runs.into_iter().for_each(LaneRun::submit);
         let mut all_failed = Vec::new();
         while !self.desk.is_empty() {
             let verdicts = self.next_verdicts(shutdown).await?;

@@ -11,7 +11,7 @@ use super::{Receipt, dead_letter};
 use crate::domain::failure_policy::{FailedPublish, PublishFlow};
 use crate::domain::message::stamped;
 use crate::domain::{Entry, MonoUs, Partition, Target, UnixMs, Verdict};
-use crate::egress::{Lanes, Publication, PublishBatch, Ticket, VerdictInbox};
+use crate::egress::{Lane, Lanes, Publication, PublishBatch, Ticket, VerdictInbox};
 use crate::publishing::{Fate, HandedOver, VerdictTime};
 
 /// Longest wait of a message for its lane if it can be stored instead.
@@ -46,6 +46,18 @@ pub(super) struct PublishDesk {
     verdicts: Arc<VerdictInbox>,
     in_flight: BTreeMap<u64, InFlight>,
     next: u64,
+}
+
+/// Messages for one lane, in order.
+pub(super) struct LaneRun {
+    lane: Arc<dyn Lane>,
+    publications: Vec<Publication>,
+}
+
+impl LaneRun {
+    pub(super) fn submit(self) {
+        self.lane.submit_all(self.publications);
+    }
 }
 
 /// Messages of one route that were handed to one lane together.
@@ -89,8 +101,13 @@ impl PublishDesk {
         Some(&oldest.batch.target)
     }
 
-    /// Hands messages of one route to their lanes, in order.
-    pub(super) fn hand_over(&mut self, submitter: &Arc<Submitter>, messages: Vec<DirectMessage>) {
+    /// Registers messages of one route before their verdicts can come. The caller submits them to their lanes, in order.
+    pub(super) fn register(
+        &mut self,
+        submitter: &Arc<Submitter>,
+        messages: Vec<DirectMessage>,
+    ) -> Vec<LaneRun> {
+        let mut runs = Vec::new();
         let mut messages = messages.into_iter().peekable();
         while let Some(first) = messages.next() {
             let target = first.target.clone();
@@ -101,17 +118,17 @@ impl PublishDesk {
             }) {
                 together.push(next);
             }
-            self.hand_over_batch(submitter, target, together);
+            runs.push(self.register_run(submitter, target, together));
         }
+        runs
     }
 
-    /// Registers messages before their verdicts can come, and hands them to their lane.
-    fn hand_over_batch(
+    fn register_run(
         &mut self,
         submitter: &Arc<Submitter>,
         target: Arc<Target>,
         together: Vec<DirectMessage>,
-    ) {
+    ) -> LaneRun {
         let store = &submitter.store;
         let reporter = &submitter.reporter;
         let handed = store.clock().local().mono();
@@ -170,7 +187,7 @@ impl PublishDesk {
             left,
         };
         self.in_flight.insert(number, in_flight);
-        lane.submit_all(publications);
+        LaneRun { lane, publications }
     }
 
     /// Takes verdicts. Returns the receipts of confirmed messages, and the messages that failed.
