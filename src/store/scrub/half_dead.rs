@@ -101,6 +101,16 @@ impl Store {
     }
 }
 
+/// Reports whether a part is so large that the rest is worth another blob.
+fn is_most(part: usize, whole: usize) -> bool {
+    4 * part >= 3 * whole
+}
+
+/// Reports whether so many messages are gone that the bundle is worth a look.
+pub(super) fn is_mostly_gone(gone: &str) -> bool {
+    is_most(gone.matches('1').count(), gone.len())
+}
+
 /// Reports whether the messages that are gone take most of a bundle, by the beginning of its blob.
 fn is_worth_it(head: &Bytes, gone: &str) -> bool {
     let is_gone = |index: usize| gone.as_bytes().get(index) == Some(&b'1');
@@ -112,7 +122,7 @@ fn is_worth_it(head: &Bytes, gone: &str) -> bool {
     let dead: usize = of_gone.map(|(_, bytes)| bytes).sum();
     let count = gone.matches('1').count();
     // A larger one has a single large message, and the blob of that goes with it.
-    all <= 2 * BUNDLE_BYTES && 4 * dead >= 3 * all && dead > count * EMPTIED_BYTES
+    all <= 2 * BUNDLE_BYTES && is_most(dead, all) && dead > count * EMPTIED_BYTES
 }
 
 /// The bundle with nothing but the due times of the messages that are gone.

@@ -3,6 +3,7 @@
 use redis::Pipeline;
 
 use super::findings::Findings;
+use super::half_dead::is_mostly_gone;
 use super::{PAGE_ENTRIES, SCRUB_STEPS};
 use crate::domain::Partition;
 use crate::store::call::names::parse_place;
@@ -79,9 +80,10 @@ impl Store {
             findings.bundle(id, None);
         }
         if key == "gone" {
-            let is_half_dead = |gone: &str| 4 * gone.matches('1').count() >= 3 * gone.len();
             for (id, gone) in members.iter().zip(values) {
-                if let Some(id) = BundleId::parse(id).filter(|_| is_half_dead(&gone)) {
+                if is_mostly_gone(&gone)
+                    && let Some(id) = BundleId::parse(id)
+                {
                     findings.half_dead.push((id, gone));
                 }
             }
