@@ -143,7 +143,8 @@ impl<S: Sink> QueueConsumer<S> {
             Ok(None) => return SubscriptionExit::Drained,
             Err(exit) => return exit,
         };
-        self.mode.restart(traits.delivery_limit != Some(0));
+        self.mode
+            .begin(traits.delivery_limit != Some(0), Instant::now());
         loop {
             match self.subscribe_once(live, &traits, &mut feed).await {
                 SubscriptionExit::ModeChange => self.change_mode(),

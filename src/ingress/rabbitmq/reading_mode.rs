@@ -6,14 +6,15 @@ use tokio::time::Instant;
 
 use crate::ingress::{HandOver, QueueLimits};
 
-/// Bodies of at most `max_size` that must follow each other before a queue is read in the usual mode.
-const SMALL_BODIES: u32 = 200;
+/// Bodies of at most `max_size` that must follow each other before a queue is read in the usual mode. With many queues the
+/// careful mode has one message at a time, each of which takes a round trip to the store: so few that a start is quick.
+const SMALL_BODIES: u32 = 20;
 /// Shortest time between a larger body and the usual mode. Each change from the usual mode to the careful one has up to
 /// `prefetch` bodies transferred in vain.
 const LARGE_BODY_PAUSE: Duration = Duration::from_secs(60);
 
-/// The mode in which a queue is read. It begins with the careful one, so that what is delivered again after a crash
-/// costs no second delivery.
+/// The mode in which a queue is read. A process begins with the careful one, so that what is delivered again after a
+/// crash costs no second delivery. What it has learnt outlives its subscriptions.
 #[derive(Debug)]
 pub(super) struct ReadingMode {
     limits: QueueLimits,
@@ -104,11 +105,15 @@ impl ReadingMode {
         };
     }
 
-    /// Begins anew, as for a queue of which nothing is known: it delivers what was not acknowledged again.
-    /// `may_give_back`: what is given back is delivered again. Without that the mode stays.
-    pub(super) fn restart(&mut self, may_give_back: bool) {
-        self.mode = Mode::first(self.limits, None);
+    /// Begins a series of subscriptions: the former one ended in whatever way. `may_give_back`: what is given back is
+    /// delivered again. Without that the careful mode stays.
+    pub(super) fn begin(&mut self, may_give_back: bool, now: Instant) {
         self.may_give_back = may_give_back;
+        if !may_give_back {
+            self.mode = Mode::first(self.limits, None);
+        } else if self.must_change(now) {
+            self.change(now);
+        }
     }
 
     pub(super) fn is_careful(&self) -> bool {
@@ -177,12 +182,30 @@ mod tests {
         assert!(mode.must_change(start + LARGE_BODY_PAUSE));
         assert!(!mode.note(11, start));
         assert!(!mode.must_change(start + LARGE_BODY_PAUSE));
-        mode.restart(false);
+        mode.begin(false, start);
         read_small(&mut mode, 10 * SMALL_BODIES, start);
         assert!(!mode.must_change(start), "nothing could be given back");
-        mode.restart(true);
-        read_small(&mut mode, SMALL_BODIES, start);
-        assert!(mode.must_change(start));
+    }
+
+    #[test]
+    fn what_was_learnt_of_a_queue_outlives_a_subscription() {
+        let start = Instant::now();
+        let mut mode = ReadingMode::new(QueueLimits {
+            usual: USUAL,
+            careful: Some(CAREFUL),
+        });
+        for _ in 0..SMALL_BODIES {
+            mode.begin(true, start);
+            assert_eq!(mode.hand_over(), CAREFUL);
+            assert!(!mode.note(10, start));
+        }
+        mode.begin(true, start);
+        assert_eq!(mode.hand_over(), USUAL, "its bodies are small");
+        mode.begin(true, start);
+        assert_eq!(mode.hand_over(), USUAL);
+        assert!(mode.note(11, start), "a larger one is left out");
+        mode.begin(true, start);
+        assert_eq!(mode.hand_over(), CAREFUL, "it comes again");
     }
 
     #[test]

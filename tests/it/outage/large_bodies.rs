@@ -22,6 +22,9 @@ const MOST_KB: u64 = 400_000;
 /// Longest time until a message without a delay has passed the other route.
 const SOON: Duration = Duration::from_secs(5);
 
+/// Longest time for 1000 small messages when a round trip to the store takes 100 ms. Read one at a time, 200 take 20 s.
+const FLOWS: Duration = Duration::from_secs(12);
+
 /// Time in which a relay that read too much would have done so: a peak is no event.
 const READS: Duration = Duration::from_secs(10);
 
@@ -33,6 +36,16 @@ fn peak_kb(relay: &Relay) -> u64 {
         .lines()
         .find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next());
     peak.and_then(|kb| kb.parse().ok()).expect("a peak")
+}
+
+/// Pauses or resumes the ingress of the first route.
+async fn order(relay: &Relay, verb: &str) {
+    let path = format!("/api/v1/routes/large/{verb}");
+    let (status, body) = relay
+        .request("POST", &path, None, r#"{"only":"ingress"}"#)
+        .await
+        .expect("an answer");
+    assert_eq!(status, 200, "{body}");
 }
 
 /// Two routes from queues of one broker. What the first one's queue rejects goes to its graveyard.
@@ -67,14 +80,27 @@ impl Way {
 
     /// Sends messages that pass through.
     async fn send(&self, count: usize) {
+        self.send_when(count, When::Now).await;
+    }
+
+    async fn send_when(&self, count: usize, when: When) {
         let message = |_| {
             let label = format!("rabbitmq:{}", self.to);
-            self.run.message(&label, When::Now).key(&self.to)
+            self.run.message(&label, when).key(&self.to)
         };
         let messages: Vec<Message> = (0..count).map(message).collect();
         self.run
             .send_rabbitmq(self.rabbitmq, "", Some(&self.from), messages)
             .await;
+    }
+
+    /// Waits until all that was sent has arrived, which must not take long.
+    async fn all_flow(&self) {
+        let began = Instant::now();
+        self.all_arrive().await;
+        let took = began.elapsed();
+        println!("all arrived in {took:?}");
+        assert!(took < FLOWS, "they took {took:?}");
     }
 
     /// Waits until all that was sent has arrived.
@@ -257,4 +283,34 @@ async fn large_bodies_that_are_dropped_or_pass_cost_no_memory() {
         assert!(peak <= MOST_KB, "{peak} kB");
         assert_eq!(relay.terminate().await.code(), Some(0), "a clean stop");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn small_bodies_are_read_fast_from_the_start_and_after_a_pause() {
+    let redis = Redis::start().await;
+    let redis_link = Proxy::before(redis.port()).await;
+    // Only one body of this size fits into a queue's part of the memory.
+    let policy = "dead_letters = { max_message = \"48MiB\", max_bytes = \"1GiB\" }";
+    let mut bodies = LargeBodies::new(&redis, QueueKind::Classic, policy).await;
+    bodies.config = bodies.config.through(&redis, redis_link.port());
+    let slow = Mode::Delay(Duration::from_millis(50));
+    redis_link.set(slow);
+    let why = "messages wait in the queue";
+    bodies.large.run.unobserved(why);
+    bodies.large.send_when(1000, When::Delay(1)).await;
+    let mut relay = Relay::start(&bodies.config).await;
+    bodies.large.all_flow().await;
+    order(&relay, "pause").await;
+    eventually("the queue's subscription has ended", async || {
+        match relay.log().contains("what was delivered goes back") {
+            true => Ok(()),
+            false => Err("it goes on"),
+        }
+    })
+    .await;
+    bodies.large.send_when(1000, When::Delay(1)).await;
+    order(&relay, "resume").await;
+    bodies.large.all_flow().await;
+    bodies.large.run.report().assert_accounted(0);
+    assert_eq!(relay.terminate().await.code(), Some(0), "a clean stop");
 }
