@@ -10,6 +10,8 @@ const RATE: u64 = 400;
 const SHORT_SEED: u64 = 22;
 /// Rows that a short run plays at the same time: it judges no times, and most of a cycle is waiting.
 const SHORT_TOGETHER: usize = 3;
+/// Messages a second of each of them: together they stay below what keeps the machine busy.
+const SHORT_RATE: u64 = 200;
 /// How long a full run may go on beginning cycles, minutes.
 const FULL: u64 = 50;
 
@@ -59,6 +61,7 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Arguments
         dry: false,
     };
     let mut seed = None;
+    let mut rate = None;
     while let Some(argument) = arguments.next() {
         let mut number = || {
             let text = arguments.next().unwrap_or_default();
@@ -69,7 +72,7 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Arguments
             "--cycles" => parsed.cycles = Some(number()?.max(1)),
             "--minutes" => parsed.minutes = Some(number()?),
             "--seed" => seed = Some(number()?),
-            "--rate" => parsed.rate = number()?.max(40),
+            "--rate" => rate = Some(number()?.max(40)),
             "--together" => parsed.together = number()?.max(1) as usize,
             "--short" => parsed.short = true,
             "mutants" => parsed.mutants = true,
@@ -94,7 +97,9 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Arguments
     if parsed.short {
         parsed.cycles.get_or_insert(1);
         parsed.together = SHORT_TOGETHER;
+        parsed.rate = SHORT_RATE;
     }
+    parsed.rate = rate.unwrap_or(parsed.rate);
     if parsed.rows.is_empty() {
         if parsed.cycles.is_none() && !parsed.mutants {
             parsed.minutes.get_or_insert(FULL);

@@ -2,6 +2,8 @@
 
 use redis::aio::MultiplexedConnection;
 
+use crate::support::redis::patient;
+
 /// Keys that may stay when nothing waits: descriptions, counts, call numbers, offset marks, delivered names, replicas.
 const STAYS: &[&str] = &[
     "calls",
@@ -22,7 +24,7 @@ pub(crate) async fn leftovers(
     let mut left = Vec::new();
     for server in servers {
         let mut connection = redis::Client::open(server.as_str())?
-            .get_multiplexed_async_connection()
+            .get_multiplexed_async_connection_with_config(&patient())
             .await?;
         for key in keys(&mut connection, &format!("{prefix}:{{*")).await? {
             let kind = key.split_once("}:").map_or("", |(_, kind)| kind);

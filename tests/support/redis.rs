@@ -30,6 +30,15 @@ pub struct Redis {
     process: Process,
 }
 
+/// The limits of a test's own connection. Those of the client library, half a second for an answer, are too short for a
+/// server that must share two cores.
+pub fn patient() -> AsyncConnectionConfig {
+    let limit = Some(Duration::from_secs(20));
+    AsyncConnectionConfig::new()
+        .set_connection_timeout(limit)
+        .set_response_timeout(limit)
+}
+
 impl Redis {
     /// The one that this binary's tests share; each uses its own prefix.
     pub async fn shared() -> &'static Self {
@@ -124,14 +133,10 @@ impl Redis {
         self.process.id()
     }
 
-    /// A new connection to it, with 5 s for each answer.
+    /// A new connection to it.
     pub async fn connection(&self) -> redis::RedisResult<MultiplexedConnection> {
-        let limit = Some(Duration::from_secs(5));
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(limit)
-            .set_response_timeout(limit);
         client(self.url(), &self.options)?
-            .get_multiplexed_async_connection_with_config(&config)
+            .get_multiplexed_async_connection_with_config(&patient())
             .await
     }
 

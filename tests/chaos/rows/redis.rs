@@ -11,6 +11,7 @@ use crate::preload::Synced;
 use crate::scenario::{Scale, Scenario, Setup};
 use crate::support::Proxy;
 use crate::support::proxy::Mode;
+use crate::support::redis::patient;
 
 pub(super) async fn kill(scale: Scale) -> Outcome {
     let mut scenario = Scenario::start(scale, Setup::default()).await;
@@ -149,10 +150,8 @@ pub(super) async fn slow(scale: Scale) -> Outcome {
     scenario.under_load().await;
     scenario.inject(&scenario.all()).await;
     let client = redis::Client::open(scenario.redis.url()).expect("a URL");
-    let patient =
-        redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(20)));
     let mut store = client
-        .get_multiplexed_async_connection_with_config(&patient)
+        .get_multiplexed_async_connection_with_config(&patient())
         .await
         .expect("connected");
     for stall in ["sleep", "busy"] {
