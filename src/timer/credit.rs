@@ -69,6 +69,9 @@ struct CreditState {
     bytes: RouteBytes,
     /// Bytes of a message in the latest claim, of the bundle with the largest. The next claim counts on as many.
     message_bytes: i64,
+    /// Messages of the largest bundle of late. The next claim counts on as many of each due set at least. `None`: nothing
+    /// was claimed yet.
+    bundle_messages: Option<i64>,
 }
 
 /// Credit for one claim. Dropping it gives back what the claim did not bring.
@@ -138,6 +141,7 @@ impl Credit {
         let messages = state.messages.ask(shard, wanted, &terms);
         let left = state.bytes.left(&self.process).max(1);
         let message_bytes = state.message_bytes.max(1);
+        let bundle_messages = state.bundle_messages.unwrap_or(BUNDLE_MESSAGES as i64);
         let few = terms.limit.min(TROUBLE_MESSAGES);
         let is_looking_behind = state.aside.iter().any(|&messages| messages >= few);
         let woken = self.serve(&mut state);
@@ -146,7 +150,7 @@ impl Credit {
         let messages = messages?;
         // A due set gives at least one bundle, however many messages that has. So few messages go to the earliest due
         // sets.
-        let most = (messages / BUNDLE_MESSAGES as i64)
+        let most = (messages / bundle_messages)
             .min(left / message_bytes.max(BUNDLE_BYTES as i64))
             .max(1);
         let due_sets = due_sets.min(most as usize).max(1);
@@ -216,12 +220,23 @@ impl Credit {
 
     /// Takes note of the bundles of one claim: the messages and bytes of each.
     pub(super) fn measured(&self, bundles: impl Iterator<Item = (usize, usize)>) {
-        let largest = bundles
-            .filter_map(|(messages, bytes)| (bytes as i64).checked_div(messages as i64))
-            .max();
-        if let Some(largest) = largest {
-            self.state.lock().message_bytes = largest.min(LARGE_BUNDLE_BYTES);
+        let mut largest: Option<(i64, i64)> = None;
+        for (messages, bytes) in bundles.filter(|(messages, _)| *messages > 0) {
+            let (most_messages, most_bytes) = largest.unwrap_or_default();
+            let (messages, bytes) = (messages as i64, bytes as i64);
+            largest = Some((
+                most_messages.max(messages),
+                most_bytes.max(bytes / messages),
+            ));
         }
+        let Some((messages, bytes)) = largest else {
+            return;
+        };
+        let mut state = self.state.lock();
+        state.message_bytes = bytes.min(LARGE_BUNDLE_BYTES);
+        // A large bundle is forgotten slowly: of many due sets the next one may come from any.
+        let before = state.bundle_messages.unwrap_or_default();
+        state.bundle_messages = Some(messages.max(before * 7 / 8));
     }
 
     /// Makes a change, and wakes the waiting shards whose turn has come with it.

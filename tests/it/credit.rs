@@ -71,23 +71,20 @@ async fn a_backlog_in_one_shard_does_not_starve_the_partitions_of_another() {
     for (n, name) in (0..).zip(names_in(true, flood as usize)) {
         messages.push(message(name, n * OVERLOAD_MS / flood));
     }
-    let mut few = Vec::new();
     for (n, name) in (0..).zip(names_in(false, trickle as usize)) {
-        let message = message(name, n * 1000);
-        few.push(message.id().clone());
-        messages.push(message);
+        messages.push(message(name, n * 1000));
     }
     run.send_kafka(kafka, &from, messages).await;
     run.drain(&relay).await;
     run.report().assert_accounted(0);
 
-    // A claim takes from one partition at a time, so the many overtake each other.
-    let mut overtaken = run.ledger().overtaken(OVERTAKEN_MS);
-    overtaken.retain(|(id, _)| few.contains(id));
+    let overtaken = run.ledger().overtaken(OVERTAKEN_MS);
+    let longest = overtaken.iter().map(|(_, by_ms)| by_ms).max();
     assert!(
         overtaken.is_empty(),
-        "{} of {trickle} left after others that were due later: {overtaken:?}",
+        "{} of {} left after others that were due later, by up to {longest:?} ms",
         overtaken.len(),
+        flood + trickle,
     );
 }
 

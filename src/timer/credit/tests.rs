@@ -182,3 +182,18 @@ fn a_claim_counts_on_messages_as_large_as_in_the_one_before() {
     credit.measured([(500, 5000)].into_iter());
     assert_eq!(cut(10), Some((10, 1250)));
 }
+
+#[test]
+fn a_limited_route_is_claimed_from_as_many_due_sets_as_bundles_are_small() {
+    let CreditFixture { credit, .. } = credit(Some(100));
+    let due_sets = || credit.ask(0, 32).expect("room").due_sets;
+    assert_eq!(due_sets(), 1, "a bundle may be all that may be claimed");
+    credit.measured([(1, 100), (2, 100)].into_iter());
+    assert_eq!(due_sets(), 32);
+    credit.measured([(1, 100), (40, 4000)].into_iter());
+    assert_eq!(due_sets(), 5);
+    for _ in 0..30 {
+        credit.measured([(1, 100)].into_iter());
+    }
+    assert_eq!(due_sets(), 32, "the large one was long ago");
+}

@@ -302,10 +302,8 @@ async fn small_bodies_are_read_fast_from_the_start_and_after_a_pause() {
     bodies.large.all_flow().await;
     order(&relay, "pause").await;
     eventually("the queue's subscription has ended", async || {
-        match relay.log().contains("what was delivered goes back") {
-            true => Ok(()),
-            false => Err("it goes on"),
-        }
+        let ended = relay.log().contains("what was delivered goes back");
+        ended.then_some(()).ok_or("it goes on")
     })
     .await;
     bodies.large.send_when(1000, When::Delay(1)).await;
