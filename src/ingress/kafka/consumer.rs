@@ -40,8 +40,11 @@ const COMMIT_INTERVAL_US: i64 = 100_000;
 const LEAVE_LIMIT_US: i64 = 5_000_000;
 /// Longest time for that once shutdown is forced.
 const FORCED_LEAVE_LIMIT_US: i64 = 1_000_000;
-/// Longest wait for unresolved records of a consumer that has a successor.
-const SUCCESSION_DRAIN_LIMIT: Duration = Duration::from_secs(2);
+/// Longest wait for unresolved records of a consumer that must be restarted.
+const BROKEN_DRAIN_LIMIT: Duration = Duration::from_secs(2);
+/// Longest wait for those of a consumer whose successor fetches other sizes. Nothing is wrong, so a slow store may take
+/// all that was read, and nothing is read twice.
+const MODE_CHANGE_DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
 /// One group's consumer, before it runs.
 pub(super) struct GroupConsumer<S> {
@@ -211,7 +214,8 @@ fn end_consumer<S: Sink>(consumer: GroupClient<S>, end: &ConsumerExit) {
     let keys = context.state.lock().keys();
     let at_most = match end {
         ConsumerExit::Stopped => Duration::MAX, // until forced
-        ConsumerExit::Broken(_) | ConsumerExit::ModeChange => SUCCESSION_DRAIN_LIMIT,
+        ConsumerExit::Broken(_) => BROKEN_DRAIN_LIMIT,
+        ConsumerExit::ModeChange => MODE_CHANGE_DRAIN_LIMIT,
     };
     context.drain_partitions(&consumer, &keys, at_most);
     let mut state = context.state.lock();
