@@ -31,7 +31,7 @@ pub use self::examine::{BatchSettings, ReadObstacle};
 pub use self::oauth::{AwsEnvironment, AwsIam, ClientCredentials, TokenIssuer, TokenSource};
 pub use self::properties::Properties;
 pub use self::sasl::sasl_problem;
-pub use self::sizes::open_bytes;
+pub use self::sizes::{FetchSizes, open_bytes};
 pub use self::tls::{UNVERIFIED, switches_verification_off};
 use crate::domain::Secret;
 
@@ -181,15 +181,16 @@ impl Connection {
     }
 
     /// The configuration of a consumer of this group, whose routes take records of at most `largest_record` bytes,
-    /// headers included.
+    /// headers included. It fetches these sizes, unless the operator sets them.
     pub fn consumer_config(
         &self,
         group: &str,
         largest_record: u64,
+        sizes: FetchSizes,
     ) -> Result<ClientConfig, ConfigError> {
         let properties = self.current_properties()?;
         let mut config = self.config(CONSUMER_TUNED, &properties);
-        sizes::set(&mut config, &properties, largest_record);
+        sizes::set(&mut config, &properties, largest_record, sizes);
         config
             .set("group.id", group)
             .set("group.protocol", "classic")
@@ -208,6 +209,11 @@ impl Connection {
             .set("fetch.queue.backoff.ms", "10")
             .set("statistics.interval.ms", "1000");
         Ok(config)
+    }
+
+    /// Reports whether the operator sets how much a consumer fetches at a time. There is one size then.
+    pub fn has_own_fetch_sizes(&self) -> bool {
+        sizes::are_set(self.properties.configured())
     }
 
     /// The configuration of a producer that gives a batch this long to fill.
@@ -487,7 +493,7 @@ mod tests {
             let owned = connection(&[(property, "1")]);
             assert!(
                 matches!(
-                    owned.consumer_config("g", 0),
+                    owned.consumer_config("g", 0, FetchSizes::Usual),
                     Err(ConfigError::Owned { .. })
                 ),
                 "{property}"
@@ -511,11 +517,13 @@ mod tests {
     #[test]
     fn librdkafka_takes_what_postdate_sets_and_operators_tune() {
         let tuned = connection(&[("compression.type", "zstd"), ("socket.timeout.ms", "5000")]);
-        let consumer = tuned.consumer_config("g", 0).expect("checked");
-        consumer
-            .create_native_config()
-            .expect("librdkafka takes it");
-        assert_eq!(consumer.get("socket.timeout.ms"), Some("5000"));
+        for sizes in [FetchSizes::Careful, FetchSizes::Usual] {
+            let consumer = tuned.consumer_config("g", 0, sizes).expect("checked");
+            consumer
+                .create_native_config()
+                .expect("librdkafka takes it");
+            assert_eq!(consumer.get("socket.timeout.ms"), Some("5000"));
+        }
         tuned
             .producer_config(Duration::ZERO)
             .expect("checked")

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 
 use super::{CHECK_DEADLINE, CheckFinding, list, source, target};
-use crate::broker::kafka::{BatchSettings, Connection, ReadObstacle, TopicState, open_bytes};
+use crate::broker::kafka::{
+    BatchSettings, Connection, FetchSizes, ReadObstacle, TopicState, open_bytes,
+};
 use crate::domain::{Endpoint, Route, Target};
 use crate::ingress::kafka::largest_record;
 
@@ -167,7 +169,7 @@ fn opened_bytes(connection: &Connection, routes: &[Arc<Route>], topic: &str) -> 
         _ => None,
     })?;
     connection
-        .consumer_config(group, of_group(group))
+        .consumer_config(group, of_group(group), FetchSizes::Usual)
         .ok()
         .map(|config| open_bytes(&config))
 }

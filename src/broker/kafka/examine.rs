@@ -15,7 +15,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
-use super::{Connection, TopicState, log, look_up};
+use super::{Connection, FetchSizes, TopicState, log, look_up};
 
 /// Longest wait for each answer of a broker that has answered before.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -95,7 +95,7 @@ impl Connection {
         topics: Vec<String>,
     ) -> Result<Vec<ReadObstacle>, String> {
         let mut config = self
-            .consumer_config(group, 0)
+            .consumer_config(group, 0, FetchSizes::Careful)
             .map_err(|error| error.to_string())?;
         config
             .set("enable.partition.eof", "true")

@@ -7,12 +7,18 @@ use rdkafka::ClientConfig;
 
 use crate::domain::Secret;
 
-/// Most bytes of one partition in one answer, as they are on the wire. The client library opens all batches of a
-/// partition's answer at once, so this bounds how many there are. A larger batch comes alone.
+/// Most bytes of one partition in one answer, as they are on the wire. The client library opens all batches of an answer
+/// at once, so this bounds how many there are. A larger batch comes alone.
 const PARTITION_BYTES: u64 = 256 << 10;
 /// Most bytes of one answer, as they are on the wire. Limits the memory of records that are read ahead, per group:
 /// librdkafka's own 64 MiB do not fit twenty routes.
 const ANSWER_BYTES: u64 = 8 << 20;
+/// The same for a careful consumer, of all partitions together. A record of 1 MB of zeros is 118 bytes as a zstd batch:
+/// the 208 of them that fit here open to 208 MB. One answer is awaited of each broker at a time, so this bounds the flow
+/// too, by the round trip.
+const CAREFUL_ANSWER_BYTES: u64 = 24 << 10;
+/// Least value of `message.max.bytes` that the client library takes.
+const MIN_MESSAGE_BYTES: u64 = 1000;
 /// Least size up to which an answer is taken, and a zstd batch is decompressed. The client library's own 100 MB let 40
 /// records of a few KB cost 2.3 GB.
 const MIN_OPEN_BYTES: u64 = 20_000_000;
@@ -26,33 +32,67 @@ const BUFFER_GROWTH: u64 = 3;
 /// Largest value that the client library takes.
 const MAX_OPEN_BYTES: u64 = 1_000_000_000;
 
+/// Properties that say how much a consumer fetches at a time: of a partition, by both of its names, and in one answer.
+const FETCH_PROPERTIES: [&str; 3] = [
+    "fetch.message.max.bytes",
+    "max.partition.fetch.bytes",
+    "fetch.max.bytes",
+];
+
+/// How much a consumer fetches at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FetchSizes {
+    /// So little that records which expand fit into memory.
+    Careful,
+    /// As much as the flow of many partitions needs.
+    Usual,
+}
+
+/// Reports whether the operator says how much a consumer fetches at a time.
+pub(super) fn are_set(properties: &BTreeMap<String, Secret>) -> bool {
+    FETCH_PROPERTIES
+        .iter()
+        .any(|name| properties.contains_key(*name))
+}
+
 /// Sets the sizes of a consumer whose routes take records of at most `largest_record` bytes. The operator's own
 /// properties win, and the others are fitted to them.
 pub(super) fn set(
     config: &mut ClientConfig,
     properties: &BTreeMap<String, Secret>,
     largest_record: u64,
+    sizes: FetchSizes,
 ) {
     let own = |name: &str| {
         properties
             .get(name)
             .map(|value| value.expose().trim().parse::<u64>().ok())
     };
-    let answer = own("fetch.max.bytes").flatten();
-    let answer =
-        answer.unwrap_or_else(|| ANSWER_BYTES.max(own("message.max.bytes").flatten().unwrap_or(0)));
+    let own_answer = own("fetch.max.bytes").flatten();
+    let largest_message = own("message.max.bytes").flatten().unwrap_or(0);
+    let usual_answer = own_answer.unwrap_or(ANSWER_BYTES.max(largest_message));
+    let (partition, answer) = match sizes {
+        FetchSizes::Careful => (
+            CAREFUL_ANSWER_BYTES,
+            own_answer.unwrap_or(CAREFUL_ANSWER_BYTES),
+        ),
+        FetchSizes::Usual => (PARTITION_BYTES, usual_answer),
+    };
+    // It is for producers. Of a consumer the client library wants that it is at most `fetch.max.bytes`.
+    config.set(
+        "message.max.bytes",
+        answer.max(MIN_MESSAGE_BYTES).to_string(),
+    );
     let open = largest_record
         .saturating_add(SPARE_BYTES)
         .saturating_mul(BUFFER_GROWTH)
         .max(MIN_OPEN_BYTES)
-        .max(answer.saturating_add(FRAMING_BYTES))
+        .max(usual_answer.saturating_add(FRAMING_BYTES))
         .min(MAX_OPEN_BYTES);
+    let [of_partition, of_partition_alias, of_answer] = FETCH_PROPERTIES;
     let sizes = [
-        (
-            &["fetch.message.max.bytes", "max.partition.fetch.bytes"][..],
-            PARTITION_BYTES,
-        ),
-        (&["fetch.max.bytes"][..], answer),
+        (&[of_partition, of_partition_alias][..], partition),
+        (&[of_answer][..], answer),
         (&["receive.message.max.bytes"][..], open),
     ];
     for (names, bytes) in sizes {
@@ -74,77 +114,107 @@ pub fn open_bytes(config: &ClientConfig) -> u64 {
 mod tests {
     use super::*;
 
+    /// The sizes of a consumer with these properties of the operator's: of a partition, of an answer, and of what is opened.
+    /// None where the operator sets it.
+    fn sizes(own: &[(&str, &str)], largest: u64, sizes: FetchSizes) -> [Option<u64>; 3] {
+        let mut config = ClientConfig::new();
+        let properties = own
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), Secret::new(*v)))
+            .collect();
+        for (name, value) in own {
+            config.set(*name, *value);
+        }
+        set(&mut config, &properties, largest, sizes);
+        config.create_native_config().expect("librdkafka takes it");
+        [
+            "fetch.message.max.bytes",
+            "fetch.max.bytes",
+            "receive.message.max.bytes",
+        ]
+        .map(|name| {
+            let is_own = own.iter().any(|(own, _)| *own == name);
+            let bytes = config.get(name).filter(|_| !is_own)?;
+            Some(bytes.parse().expect("a number"))
+        })
+    }
+
     #[test]
     fn the_largest_record_fits_whatever_the_operator_sets() {
-        for (own, largest, expected) in [
+        let partition = Some(PARTITION_BYTES);
+        let answer = Some(ANSWER_BYTES);
+        let careful = Some(CAREFUL_ANSWER_BYTES);
+        let least = Some(MIN_OPEN_BYTES);
+        for (own, largest, of_usual, of_careful) in [
             (
                 &[][..],
                 1 << 20,
-                [PARTITION_BYTES, ANSWER_BYTES, MIN_OPEN_BYTES],
+                [partition, answer, least],
+                [careful, careful, least],
             ),
             (
                 &[],
                 60_000_000,
-                [
-                    PARTITION_BYTES,
-                    ANSWER_BYTES,
-                    3 * (60_000_000 + SPARE_BYTES),
-                ],
+                [partition, answer, Some(3 * (60_000_000 + SPARE_BYTES))],
+                [careful, careful, Some(3 * (60_000_000 + SPARE_BYTES))],
             ),
             (
                 &[],
                 u64::MAX,
-                [PARTITION_BYTES, ANSWER_BYTES, MAX_OPEN_BYTES],
+                [partition, answer, Some(MAX_OPEN_BYTES)],
+                [careful, careful, Some(MAX_OPEN_BYTES)],
             ),
             (
                 &[("fetch.max.bytes", "50000000")],
                 0,
-                [PARTITION_BYTES, 50_000_000, 50_000_512],
+                [partition, None, Some(50_000_512)],
+                [careful, None, Some(50_000_512)],
             ),
+            (
+                &[("fetch.max.bytes", "70000")],
+                0,
+                [partition, None, least],
+                [careful, None, least],
+            ),
+            // What a producer may send can be read.
             (
                 &[("message.max.bytes", "30000000")],
                 0,
-                [PARTITION_BYTES, 30_000_000, 30_000_512],
+                [partition, Some(30_000_000), Some(30_000_512)],
+                [careful, careful, Some(30_000_512)],
             ),
             (
                 &[("max.partition.fetch.bytes", "7")],
                 0,
-                [0, ANSWER_BYTES, MIN_OPEN_BYTES],
+                [None, answer, least],
+                [None, careful, least],
             ),
             (
                 &[("receive.message.max.bytes", "90000000")],
                 60_000_000,
-                [PARTITION_BYTES, ANSWER_BYTES, 0],
+                [partition, answer, None],
+                [careful, careful, None],
             ),
         ] {
-            let mut config = ClientConfig::new();
-            let properties = own
-                .iter()
-                .map(|(k, v)| ((*k).to_owned(), Secret::new(*v)))
-                .collect();
-            for (name, value) in own {
-                config.set(*name, *value);
-            }
-            set(&mut config, &properties, largest);
-            config.create_native_config().expect("librdkafka takes it");
-            let names = [
-                "fetch.message.max.bytes",
-                "fetch.max.bytes",
-                "receive.message.max.bytes",
-            ];
-            let found = names.map(|name| {
-                config
-                    .get(name)
-                    .map_or(0, |value| value.parse().expect("a number"))
-            });
-            for (name, (found, expected)) in names.into_iter().zip(found.into_iter().zip(expected))
-            {
-                let is_own = own.iter().any(|(own, _)| *own == name);
-                assert!(
-                    found == expected || is_own,
-                    "{own:?} {largest}: {name} = {found}"
-                );
-            }
+            let found = sizes(own, largest, FetchSizes::Usual);
+            assert_eq!(found, of_usual, "{own:?} {largest}");
+            let found = sizes(own, largest, FetchSizes::Careful);
+            assert_eq!(found, of_careful, "{own:?} {largest}");
         }
+    }
+
+    #[test]
+    fn an_operator_who_sets_a_fetch_size_has_set_how_much_is_fetched() {
+        for (name, expected) in [
+            ("fetch.max.bytes", true),
+            ("fetch.message.max.bytes", true),
+            ("max.partition.fetch.bytes", true),
+            ("receive.message.max.bytes", false),
+            ("message.max.bytes", false),
+        ] {
+            let properties = BTreeMap::from([(name.to_owned(), Secret::new("1000000"))]);
+            assert_eq!(are_set(&properties), expected, "{name}");
+        }
+        assert!(!are_set(&BTreeMap::new()));
     }
 }

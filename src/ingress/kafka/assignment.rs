@@ -269,8 +269,9 @@ pub(super) async fn feed<S: Sink>(
         while !records.is_empty() {
             tokio::select! {
                 biased;
-                () = feed.until_open() => records = feed.take(records).await,
                 // The sink has not begun with these records: they count as not read.
+                () = inbox.closed() => return,
+                () = feed.until_open() => records = feed.take(records).await,
                 () = shutdown.draining() => return,
             }
         }
@@ -319,6 +320,14 @@ impl FeedInbox {
         let mut contents = self.contents.lock();
         contents.closed = true;
         contents.records.clear();
+        self.arrived.notify_one();
+    }
+
+    /// Waits until it is closed. Cancel-safe. Whoever takes the records waits for one thing at a time.
+    async fn closed(&self) {
+        while !self.contents.lock().closed {
+            self.arrived.notified().await;
+        }
     }
 }
 

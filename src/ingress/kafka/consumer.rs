@@ -16,10 +16,13 @@ use super::assignment::OffsetRange;
 use super::group_contact::GroupContact;
 use super::group_state::{ConsumerPhase, GroupSetup, ReadProgress};
 use super::placement::PlacementCause;
+use super::reading_mode::ReadingMode;
 use super::rebalance::{GroupClient, GroupContext};
 use super::{KafkaDependencies, largest_record, record};
 use crate::backoff::Backoff;
-use crate::broker::kafka::{ConfigError, Connection, CredentialWatch, OutageSuspicion, RENEWED};
+use crate::broker::kafka::{
+    ConfigError, Connection, CredentialWatch, FetchSizes, OutageSuspicion, RENEWED,
+};
 use crate::domain::{Endpoint, Flags, KafkaPosition, Route};
 use crate::ingress::{Delivery, Sink};
 
@@ -39,6 +42,9 @@ const LEAVE_LIMIT_US: i64 = 5_000_000;
 const FORCED_LEAVE_LIMIT_US: i64 = 1_000_000;
 /// Longest wait for unresolved records of a consumer that must be restarted.
 const BROKEN_DRAIN_LIMIT: Duration = Duration::from_secs(2);
+/// Longest wait for those of a consumer whose successor fetches other sizes. Nothing is wrong, so a slow store may take
+/// all that was read, and nothing is read twice.
+const MODE_CHANGE_DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
 /// One group's consumer, before it runs.
 pub(super) struct GroupConsumer<S> {
@@ -46,10 +52,14 @@ pub(super) struct GroupConsumer<S> {
     instance_id: String,
 }
 
-/// The reason why a consumer left its group.
+/// The reason why a consumer ended.
 enum ConsumerExit {
+    /// The process drains.
     Stopped,
+    /// The consumer has left its group, for this reason. Another one begins after a while.
     Broken(String),
+    /// Another one takes its place in the group, and fetches other sizes.
+    ModeChange,
 }
 
 impl<S: Sink> GroupConsumer<S> {
@@ -84,10 +94,10 @@ impl<S: Sink> GroupConsumer<S> {
     }
 
     /// The configuration of a client, by the connection's properties as they are now.
-    pub(super) fn config(&self) -> Result<ClientConfig, ConfigError> {
+    pub(super) fn config(&self, sizes: FetchSizes) -> Result<ClientConfig, ConfigError> {
         let largest = largest_record(self.setup.routes.values().map(|route| &**route));
         let connection = &self.setup.connection;
-        let mut config = connection.consumer_config(self.setup.group(), largest)?;
+        let mut config = connection.consumer_config(self.setup.group(), largest, sizes)?;
         config.set("group.instance.id", &self.instance_id);
         Ok(config)
     }
@@ -95,12 +105,15 @@ impl<S: Sink> GroupConsumer<S> {
     pub(super) fn run(self) {
         let mut failures = 0;
         let mut contact = GroupContact::default();
+        let mut mode = ReadingMode::new(self.setup.connection.has_own_fetch_sizes());
         loop {
             let end = self
-                .run_once(&mut contact)
+                .run_once(&mut contact, &mut mode)
                 .unwrap_or_else(|error| ConsumerExit::Broken(error.to_string()));
-            let ConsumerExit::Broken(why) = end else {
-                return;
+            let why = match end {
+                ConsumerExit::Stopped => return,
+                ConsumerExit::ModeChange => continue,
+                ConsumerExit::Broken(why) => why,
             };
             failures += 1;
             contact.report_broken(&self.setup, why);
@@ -114,17 +127,22 @@ impl<S: Sink> GroupConsumer<S> {
         }
     }
 
-    /// Runs one consumer, from joining the group to leaving it.
-    fn run_once(&self, contact: &mut GroupContact) -> KafkaResult<ConsumerExit> {
+    /// Runs one consumer, from joining the group to its end.
+    fn run_once(
+        &self,
+        contact: &mut GroupContact,
+        mode: &mut ReadingMode,
+    ) -> KafkaResult<ConsumerExit> {
         let clock = self.setup.deps.clock;
         let refusals = self.setup.suspicion.refusals();
         let mut credentials = CredentialWatch::new(&self.setup.connection, refusals);
-        let config = match self.config() {
+        let config = match self.config(mode.sizes()) {
             Ok(config) => config,
             Err(error) => return Ok(ConsumerExit::Broken(error.to_string())),
         };
         let consumer: GroupClient<S> =
             config.create_with_context(GroupContext::new(self.setup.clone()))?;
+        mode.begin(clock.mono_us());
         let topics: Vec<&str> = self.setup.routes.keys().map(|topic| &**topic).collect();
         consumer.subscribe(&topics)?;
         let mut next_tick = 0;
@@ -158,11 +176,27 @@ impl<S: Sink> GroupConsumer<S> {
                     let state = &consumer.context().state;
                     state.lock().mark_broken(RENEWED.to_owned());
                 }
+                let counts = consumer.context().state.lock().fetch_counts.take();
+                if let Some(counts) = counts
+                    && mode.note(counts, now)
+                    && self.can_be_renewed()
+                {
+                    mode.change(now);
+                    let sizes = mode.sizes();
+                    debug!(consumer = %self.setup.owner, ?sizes, "kafka reading mode changes");
+                    break ConsumerExit::ModeChange;
+                }
                 next_tick = clock.mono_us() + COMMIT_INTERVAL_US;
             }
         };
-        leave(consumer, &end);
+        end_consumer(consumer, &end);
         Ok(end)
+    }
+
+    /// Reports whether another client can be made by the properties as they are now. A file that cannot be used leaves
+    /// the present client in place.
+    fn can_be_renewed(&self) -> bool {
+        self.config(FetchSizes::Careful).is_ok()
     }
 }
 
@@ -174,13 +208,14 @@ fn instance_id() -> String {
     format!("postdate-{:016x}", fastrand::u64(..))
 }
 
-/// Commits the resolved records, and leaves the group.
-fn leave<S: Sink>(consumer: GroupClient<S>, end: &ConsumerExit) {
+/// Commits the resolved records, and leaves the group, unless a successor takes the place in it.
+fn end_consumer<S: Sink>(consumer: GroupClient<S>, end: &ConsumerExit) {
     let context = consumer.context().clone();
     let keys = context.state.lock().keys();
     let at_most = match end {
         ConsumerExit::Stopped => Duration::MAX, // until forced
         ConsumerExit::Broken(_) => BROKEN_DRAIN_LIMIT,
+        ConsumerExit::ModeChange => MODE_CHANGE_DRAIN_LIMIT,
     };
     context.drain_partitions(&consumer, &keys, at_most);
     let mut state = context.state.lock();
@@ -188,9 +223,15 @@ fn leave<S: Sink>(consumer: GroupClient<S>, end: &ConsumerExit) {
     state.assignments.clear();
     drop(state);
     context.show_troubles();
-    unsubscribe(&consumer);
+    match end {
+        ConsumerExit::Stopped | ConsumerExit::Broken(_) => {
+            unsubscribe(&consumer);
+            debug!(consumer = %context.setup.owner, "kafka group left");
+        }
+        // By its instance id the successor gets the same partitions, and the group's other members notice nothing.
+        ConsumerExit::ModeChange => {}
+    }
     drop(consumer);
-    debug!(consumer = %context.setup.owner, "kafka group left");
 }
 
 /// Gives all partitions back, upon which the client library leaves the group. Its close alone does not: a

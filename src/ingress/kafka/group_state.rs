@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use rdkafka::TopicPartitionList;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use rdkafka::statistics::Statistics;
 use tokio::runtime::Handle;
 use tracing::debug;
 
 use super::KafkaDependencies;
 use super::assignment::{Assignment, AssignmentSpec, StartPosition, WINDOW_BYTES, feed};
 use super::placement::PlacementCause;
+use super::reading_mode::FetchCounts;
 use super::skip::SkipQueue;
 use super::undecodable::{DecodeReports, Standstill};
 use crate::broker::kafka::{Connection, OutageSuspicion};
@@ -126,7 +128,8 @@ pub(super) enum ConsumerPhase {
     /// The consumer must be restarted, for this reason. It still answers rebalances as before, until its thread
     /// notices.
     Broken(String),
-    /// The consumer leaves the group. It takes no more partitions, and drains none that are revoked.
+    /// The consumer leaves the group, or its place to a successor. It takes no more partitions, and drains none that are
+    /// revoked.
     Leaving,
 }
 
@@ -158,6 +161,8 @@ pub(super) struct GroupState {
     pub(super) fetch_refusal: Option<String>,
     /// Topics that are missing or forbidden, with the reason. Over once a partition of the topic is seen.
     pub(super) refused_topics: BTreeMap<String, String>,
+    /// What the client has fetched, as of statistics that nobody has judged yet.
+    pub(super) fetch_counts: Option<FetchCounts>,
     /// The client library's reports about records that it cannot open.
     pub(super) decode_reports: DecodeReports,
     /// Topics that are shown with a standing partition, with the reason.
@@ -271,6 +276,33 @@ impl GroupState {
             (false, true) => ReadProgress::Idle,
             (false, false) => ReadProgress::Active,
         }
+    }
+
+    /// Takes in what the client has fetched so far.
+    pub(super) fn count_fetched(&mut self, statistics: &Statistics) {
+        let mut unread = 0;
+        for assignment in &self.assignments {
+            // Nothing is fetched of it, whatever the sizes are.
+            if assignment.paused || assignment.standstill.standing().is_some() {
+                continue;
+            }
+            let topic = statistics.topics.get(&*assignment.topic);
+            let partition = topic.and_then(|topic| topic.partitions.get(&assignment.partition));
+            if let Some(partition) = partition.filter(|partition| partition.next_offset >= 0) {
+                unread += (partition.ls_offset - partition.next_offset).max(0) as u64;
+            }
+        }
+        let mut largest_part = self.fetch_counts.map_or(0, |counts| counts.largest_part);
+        for topic in statistics.topics.values() {
+            largest_part = largest_part.max(topic.batchsize.max.max(0) as u64);
+        }
+        self.fetch_counts = Some(FetchCounts {
+            wire: statistics.rx_bytes.max(0) as u64,
+            opened: statistics.rxmsg_bytes.max(0) as u64,
+            records: statistics.rxmsgs.max(0) as u64,
+            largest_part,
+            unread,
+        });
     }
 
     /// Topic and partition of each assignment.

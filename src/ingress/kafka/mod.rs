@@ -19,6 +19,7 @@ mod group_contact;
 mod group_state;
 mod log_ends;
 mod placement;
+mod reading_mode;
 mod rebalance;
 mod record;
 pub mod skip;
@@ -34,7 +35,7 @@ pub(super) use self::record::RECORD_OVERHEAD;
 
 use self::skip::SkipDesk;
 use super::{ReadBudget, Sink};
-use crate::broker::kafka::{ConfigError, Connection};
+use crate::broker::kafka::{ConfigError, Connection, FetchSizes};
 use crate::domain::{Clock, Route};
 use crate::lifecycle::{ReadinessPart, Shutdown, Tasks};
 use crate::telemetry::Metrics;
@@ -87,7 +88,7 @@ pub fn start<S: Sink>(
     let tasks = dependencies.tasks.clone();
     let consumer = consumer::GroupConsumer::new(connection, group, routes, dependencies);
     consumer
-        .config()?
+        .config(FetchSizes::Usual)?
         .create_native_config()
         .map_err(|error| connection.refused(error))?;
     tasks

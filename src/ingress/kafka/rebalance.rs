@@ -237,11 +237,15 @@ impl<S: Sink> ClientContext for GroupContext<S> {
     }
 
     fn stats(&self, statistics: Statistics) {
-        // Here a replica without partitions of a topic hears that the topic was created.
-        self.state.lock().refused_topics.retain(|topic, _| {
-            let seen = statistics.topics.get(topic);
-            !seen.is_some_and(|seen| seen.partitions.keys().any(|partition| *partition >= 0))
-        });
+        {
+            let mut state = self.state.lock();
+            // Here a replica without partitions of a topic hears that the topic was created.
+            state.refused_topics.retain(|topic, _| {
+                let seen = statistics.topics.get(topic);
+                !seen.is_some_and(|seen| seen.partitions.keys().any(|partition| *partition >= 0))
+            });
+            state.count_fetched(&statistics);
+        }
         self.show_lag(&statistics);
         self.find_standing(&statistics);
         self.show_troubles();

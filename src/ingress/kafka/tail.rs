@@ -11,7 +11,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::Headers as _;
 use rdkafka::{Message as _, Offset, TopicPartitionList};
 
-use crate::broker::kafka::{self, Connection, TopicState};
+use crate::broker::kafka::{self, Connection, FetchSizes, TopicState};
 use crate::domain::Clock;
 
 /// Longest wait for an answer of the brokers.
@@ -28,7 +28,7 @@ impl TopicTail {
     /// Looks up the end of each partition of a topic. `Err` gives the reason if that fails.
     pub fn open(connection: &Connection, topic: &str) -> Result<Self, String> {
         let mut config = connection
-            .consumer_config(TAIL_GROUP, 0)
+            .consumer_config(TAIL_GROUP, 0, FetchSizes::Usual)
             .map_err(|error| error.to_string())?;
         // A partition that loses its position (the topic was created anew) goes on at new records.
         config.set("auto.offset.reset", "latest");

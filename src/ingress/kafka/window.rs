@@ -12,7 +12,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::{largest_record, record};
-use crate::broker::kafka::{self, Connection, OutageSuspicion};
+use crate::broker::kafka::{self, Connection, FetchSizes, OutageSuspicion};
 use crate::domain::{Clock, KafkaPosition, Route, UnixMs};
 use crate::ingress::replay::ReplayRecord;
 
@@ -97,7 +97,7 @@ impl WindowReader {
         clock: Clock,
     ) -> Result<Self, RereadError> {
         let refused = |why: String| RereadError::Connection(connection.name.clone(), why);
-        let config = connection.consumer_config(group, largest_record([route]));
+        let config = connection.consumer_config(group, largest_record([route]), FetchSizes::Usual);
         let mut config = config.map_err(|error| refused(error.to_string()))?;
         config
             .set("enable.partition.eof", "true")

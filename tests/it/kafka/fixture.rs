@@ -491,7 +491,7 @@ pub(super) fn message(body: impl Into<Bytes>) -> Message {
 
 /// Remembers what was not delivered.
 #[derive(Default)]
-struct Refusals(Mutex<Vec<KafkaError>>);
+pub(super) struct Refusals(pub(super) Mutex<Vec<KafkaError>>);
 
 impl ClientContext for Refusals {}
 

@@ -2,6 +2,7 @@
 
 mod assignments;
 mod egress;
+mod expanding;
 pub(crate) mod fixture;
 mod groups;
 mod ingress;
@@ -10,6 +11,7 @@ mod login;
 mod outage;
 mod placement;
 pub(crate) mod raw;
+mod reading_mode;
 mod silence;
 mod tokens;
 mod undecodable;

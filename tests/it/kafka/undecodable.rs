@@ -256,7 +256,7 @@ async fn skip_command(relay: &Relay, route: &str, goal: &str, offset: i64) -> Ou
 }
 
 /// The most memory that a process had, in MiB.
-fn peak_mib(process: u32) -> u64 {
+pub(super) fn peak_mib(process: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("a process");
     let peak = status
         .lines()
