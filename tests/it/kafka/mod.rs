@@ -13,3 +13,4 @@ pub(crate) mod raw;
 mod silence;
 mod tokens;
 mod undecodable;
+mod undecodable_skip;
