@@ -68,7 +68,7 @@ struct DeadLetterMessage {
     key: Option<String>,
     /// Length of the body.
     size: usize,
-    /// True if the body was too large to be kept.
+    /// True if the body was not kept: it was too large, or its record could not be opened (`undecodable`).
     left_out: bool,
     /// Position that it was read at: Kafka's partition and offset.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -222,6 +222,7 @@ fn policy(policy: &RoutePolicy) -> Value {
         "commands": policy.commands,
         "copies": policy.copies,
         "on_invalid": policy.on_invalid.as_str(),
+        "on_undecodable": policy.on_undecodable.as_str(),
         "on_refused": policy.on_refused.as_str(),
         "on_duplicate": match policy.on_duplicate {
             OnDuplicate::Keep => "keep",

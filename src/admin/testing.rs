@@ -24,7 +24,7 @@ use super::{
     AdminState, Config, Inject, InjectError, InvalidMessage, Redrive, RedriveOutcome, Skip,
 };
 use crate::domain::route::{
-    DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, RetryPolicy,
+    DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, OnUndecodable, RetryPolicy,
 };
 use crate::domain::{
     Clock, Endpoint, Header, HeaderValue, InvalidReason, Message, Route, RouteName, RoutePolicy,
@@ -158,6 +158,7 @@ pub(crate) fn route(name: &str, from: Endpoint) -> Arc<Route> {
         commands: true,
         copies: false,
         on_invalid: OnInvalid::DeadLetter,
+        on_undecodable: OnUndecodable::Wait,
         on_refused: OnRefused::Retry,
         on_duplicate: OnDuplicate::Keep,
         dedupe_ms: 0,

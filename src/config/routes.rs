@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::connections::{DeclaredConnections, named};
 use super::section::SectionReader;
 use crate::domain::route::{
-    DeadLetterLimits, DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, RateLimit,
-    RetryPolicy, RoutePolicy, TrailLimits, split_exchange,
+    DeadLetterLimits, DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, OnUndecodable,
+    RateLimit, RetryPolicy, RoutePolicy, TrailLimits, split_exchange,
 };
 use crate::domain::{Endpoint, Route, RouteName, RoutingKey, Target, nearest};
 
@@ -46,6 +46,11 @@ pub(super) fn read(all: &SectionReader<'_>, connections: &DeclaredConnections) -
             _ => DelayFrom::Produced,
         };
         let policy = policy(section, delay_from);
+        if let Some(Endpoint::Rabbitmq { .. }) = from
+            && section.is_set("on_undecodable")
+        {
+            section.report("on_undecodable", "is not a key of a route from RabbitMQ");
+        }
         if let (Some(Endpoint::Kafka { .. }), Some(Target::Rabbitmq { routing_key: RoutingKey::Preserve, .. })) =
             (&from, &to)
         {
@@ -298,6 +303,10 @@ fn policy(section: &SectionReader<'_>, delay_from: DelayFrom) -> Option<RoutePol
             ("drop", OnInvalid::Drop),
         ],
     );
+    let on_undecodable = section.choice(
+        "on_undecodable",
+        &[("wait", OnUndecodable::Wait), ("skip", OnUndecodable::Skip)],
+    );
     let on_refused = section.choice(
         "on_refused",
         &[
@@ -359,6 +368,7 @@ fn policy(section: &SectionReader<'_>, delay_from: DelayFrom) -> Option<RoutePol
         commands: commands?,
         copies: copies?,
         on_invalid: on_invalid?,
+        on_undecodable: on_undecodable?,
         on_refused: on_refused?,
         on_duplicate: on_duplicate?,
         dedupe_ms: dedupe_ms?,

@@ -85,7 +85,7 @@ impl Flags {
     pub const CLAIM_EXPIRED: u8 = 16;
     /// The message was due before the store went back or changed its master.
     pub const STORE_ROLLBACK: u8 = 32;
-    /// The dead letter's content was not kept, because it was too large.
+    /// The dead letter's content was not kept: it was too large, or could not be opened.
     pub const LEFT_OUT: u8 = 64;
     /// The message is on its way to its route's `dead_letter_to`; a confirm there makes it a dead letter.
     pub const DYING: u8 = 128;

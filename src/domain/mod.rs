@@ -42,8 +42,8 @@ pub use percent::percent_encoded;
 pub use repeat_cause::RepeatCause;
 pub use route::{
     DeadLetterLimits, DelayFrom, Endpoint, HeaderNames, OnDuplicate, OnInvalid, OnRefused,
-    PauseState, RateLimit, RetryPolicy, Route, RouteName, RoutePolicy, RoutingKey, Target,
-    TargetRef, TrailLimits,
+    OnUndecodable, PauseState, RateLimit, RetryPolicy, Route, RouteName, RoutePolicy, RoutingKey,
+    Target, TargetRef, TrailLimits,
 };
 pub use secret::Secret;
 pub use skip::{SkipGoal, SkipOutcome};

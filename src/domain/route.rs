@@ -249,6 +249,8 @@ pub struct RoutePolicy {
     pub copies: bool,
     /// The treatment of invalid messages.
     pub on_invalid: OnInvalid,
+    /// The treatment of Kafka records that cannot be opened.
+    pub on_undecodable: OnUndecodable,
     /// The treatment of a message that passes through and that its target refuses for its own sake.
     pub on_refused: OnRefused,
     /// The treatment of a second message with the name of a pending one.
@@ -320,6 +322,25 @@ impl OnInvalid {
             Self::DeadLetter => "dead_letter",
             Self::PassThrough => "pass_through",
             Self::Drop => "drop",
+        }
+    }
+}
+
+/// A route's policy for Kafka records that the client library cannot open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnUndecodable {
+    /// Their partition stands until an operator skips them.
+    Wait,
+    /// Each becomes an invalid message without content, and their partition is read on.
+    Skip,
+}
+
+impl OnUndecodable {
+    /// The name in the configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Wait => "wait",
+            Self::Skip => "skip",
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    DelayFrom, Endpoint, Entry, HeaderNames, Message, OnDuplicate, OnInvalid, OnRefused, Origin,
-    RetryPolicy, Route, RouteName, RoutePolicy, Target, UnixMs,
+    DelayFrom, Endpoint, Entry, HeaderNames, Message, OnDuplicate, OnInvalid, OnRefused,
+    OnUndecodable, Origin, RetryPolicy, Route, RouteName, RoutePolicy, Target, UnixMs,
 };
 
 /// A Kafka to Kafka route called `orders`, all defaults.
@@ -38,6 +38,7 @@ pub fn route() -> Arc<Route> {
             commands: true,
             copies: false,
             on_invalid: OnInvalid::DeadLetter,
+            on_undecodable: OnUndecodable::Wait,
             on_refused: OnRefused::Retry,
             on_duplicate: OnDuplicate::Keep,
             dedupe_ms: 0,

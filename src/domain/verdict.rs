@@ -163,7 +163,7 @@ impl DeadReason {
     }
 }
 
-/// Why a message's own headers or size made it invalid.
+/// Why a message is invalid: its own headers, its size, or a record that cannot be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)] // each is its contract name
 pub enum InvalidReason {
@@ -176,11 +176,12 @@ pub enum InvalidReason {
     BadOp,
     ForbiddenTarget,
     BadHeaders,
+    Undecodable,
 }
 
 impl InvalidReason {
     /// All reasons, for metrics.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::BadDelay,
         Self::BadTime,
         Self::Ambiguous,
@@ -190,6 +191,7 @@ impl InvalidReason {
         Self::BadOp,
         Self::ForbiddenTarget,
         Self::BadHeaders,
+        Self::Undecodable,
     ];
 
     /// The name in the contract.
@@ -204,6 +206,7 @@ impl InvalidReason {
             Self::BadOp => "bad_op",
             Self::ForbiddenTarget => "forbidden_target",
             Self::BadHeaders => "bad_headers",
+            Self::Undecodable => "undecodable",
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::Missing;
 use super::headers::{self, DelayHeaders, HeaderCommand};
 use crate::domain::route::DelayFrom;
 use crate::domain::{
@@ -113,16 +114,19 @@ pub fn admit(
     }
 }
 
-/// The decision about a message whose body of so many bytes, more than `max_size`, was left out.
-pub(super) fn refuse_left_out(
-    message: Message,
-    malformed: Option<Text>,
-    bytes: u64,
-    route: &Route,
-) -> Admitted {
-    let (reason, error) = match malformed {
-        Some(malformed) => (InvalidReason::BadHeaders, malformed),
-        None => (InvalidReason::TooBig, too_big(bytes, route).into()),
+/// The decision about a message that lacks a part of its record.
+pub(super) fn refuse_incomplete(message: Message, missing: Missing, route: &Route) -> Admitted {
+    let (reason, error) = match missing {
+        Missing::Headers(malformed)
+        | Missing::Body {
+            malformed: Some(malformed),
+            ..
+        } => (InvalidReason::BadHeaders, malformed),
+        Missing::Body {
+            bytes,
+            malformed: None,
+        } => (InvalidReason::TooBig, too_big(bytes, route).into()),
+        Missing::Everything(why) => (InvalidReason::Undecodable, why),
     };
     Admitted::Invalid {
         reason,

@@ -22,7 +22,7 @@ use tracing::debug;
 
 pub use self::import::ImportedMessage;
 pub(super) use self::submitter::Submitter;
-use super::admit::{Admitted, admit, refuse_left_out};
+use super::admit::{Admitted, admit, refuse_incomplete};
 use super::bundling::StoreWork;
 use super::direct_publisher::DirectPublisher;
 use super::jitter::SourceJitter;
@@ -31,7 +31,7 @@ use super::loops::LoopWatch;
 use super::pass_through::PassThroughPublisher;
 use super::permits::AdmissionGate;
 use super::publish_desk::{DirectMessage, make_delayed};
-use super::{Delivery, Receipt};
+use super::{Delivery, Missing, Receipt};
 use crate::backoff::Backoff;
 use crate::domain::failure_policy::PublishFlow;
 use crate::domain::{
@@ -431,16 +431,15 @@ impl Source {
         } = &mut *judged;
         let Delivery {
             message,
-            malformed,
-            left_out,
+            missing,
             produced,
             mut flags,
             position,
             resolved_time: _,
             mut receipt,
         } = delivery;
-        let incomplete = malformed.is_some() || left_out.is_some();
-        if left_out.is_some() {
+        let incomplete = missing.is_some();
+        if let Some(Missing::Body { .. } | Missing::Everything(_)) = missing {
             flags = flags.with(Flags::LEFT_OUT);
         }
         let key = self.route.order_key(&message);
@@ -450,9 +449,9 @@ impl Source {
             position,
             ..Entry::new(due, message)
         };
-        let admitted = match left_out {
-            Some(bytes) => refuse_left_out(message, malformed, bytes, &self.route),
-            None => admit(message, malformed, produced, &self.route, arrival),
+        let admitted = match missing {
+            Some(missing) => refuse_incomplete(message, missing, &self.route),
+            None => admit(message, None, produced, &self.route, arrival),
         };
         match admitted {
             Admitted::PassThrough { target, message } => {

@@ -53,11 +53,8 @@ use crate::domain::{Flags, KafkaPosition, Message, ReadMark, Route, Text, UnixMs
 pub struct Delivery {
     /// The message as the producer sent it, with all of its headers.
     pub message: Message,
-    /// The reason why the message cannot be read whole: a text that is not UTF-8, headers that nest too deep. The
-    /// message then has no headers, and is invalid: `bad_headers`.
-    pub malformed: Option<Text>,
-    /// The length of the body if it is over `max_size` and was left out. The message then has none, and is invalid.
-    pub left_out: Option<u64>,
+    /// The part of the record that the message lacks. A message that lacks a part is invalid.
+    pub missing: Option<Missing>,
     /// The time at which the message was produced, if its broker says so. Kafka: the record's timestamp, unless
     /// it is -1. RabbitMQ: `timestamp` in seconds, as milliseconds + 999.
     pub produced: Option<UnixMs>,
@@ -69,6 +66,22 @@ pub struct Delivery {
     pub resolved_time: Option<UnixMs>,
     /// Resolved once the record is safe.
     pub receipt: Receipt,
+}
+
+/// The part of a record that a consumer could not read, or did not keep.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// The headers, for this reason: a text that is not UTF-8, headers that nest too deep. `bad_headers`.
+    Headers(Text),
+    /// The body of so many bytes, over `max_size`: `too_big`. With a reason the headers too: `bad_headers`.
+    Body {
+        /// The length of the body.
+        bytes: u64,
+        /// The reason why the headers are missing too.
+        malformed: Option<Text>,
+    },
+    /// Everything but the position: the record cannot be opened, for this reason. `undecodable`.
+    Everything(Text),
 }
 
 /// The receiver of a consumer's batches: the [`Intake`], or a test's recorder. The only seam of this room.

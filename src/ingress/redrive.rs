@@ -56,9 +56,12 @@ fn redrive_entry(
                 .map_or_else(String::new, |KafkaPosition { partition, offset }| {
                     format!(": it is in its topic, partition {partition}, offset {offset}")
                 });
-        return Err(format!(
-            "its body was over dead_letters.max_message and was not kept{place}"
-        ));
+        let why = if reason == DeadReason::Invalid(InvalidReason::Undecodable) {
+            "it could not be opened, so there is nothing to send"
+        } else {
+            "its body was over dead_letters.max_message and was not kept"
+        };
+        return Err(format!("{why}{place}"));
     }
     let unreadable = DeadReason::Invalid(InvalidReason::BadHeaders);
     if reason == unreadable && entry.message.headers.is_empty() {
@@ -200,6 +203,11 @@ mod tests {
             });
         });
         assert!(why(&left_out).contains("partition 3, offset 42"));
+        let undecodable = DeadReason::Invalid(InvalidReason::Undecodable);
+        assert_eq!(
+            redrive(&left_out, undecodable, &route(), None, UnixMs(0)),
+            Err("it could not be opened, so there is nothing to send: it is in its topic, partition 3, offset 42".to_owned())
+        );
         let empty = Bundle {
             target: TargetRef::Own,
             entries: Arc::default(),

@@ -29,7 +29,12 @@ pub(super) fn letter_text(dead: &Value, now_ms: i64) -> SafeText {
     lines.add_headers(dead);
     lines.add_failures(dead, now_ms);
     if dead["left_out"] == true {
-        lines.add("body", "too large, and not kept");
+        let why = if dead["reason"] == "undecodable" {
+            "none: its record could not be opened"
+        } else {
+            "too large, and not kept"
+        };
+        lines.add("body", why);
     }
     lines.add_member("body", &dead["body"]);
     if let Some(body) = dead["body_base64"].as_str() {

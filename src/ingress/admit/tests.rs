@@ -4,7 +4,9 @@ use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::*;
-use crate::domain::route::{HeaderNames, OnDuplicate, OnInvalid, OnRefused, RetryPolicy};
+use crate::domain::route::{
+    HeaderNames, OnDuplicate, OnInvalid, OnRefused, OnUndecodable, RetryPolicy,
+};
 use crate::domain::{Endpoint, HeaderValue, Origin, RouteName, RoutePolicy, RoutingKey};
 
 mod routes;
@@ -44,6 +46,7 @@ fn route() -> Route {
             commands: true,
             copies: false,
             on_invalid: OnInvalid::DeadLetter,
+            on_undecodable: OnUndecodable::Wait,
             on_refused: OnRefused::Retry,
             on_duplicate: OnDuplicate::Keep,
             dedupe_ms: 0,

@@ -10,9 +10,10 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use super::record::RECORD_OVERHEAD;
 use super::undecodable::StandstillWatch;
-use crate::domain::{ReadMark, Route, UnixMs};
-use crate::ingress::{Delivery, Feed, Ledger, ReadShare, Sink};
+use crate::domain::{Flags, KafkaPosition, Message, Origin, ReadMark, Route, Text, UnixMs};
+use crate::ingress::{Delivery, Feed, Ledger, Missing, ReadShare, Sink};
 use crate::lifecycle::{Shutdown, Tasks};
 
 /// Most records of one partition that are read and not yet resolved: twice the linger limit of one source.
@@ -74,6 +75,8 @@ pub(super) struct Assignment {
     pub(super) in_doubt: bool,
     /// Watches whether the partition stands at records that cannot be opened.
     pub(super) standstill: StandstillWatch,
+    /// Monotonic microseconds before which a standstill is not probed: the last probe found nothing.
+    pub(super) probe_after_us: i64,
     /// The widest jump over offsets since the log's start was last known.
     gap: Option<OffsetRange>,
     /// Records that were deleted unread before this offset have been reported.
@@ -126,6 +129,7 @@ impl Assignment {
             paused: false,
             in_doubt: false,
             standstill: StandstillWatch::default(),
+            probe_after_us: 0,
             gap: None,
             reported_until: start,
             inbox,
@@ -164,6 +168,35 @@ impl Assignment {
         self.ledger.enter(offset).resolve();
         self.next = offset + 1;
         self.standstill = StandstillWatch::default();
+    }
+
+    /// Takes records that cannot be opened, for this reason, each as a delivery without content. Reports whether the
+    /// partition should pause.
+    pub(super) fn read_undecodable(&mut self, offsets: OffsetRange, why: &Text) -> bool {
+        self.standstill = StandstillWatch::default();
+        let mut is_full = false;
+        for offset in offsets.from..offsets.to {
+            let delivery = Delivery {
+                message: Message {
+                    origin: Origin::Kafka,
+                    key: None,
+                    body: None,
+                    headers: Vec::new(),
+                    properties: None,
+                },
+                missing: Some(Missing::Everything(why.clone())),
+                produced: None,
+                flags: Flags::default(),
+                position: Some(KafkaPosition {
+                    partition: self.partition,
+                    offset,
+                }),
+                resolved_time: self.resolved_time,
+                receipt: self.ledger.enter(offset),
+            };
+            is_full = self.read(offset, RECORD_OVERHEAD, None, delivery);
+        }
+        is_full
     }
 
     /// Takes the resolved prefix out of the ledger and the window.

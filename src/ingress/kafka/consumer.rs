@@ -24,7 +24,7 @@ use crate::broker::kafka::{
     ConfigError, Connection, CredentialWatch, FetchSizes, OutageSuspicion, RENEWED,
 };
 use crate::domain::{Endpoint, Flags, KafkaPosition, Route};
-use crate::ingress::{Delivery, Sink};
+use crate::ingress::{Delivery, Missing, Sink};
 
 /// How long one poll waits for a record.
 const POLL_TIMEOUT: Duration = Duration::from_millis(50);
@@ -171,6 +171,7 @@ impl<S: Sink> GroupConsumer<S> {
                 consumer.context().commit_tick(&consumer);
                 consumer.context().retry_unplaced(&consumer);
                 consumer.context().carry_out_skips(&consumer);
+                consumer.context().skip_undecodable(&consumer);
                 contact.check(&self.setup, &consumer, now);
                 if credentials.must_renew(self.setup.suspicion.refusals(), now) {
                     let state = &consumer.context().state;
@@ -297,7 +298,7 @@ fn take<S: Sink>(consumer: &GroupClient<S>, message: &BorrowedMessage<'_>) {
             from: batch,
             to: offset,
         };
-        context.report_passed_over(&assignment.route, message.topic(), partition, passed);
+        context.take_passed_over(assignment, passed);
     }
     if offset < assignment.next {
         drop(state);
@@ -311,8 +312,7 @@ fn take<S: Sink>(consumer: &GroupClient<S>, message: &BorrowedMessage<'_>) {
     let receipt = assignment.ledger.enter(offset);
     let delivery = Delivery {
         message: copied.message,
-        malformed: copied.malformed,
-        left_out: None,
+        missing: copied.malformed.map(Missing::Headers),
         produced: copied.produced,
         flags: Flags::default(),
         position: Some(KafkaPosition { partition, offset }),

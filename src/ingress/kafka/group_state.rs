@@ -13,7 +13,7 @@ use super::KafkaDependencies;
 use super::assignment::{Assignment, AssignmentSpec, StartPosition, WINDOW_BYTES, feed};
 use super::placement::PlacementCause;
 use super::reading_mode::FetchCounts;
-use super::skip::SkipQueue;
+use super::skip::{RunningProbe, SkipQueue};
 use super::undecodable::{DecodeReports, Standstill};
 use crate::broker::kafka::{Connection, OutageSuspicion};
 use crate::domain::{ReadMark, Route, SkipOutcome};
@@ -165,6 +165,8 @@ pub(super) struct GroupState {
     pub(super) fetch_counts: Option<FetchCounts>,
     /// The client library's reports about records that it cannot open.
     pub(super) decode_reports: DecodeReports,
+    /// The probe of the batch at which one partition stands.
+    pub(super) probe: Option<RunningProbe>,
     /// Topics that are shown with a standing partition, with the reason.
     pub(super) standing_topics: BTreeSet<(String, &'static str)>,
     /// Reasons that were logged already.

@@ -2,7 +2,8 @@
 //!
 //! Guarantees:
 //! - The committed position of a partition never passes an unresolved record.
-//! - No record is skipped, even if a topic was created anew or its log was cut while it was read.
+//! - No record is skipped, even if a topic was created anew or its log was cut while it was read. One that cannot be
+//!   opened is skipped on an operator's word, or by the route's policy (see `skip`).
 //! - A partition whose records are slow to be stored is paused, and the others flow.
 //! - A clean stop commits every resolved record.
 //!
@@ -13,6 +14,7 @@
 
 mod assignment;
 mod backpressure;
+mod batch_probe;
 mod commits;
 mod consumer;
 mod group_contact;

@@ -13,9 +13,10 @@ use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::statistics::Statistics;
 use tracing::{debug, error, info, warn};
 
-use super::assignment::OffsetRange;
+use super::assignment::{Assignment, OffsetRange};
+use super::batch_probe::MAX_OFFSETS;
 use super::rebalance::GroupContext;
-use crate::domain::Route;
+use crate::domain::{OnUndecodable, Text};
 use crate::ingress::Sink;
 
 /// Shortest standstill that counts while the client library reports records that it cannot open: three of its tries.
@@ -25,6 +26,9 @@ const STANDSTILL_US: i64 = 1_500_000;
 const SILENT_STANDSTILL_US: i64 = 3_000_000;
 /// How long a report counts: the client library tries again after half a second, and waits half a second for an answer.
 const REPORT_FRESH_US: i64 = 2_500_000;
+
+/// The reason why a batch cannot be opened of which the client library says nothing.
+pub(super) const CUT_SHORT: &str = "the batch is cut short";
 
 /// The client library's reports about records that it cannot open, over all partitions of a consumer.
 #[derive(Debug, Default)]
@@ -79,13 +83,13 @@ impl DecodeReports {
         if evidence == Evidence::Reported {
             &self.last
         } else {
-            "the batch is cut short"
+            CUT_SHORT
         }
     }
 }
 
 /// The offset that a report names: `... at offset 7 (...`, `... of message at 7 of ...`.
-fn batch_offset(reason: &str) -> Option<i64> {
+pub(super) fn batch_offset(reason: &str) -> Option<i64> {
     let number = |marker: &str| {
         let (_, rest) = reason.split_once(marker)?;
         let end = rest
@@ -274,18 +278,30 @@ impl<S: Sink> GroupContext<S> {
                     high: partition.hi_offset,
                 };
                 if let Some(change) = assignment.standstill.update(view, evidence, now_us) {
-                    changes.push((assignment.topic.clone(), assignment.partition, change));
+                    let policy = assignment.route.policy.on_undecodable;
+                    changes.push((
+                        assignment.topic.clone(),
+                        assignment.partition,
+                        policy,
+                        change,
+                    ));
                 }
             }
             state.decode_reports.why(evidence).to_owned()
         };
-        for (topic, partition, change) in changes {
+        for (topic, partition, policy, change) in changes {
             let consumer = &self.setup.owner;
             match change {
-                StandstillChange::Begins(Standstill::Undecodable { offset }) => warn!(
-                    %consumer, %topic, partition, offset, why,
-                    "kafka partition stands at records that cannot be opened; `postdate skip` passes over one"
-                ),
+                StandstillChange::Begins(Standstill::Undecodable { offset }) => match policy {
+                    OnUndecodable::Wait => warn!(
+                        %consumer, %topic, partition, offset, why,
+                        "kafka partition stands at records that cannot be opened; `postdate skip` passes over one"
+                    ),
+                    OnUndecodable::Skip => warn!(
+                        %consumer, %topic, partition, offset, why,
+                        "kafka partition stands at records that cannot be opened; they are skipped once a probe confirms it"
+                    ),
+                },
                 StandstillChange::Begins(Standstill::OpenTransaction { offset, behind }) => warn!(
                     %consumer, %topic, partition, offset, behind,
                     "kafka partition stands until a producer ends its transaction"
@@ -299,27 +315,29 @@ impl<S: Sink> GroupContext<S> {
         }
     }
 
-    /// Reports records that the client library passed over, and counts them.
-    pub(super) fn report_passed_over(
-        &self,
-        route: &Route,
-        topic: &str,
-        partition: i32,
-        passed: OffsetRange,
-    ) {
+    /// Takes records that the client library passed over: as undecodable ones where the route skips those, else they are
+    /// reported and counted as lost.
+    pub(super) fn take_passed_over(&self, assignment: &mut Assignment, passed: OffsetRange) {
+        let route = assignment.route.clone();
+        if route.policy.on_undecodable == OnUndecodable::Skip && passed.len() <= MAX_OFFSETS {
+            // The window is looked at with the record behind them.
+            assignment.read_undecodable(
+                passed,
+                &Text::from("its batch is damaged, or of an unknown format"),
+            );
+            return;
+        }
         error!(
             consumer = %self.setup.owner,
             route = %route.name,
-            topic,
-            partition,
+            topic = %assignment.topic,
+            partition = assignment.partition,
             from = passed.from,
             to = passed.to - 1,
             "records of the source topic cannot be opened, and were passed over"
         );
         if let Some(metrics) = self.setup.deps.metrics.route(&route.name) {
-            metrics
-                .source_lost
-                .inc_by((passed.to - passed.from).max(0) as u64);
+            metrics.source_lost.inc_by(passed.len().max(0) as u64);
         }
     }
 }

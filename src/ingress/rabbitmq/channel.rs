@@ -22,7 +22,7 @@ use crate::broker::rabbitmq::{
     unreadable_reason, within,
 };
 use crate::domain::{Flags, Header, HeaderValue, Message, Origin, UnixMs};
-use crate::ingress::{Delivery, Feed, HandOver, Ledger, Receipt};
+use crate::ingress::{Delivery, Feed, HandOver, Ledger, Missing, Receipt};
 use crate::lifecycle::{Shutdown, tick};
 use crate::mutants::{self, Mutant};
 
@@ -280,10 +280,13 @@ impl Subscription {
         if malformed.is_some() {
             headers.clear();
         }
+        let missing = match left_out {
+            Some(bytes) => Some(Missing::Body { bytes, malformed }),
+            None => malformed.map(Missing::Headers),
+        };
         let flags = Flags::default();
         batch.deliveries.push(Delivery {
-            malformed,
-            left_out,
+            missing,
             produced: properties.timestamp.and_then(produced),
             flags: if amqp.redelivered {
                 flags.with(Flags::SOURCE_REDELIVERY)

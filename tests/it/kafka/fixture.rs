@@ -9,7 +9,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use postdate::broker::kafka::{Connection, Properties};
 use postdate::domain::route::{
-    DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, RetryPolicy,
+    DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, OnUndecodable, RetryPolicy,
 };
 use postdate::domain::{
     Clock, Endpoint, Entry, Message, Origin, ReadMark, Route, RouteName, RoutePolicy, Target,
@@ -19,7 +19,7 @@ use postdate::egress::kafka::KafkaLanes;
 use postdate::egress::{Lane, Publication, PublishBatch, VerdictInbox};
 use postdate::ingress::kafka::KafkaDependencies;
 use postdate::ingress::kafka::skip::SkipDesk;
-use postdate::ingress::{Delivery, Feed, READ_BYTES, ReadBudget, Receipt, Sink};
+use postdate::ingress::{Delivery, Feed, Missing, READ_BYTES, ReadBudget, Receipt, Sink};
 use postdate::lifecycle::{Readiness, Shutdown, Tasks};
 use postdate::telemetry::{KafkaClients, Metrics, RouteMetrics};
 use rdkafka::client::ClientContext;
@@ -47,6 +47,7 @@ pub(super) fn route(name: &str, topic: &str, group: &str) -> Arc<Route> {
         commands: true,
         copies: false,
         on_invalid: OnInvalid::DeadLetter,
+        on_undecodable: OnUndecodable::Wait,
         on_refused: OnRefused::Retry,
         on_duplicate: OnDuplicate::Keep,
         dedupe_ms: 0,
@@ -95,7 +96,7 @@ pub(super) struct TakenRecord {
     pub(super) topic: String,
     pub(super) offset: i64,
     pub(super) produced: Option<UnixMs>,
-    pub(super) malformed: bool,
+    pub(super) missing: Option<Missing>,
     pub(super) message: Message,
     pub(super) receipt: Option<Receipt>,
 }
@@ -152,7 +153,7 @@ impl Feed for RecordingFeed {
                 topic: self.topic.clone(),
                 offset,
                 produced: delivery.produced,
-                malformed: delivery.malformed.is_some(),
+                missing: delivery.missing,
                 message: delivery.message,
                 receipt,
             });
@@ -301,11 +302,22 @@ impl IngressFixture {
         sink: &Arc<S>,
         budget: &Arc<ReadBudget>,
     ) -> Self {
-        let routes: Vec<_> = topics
+        let routes = topics
             .iter()
             .enumerate()
             .map(|(i, topic)| route(&format!("r{i}"), topic, group))
             .collect();
+        Self::start_routes(connection, group, routes, sink, budget)
+    }
+
+    /// With routes of the caller's.
+    pub(super) fn start_routes<S: Sink>(
+        connection: &Connection,
+        group: &str,
+        routes: Vec<Arc<Route>>,
+        sink: &Arc<S>,
+        budget: &Arc<ReadBudget>,
+    ) -> Self {
         let tasks = Tasks::default();
         let shutdown = Shutdown::default();
         let readiness = Readiness::default();

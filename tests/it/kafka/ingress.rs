@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use postdate::domain::{HeaderValue, ReadMark, Route, UnixMs, Verdict};
-use postdate::ingress::{Delivery, Feed, Sink};
+use postdate::ingress::{Delivery, Feed, Missing, Sink};
 use rdkafka::Message as _;
 use rdkafka::consumer::BaseConsumer;
 use rdkafka::message::{Header, Headers as _, OwnedHeaders};
@@ -144,10 +144,11 @@ async fn a_header_name_that_is_not_utf8_makes_one_record_malformed_and_stops_not
     commits(kafka, &group, &topic, 2).await;
     reader.stop().await;
     let taken = memory.taken.lock();
-    assert!(taken[0].malformed && taken[0].message.headers.is_empty());
+    assert!(matches!(taken[0].missing, Some(Missing::Headers(_))));
+    assert!(taken[0].message.headers.is_empty());
     assert_eq!(taken[0].message.body.as_deref(), Some(&b"bad"[..]));
     assert_eq!(taken[0].produced, Some(UnixMs(5)));
-    assert!(!taken[1].malformed);
+    assert_eq!(taken[1].missing, None);
     assert_eq!(taken[1].produced, None, "a record without a timestamp");
     assert_eq!(
         taken[1].message.headers[0].value,

@@ -15,3 +15,4 @@ mod reading_mode;
 mod silence;
 mod tokens;
 mod undecodable;
+mod undecodable_skip;

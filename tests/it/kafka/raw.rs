@@ -80,13 +80,27 @@ pub(super) mod part {
 /// Changes the batch of this number, counted from 0, in the file of a broker that is stopped.
 pub(super) fn damage(file: &Path, number: usize, change: impl FnOnce(&mut [u8])) {
     let mut log = std::fs::read(file).expect("the segment");
-    let length = |log: &[u8], from: usize| {
-        12 + u32::from_be_bytes(log[from + 8..from + 12].try_into().expect("four bytes")) as usize
-    };
-    let from = (0..number).fold(0, |from, _| from + length(&log, from));
-    let to = from + length(&log, from);
+    let from = (0..number).fold(0, |from, _| from + batch_len(&log, from));
+    let to = from + batch_len(&log, from);
     change(&mut log[from..to]);
     std::fs::write(file, log).expect("written");
+}
+
+/// The number of the batch that begins at an offset, in the file of a broker that is stopped.
+pub(super) fn number_of(file: &Path, offset: i64) -> usize {
+    let log = std::fs::read(file).expect("the segment");
+    let mut from = 0;
+    let mut number = 0;
+    while log[from..from + 8] != offset.to_be_bytes() {
+        from += batch_len(&log, from);
+        number += 1;
+    }
+    number
+}
+
+/// The length of the batch that begins here.
+fn batch_len(log: &[u8], from: usize) -> usize {
+    12 + u32::from_be_bytes(log[from + 8..from + 12].try_into().expect("four bytes")) as usize
 }
 
 fn framed(record: &RawRecord<'_>) -> Vec<u8> {

@@ -12,30 +12,33 @@ use crate::support::relay::{self, Config, Relay};
 use crate::support::{Kafka, Redis, eventually, names};
 
 /// A kind of batch that the client library cannot open, and how a good one becomes it in the broker's file.
-struct Kind {
+pub(super) struct Kind {
     name: &'static str,
     is_compressed: bool,
-    damage: fn(&mut [u8]),
+    pub(super) damage: fn(&mut [u8]),
 }
 
+/// Bits that no codec has.
+pub(super) const UNKNOWN_CODEC: Kind = Kind {
+    name: "unknown codec",
+    is_compressed: false,
+    damage: |batch| batch[part::ATTRIBUTES] |= 7,
+};
+pub(super) const GARBAGE: Kind = Kind {
+    name: "garbage",
+    is_compressed: true,
+    damage: |batch| batch[part::RECORDS..].fill(0xAB),
+};
+/// The only record says that it goes on behind the end of its batch.
+pub(super) const CUT_SHORT: Kind = Kind {
+    name: "cut short",
+    is_compressed: false,
+    damage: |batch| batch[part::RECORDS] = 0x7E,
+};
 const KINDS: [Kind; 5] = [
-    // Bits that no codec has.
-    Kind {
-        name: "unknown codec",
-        is_compressed: false,
-        damage: |batch| batch[part::ATTRIBUTES] |= 7,
-    },
-    Kind {
-        name: "garbage",
-        is_compressed: true,
-        damage: |batch| batch[part::RECORDS..].fill(0xAB),
-    },
-    // The only record says that it goes on behind the end of its batch.
-    Kind {
-        name: "cut short",
-        is_compressed: false,
-        damage: |batch| batch[part::RECORDS] = 0x7E,
-    },
+    UNKNOWN_CODEC,
+    GARBAGE,
+    CUT_SHORT,
     Kind {
         name: "checksum",
         is_compressed: false,
@@ -51,7 +54,7 @@ const KINDS: [Kind; 5] = [
 /// Longest time until a standing partition is told, and a little for a busy machine.
 const TOLD_WITHIN: Duration = Duration::from_secs(5);
 
-fn good(kafka: &Kafka, topic: &str, body: &[u8], is_compressed: bool) {
+pub(super) fn good(kafka: &Kafka, topic: &str, body: &[u8], is_compressed: bool) {
     let record = RawRecord {
         body,
         header: (b"a", b"1"),
@@ -64,7 +67,7 @@ fn good(kafka: &Kafka, topic: &str, body: &[u8], is_compressed: bool) {
 }
 
 /// Waits until a route is shown with a partition that stands at an offset.
-async fn stands(reader: &IngressFixture, route: &str, offset: i64) {
+pub(super) async fn stands(reader: &IngressFixture, route: &str, offset: i64) {
     let place = format!("partition 0 stands at offset {offset},");
     eventually(&format!("{route} stands at {offset}"), async || {
         let why = reader.of(route).source_waits().unwrap_or_default();
@@ -78,7 +81,7 @@ async fn stands(reader: &IngressFixture, route: &str, offset: i64) {
     .await;
 }
 
-async fn is_read_on(reader: &IngressFixture, route: &str) {
+pub(super) async fn is_read_on(reader: &IngressFixture, route: &str) {
     eventually(&format!("{route} is read on"), async || {
         let why = reader.of(route).source_waits();
         if why.is_none() && reader.of(route).paused().is_empty() {
@@ -99,7 +102,7 @@ async fn skip(reader: &IngressFixture, route: &str, partition: i32, offset: i64)
 }
 
 /// Each kind in a topic of its own: `m-0`, a batch that cannot be opened, `m-1`. Returns the topics.
-async fn damaged(kafka: &mut Kafka) -> Vec<String> {
+pub(super) async fn damaged(kafka: &mut Kafka) -> Vec<String> {
     let mut topics = Vec::new();
     for kind in &KINDS {
         let topic = kafka.unique_topic("bad", 1).await;

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use postdate::cluster::Cluster;
 use postdate::credential::Credential;
-use postdate::domain::route::{DelayFrom, HeaderNames, OnInvalid, OnRefused};
+use postdate::domain::route::{DelayFrom, HeaderNames, OnInvalid, OnRefused, OnUndecodable};
 use postdate::domain::{
     Clock, DeadLetterLimits, Endpoint, Entry, Message, OnDuplicate, Origin, Partition, Partitions,
     Refusal, RetryPolicy, Route, RouteName, RoutePolicy, Target, TargetRef, UnixMs, Verdict,
@@ -167,6 +167,7 @@ fn route() -> Route {
         commands: true,
         copies: false,
         on_invalid: OnInvalid::DeadLetter,
+        on_undecodable: OnUndecodable::Wait,
         on_refused: OnRefused::Retry,
         on_duplicate: OnDuplicate::Keep,
         dedupe_ms: 0,

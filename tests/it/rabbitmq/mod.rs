@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use postdate::broker::rabbitmq::{Broker, Connection};
 use postdate::credential::Credential;
 use postdate::domain::route::{
-    DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, RetryPolicy,
+    DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, OnUndecodable, RetryPolicy,
 };
 use postdate::domain::{
     Clock, Endpoint, Entry, Header, Message, Origin, Properties, ReadMark, Route, RouteName,
@@ -140,6 +140,7 @@ fn route(name: &str, queue: &str, prefetch: u16) -> Arc<Route> {
             commands: true,
             copies: false,
             on_invalid: OnInvalid::DeadLetter,
+            on_undecodable: OnUndecodable::Wait,
             on_refused: OnRefused::Retry,
             on_duplicate: OnDuplicate::Keep,
             dedupe_ms: 0,

@@ -1,6 +1,7 @@
 //! Deliveries that the client library cannot decode, or not without a very deep stack. Each is one bad message of
 //! its route, and nothing else notices.
 
+use postdate::ingress::Missing;
 use postdate::lifecycle::readiness::ReadinessState;
 
 use super::{DeliverySink, RabbitmqFixture, body, resolve};
@@ -111,7 +112,10 @@ async fn what_cannot_be_decoded_is_one_bad_message_of_its_route() {
     let deliveries = sink.catch(2 * (2 * poisons.len() + 1)).await;
     for delivery in &deliveries {
         let body = body(delivery);
-        let reason = delivery.malformed.as_ref().map(ToString::to_string);
+        let reason = match &delivery.missing {
+            Some(Missing::Headers(reason)) => Some(reason.to_string()),
+            _ => None,
+        };
         match body.strip_prefix("poison ") {
             Some(n) => {
                 let expected = poisons[n.parse::<usize>().expect("a number")].reason;

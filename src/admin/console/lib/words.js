@@ -118,6 +118,7 @@ const DEAD_REASONS = {
   bad_op: ["its command cannot be read", MEND_PRODUCER],
   forbidden_target: ["asks for a target that is not allowed", "Mend the producer, or add the target to allow_targets."],
   bad_headers: ["its headers cannot be read", MEND_PRODUCER],
+  undecodable: ["a Kafka record that cannot be opened", "Look at its offset with Kafka's own tools, then drop it: there is nothing to redrive."],
   loop: ["came back from its own target", "Remove the binding that leads the target back to the source."],
   crashes: ["ended the process that handled it", "Export it and report it."],
   corrupt: ["cannot be read any more", "Export it and report it."],

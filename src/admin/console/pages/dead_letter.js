@@ -61,7 +61,7 @@ function details(dead) {
     ["Target", dead.target !== undefined && (dead.target === "" ? "the route's own" : name(dead.target))],
     ["Key", dead.key !== undefined && name(dead.key)],
     ["Read at", positionWords(dead.position)],
-    ["Body", dead.size !== undefined && `${bytes(dead.size)}${dead.left_out ? ", too large to be kept" : ""}`],
+    ["Body", dead.size !== undefined && `${bytes(dead.size)}${dead.left_out ? ", not kept" : ""}`],
     ["In the store", bytes(dead.stored_bytes)],
     ["Dead letter", name(dead.dead_id)],
   ]));
