@@ -17,7 +17,7 @@ use crate::domain::{
     DeadReason, Entry, KafkaPosition, MonoUs, Route, RouteName, StoreClock, Target, UnixMs,
     Verdict, dying, retry,
 };
-use crate::egress::PublishBatch;
+use crate::egress::{PublishBatch, SendListener};
 use crate::store::{DeadLetter, DeadLetterQuota, RouteTrail, Store};
 use crate::telemetry::{
     BurstLog, DeliveryFacts, DeliverySpan, FollowRegistry, MessageEnd, Metrics, RouteMetrics,
@@ -174,29 +174,6 @@ impl RouteReporter {
     /// Takes this many bytes of the route's dead-letter quota. Returns whether they were there.
     pub fn take_quota(&self, bytes: usize) -> bool {
         self.quota.take(&self.route.name, bytes)
-    }
-
-    /// Tells that a message is handed to its lane. Only a message that may have been published before has something to
-    /// tell.
-    pub fn handing_over(&self, batch: &PublishBatch, index: u32) {
-        let entry = &batch.entries[index as usize];
-        let Some(cause) = entry.repeat_cause(batch.expiries) else {
-            return;
-        };
-        self.metrics.redelivered(cause, 1);
-        let what = "this publish may repeat an earlier one";
-        let (route, cause) = (&self.route.name, cause.as_str());
-        match (batch.ids.get(index as usize), entry.position) {
-            (Some(id), _) => self.bursts.note_message(what, route, cause, id),
-            (None, Some(KafkaPosition { partition, offset })) => {
-                let place = format!("partition {partition}, offset {offset}");
-                self.bursts.note_message(what, route, cause, place);
-            }
-            (None, None) => {
-                self.bursts
-                    .note_message(what, route, cause, "a queue's delivery");
-            }
-        }
     }
 
     /// Tells the verdict on a message.
@@ -369,6 +346,37 @@ impl RouteReporter {
             route = %self.route.name, %id, reason,
             error = %error, failures = entry.failures, "a message became a dead letter"
         );
+    }
+}
+
+impl std::fmt::Debug for RouteReporter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = &self.route.name;
+        f.debug_tuple("RouteReporter").field(name).finish()
+    }
+}
+
+impl SendListener for RouteReporter {
+    /// Counts a publish that may repeat an earlier one, with its cause.
+    fn sent(&self, batch: &PublishBatch, index: u32) {
+        let entry = &batch.entries[index as usize];
+        let Some(cause) = entry.repeat_cause(batch.expiries) else {
+            return;
+        };
+        self.metrics.redelivered(cause, 1);
+        let what = "this publish may repeat an earlier one";
+        let (route, cause) = (&self.route.name, cause.as_str());
+        match (batch.ids.get(index as usize), entry.position) {
+            (Some(id), _) => self.bursts.note_message(what, route, cause, id),
+            (None, Some(KafkaPosition { partition, offset })) => {
+                let place = format!("partition {partition}, offset {offset}");
+                self.bursts.note_message(what, route, cause, place);
+            }
+            (None, None) => {
+                self.bursts
+                    .note_message(what, route, cause, "a queue's delivery");
+            }
+        }
     }
 }
 

@@ -51,6 +51,8 @@ pub struct PublishBatch {
     pub number: u64,
     /// Inbox for the verdicts.
     pub verdicts: Arc<VerdictInbox>,
+    /// Told of each message that leaves its lane. `None`: nobody counts them.
+    pub listener: Option<Arc<dyn SendListener>>,
     /// Monotonic microseconds (`Clock::mono_us`) from which on no message may be sent to the broker: another replica
     /// may have the claim by then. It grows when the claim is extended.
     pub not_after_us: AtomicI64,
@@ -92,6 +94,7 @@ impl Publication {
             copies: false,
             number,
             verdicts: verdicts.clone(),
+            listener: None,
             not_after_us: not_after_us.into(),
         };
         Self {
@@ -133,10 +136,24 @@ impl Publication {
         }
     }
 
+    /// Tells that the message was given to the client library of its broker: it may be written from now on, whatever
+    /// becomes of this process. A message whose lane gives it back as `NotTried` was not sent, as far as is known.
+    pub fn sent(&self) {
+        if let Some(listener) = &self.batch.listener {
+            listener.sent(&self.batch, self.index);
+        }
+    }
+
     /// Gives the message its one verdict.
     pub fn answer(&self, verdict: Verdict) {
         self.batch.verdicts.push(self.ticket(), verdict);
     }
+}
+
+/// Whoever counts the messages that leave their lanes.
+pub trait SendListener: std::fmt::Debug + Send + Sync {
+    /// This message of the batch was given to the client library of its broker.
+    fn sent(&self, batch: &PublishBatch, index: u32);
 }
 
 /// Headers that Postdate adds to a delayed message.

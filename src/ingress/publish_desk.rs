@@ -167,12 +167,12 @@ impl PublishDesk {
             copies: reporter.route().policy.copies,
             number,
             verdicts: self.verdicts.clone(),
+            listener: Some(reporter.clone()),
             not_after_us: not_after_us.into(),
         });
         let left = open.len();
         let mut publications = Vec::with_capacity(left);
         for index in 0..left as u32 {
-            reporter.handing_over(&batch, index);
             publications.push(Publication {
                 batch: batch.clone(),
                 index,

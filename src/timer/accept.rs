@@ -257,6 +257,7 @@ fn enter(
             copies: served.route.policy.copies,
             number: slot,
             verdicts: shard.verdicts.clone(),
+            listener: Some(served.reporter.clone()),
             not_after_us: lease_end.0.into(),
         }),
         lane: target.map(|target| shard.lanes.lane(target)),

@@ -126,6 +126,7 @@ pub(super) fn in_flight(
         copies: served.route.policy.copies,
         number: slot,
         verdicts: Arc::default(),
+        listener: Some(served.reporter.clone()),
         not_after_us: AtomicI64::new(i64::MAX),
     };
     InFlightBatch {

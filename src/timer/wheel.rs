@@ -348,10 +348,6 @@ fn publication(in_flight: &InFlightBatch, index: u32, now_us: i64) -> Option<Pub
         publication.answer(Verdict::NotTried);
         return None;
     }
-    in_flight
-        .served
-        .reporter
-        .handing_over(&in_flight.batch, index);
     if mutants::drops() {
         publication.answer(Verdict::Confirmed);
         return None;

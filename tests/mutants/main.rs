@@ -94,7 +94,7 @@ async fn a_repeat_without_a_cause_is_caught() {
             .counts("postdate_in_flight", 2 * Scenario::COUNT)
             .await;
         proxy.set(Mode::Hole);
-        scenario.arrived().await;
+        scenario.publishes(Scenario::COUNT).await;
         scenario.relay.signal(Signal::KILL);
         // Redis goes on, without what its clients had sent: one that was restarted would be a cause of its own.
         proxy.reset();

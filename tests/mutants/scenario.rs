@@ -194,6 +194,19 @@ impl Scenario {
         .await;
     }
 
+    /// Waits until so many messages have arrived.
+    pub(crate) async fn publishes(&self, expected: usize) {
+        eventually(&format!("{expected} have arrived"), async || {
+            let found = self.run.ledger().delivered();
+            if found >= expected {
+                Ok(())
+            } else {
+                Err(format!("{found} have"))
+            }
+        })
+        .await;
+    }
+
     /// Drains and compares: what is not accounted for.
     pub(crate) async fn faults(&self) -> Vec<String> {
         if self.faithful {

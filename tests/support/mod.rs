@@ -47,6 +47,7 @@ pub mod redisson;
 pub mod relay;
 mod report;
 pub mod run;
+pub mod sent;
 pub mod sentinel;
 pub mod tls;
 

@@ -156,6 +156,7 @@ fn send_one(
     record.payload = mapped.value;
     record.headers = headers;
     let Err((error, opaque)) = producer.send(record) else {
+        original.sent();
         return SendResult::Sent;
     };
     // The producer did not accept the message: nothing of it has left this process.

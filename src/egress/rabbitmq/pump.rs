@@ -196,6 +196,7 @@ impl LaneDriver {
                     body,
                     ..
                 } = message;
+                publication.sent();
                 flow.window
                     .enter(publication, key, body.clone(), self.clock.mono_us());
                 flow.channel

@@ -274,6 +274,7 @@ mod tests {
             copies: false,
             number: ticket,
             verdicts: Arc::default(),
+            listener: None,
             not_after_us: not_after_us.into(),
         };
         Publication {
@@ -353,6 +354,7 @@ mod tests {
                     copies: false,
                     number: ticket,
                     verdicts: Arc::default(),
+                    listener: None,
                     not_after_us: 9.into(),
                 };
                 Publication {

@@ -37,9 +37,18 @@ pub struct ScrubReport {
 impl ScrubReport {
     /// Reports whether nothing had to be mended.
     pub fn is_clean(&self) -> bool {
+        self.restored.is_empty() && self.others() == 0
+    }
+
+    /// Reports whether nothing but entries of blobs had to be mended.
+    pub fn is_only_restored(&self) -> bool {
+        !self.restored.is_empty() && self.others() == 0
+    }
+
+    /// What had to be mended, but for restored bundles.
+    fn others(&self) -> usize {
         let mended = self.indexes + self.leftovers + self.counts.unwrap_or(0);
-        let named =
-            self.lost.len() + self.restored.len() + self.quarantined.len() + self.unreadable.len();
-        mended == 0 && named + self.dead_lost.len() + self.dead_restored.len() == 0
+        let dead = self.dead_lost.len() + self.dead_restored.len();
+        mended as usize + self.lost.len() + self.quarantined.len() + self.unreadable.len() + dead
     }
 }

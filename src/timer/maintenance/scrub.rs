@@ -132,6 +132,15 @@ fn report_damage(metrics: &Metrics, p: Partition, report: &ScrubReport) {
         metrics.store_damage(what, found as u64);
     }
     name_each(p, report);
+    // A write that Redis refuses half-way, for a right or for memory, has kept its content and not yet its entries.
+    if report.is_only_restored() {
+        warn!(
+            partition = p.0,
+            restored = ?report.restored,
+            "bundles stood without their entries and are due again: redis refused a write half-way, or lost entries"
+        );
+        return;
+    }
     error!(
         partition = p.0,
         lost = ?report.lost,
@@ -154,7 +163,7 @@ fn name_each(p: Partition, report: &ScrubReport) {
         error!(partition = p, %id, messages = id.count(), "a bundle is lost: its content is not in the store");
     }
     for id in &report.restored {
-        error!(partition = p, %id, messages = id.count(), "a bundle had lost its entry; it is due again");
+        warn!(partition = p, %id, messages = id.count(), "a bundle stood without its entry; it is due again");
     }
     for id in &report.unreadable {
         error!(partition = p, %id, messages = id.count(), "a bundle cannot be read; it becomes a dead letter when it is due");

@@ -166,7 +166,7 @@ async fn what_comes_too_late_or_cannot_be_carried_is_never_handed_over() {
     let kafka = Kafka::shared().await;
     let topic = kafka.unique_topic("late", 1).await;
     let writer = EgressFixture::start(kafka);
-    let late = writer.publication(1, &topic, message("late"));
+    let late = writer.stamped(1, &topic, message("late"));
     late.batch.not_after_us.store(
         writer.clock.mono_us() - 1,
         std::sync::atomic::Ordering::Relaxed,
@@ -187,6 +187,7 @@ async fn what_comes_too_late_or_cannot_be_carried_is_never_handed_over() {
     assert_eq!(refused_for(&verdicts[&2]), Some(Refusal::Unpublishable));
     assert_eq!(verdicts[&3], Verdict::Confirmed);
     assert_eq!(text(&read_all(kafka, &topic, 1)[0]), "good");
+    assert_eq!(writer.sent.of(1), 0, "what is late counts as no publish");
     writer.stop().await;
 }
 

@@ -29,6 +29,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, Producer, Prod
 use rdkafka::{Message as _, Offset, TopicPartitionList};
 
 use crate::support::eventually::PATIENCE;
+use crate::support::sent::SentCounts;
 use crate::support::{Kafka, eventually};
 
 pub(super) fn connection(kafka: &Kafka) -> Connection {
@@ -386,6 +387,7 @@ impl IngressFixture {
 pub(super) struct EgressFixture {
     pub(super) lanes: KafkaLanes,
     pub(super) verdicts: Arc<VerdictInbox>,
+    pub(super) sent: Arc<SentCounts>,
     pub(super) shutdown: Shutdown,
     pub(super) readiness: Readiness,
     pub(super) clock: Clock,
@@ -409,6 +411,7 @@ impl EgressFixture {
         Self {
             lanes: lanes.expect("lanes"),
             verdicts: Arc::default(),
+            sent: Arc::default(),
             shutdown,
             readiness,
             clock,
@@ -452,6 +455,7 @@ impl EgressFixture {
             copies: false,
             number: ticket,
             verdicts: self.verdicts.clone(),
+            listener: Some(self.sent.clone()),
             not_after_us: i64::MAX.into(),
         };
         Publication {

@@ -35,6 +35,7 @@ use prometheus_client::registry::Registry;
 use tokio::sync::{Notify, watch};
 
 use crate::support::Rabbitmq;
+use crate::support::sent::SentCounts;
 
 /// Longest wait for anything that must come.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -200,6 +201,7 @@ fn stamp(id: &str, attempt: u32) -> Stamp {
 #[derive(Default)]
 struct Submitter {
     verdicts: Arc<VerdictInbox>,
+    sent: Arc<SentCounts>,
     got: BTreeMap<u64, Verdict>,
 }
 
@@ -241,6 +243,7 @@ impl Submitter {
             copies: false,
             number: ticket,
             verdicts: self.verdicts.clone(),
+            listener: Some(self.sent.clone()),
             not_after_us: not_after_us.into(),
         };
         lane.submit(Publication {
@@ -249,12 +252,19 @@ impl Submitter {
         });
     }
 
-    /// Waits until so many verdicts have come in all; no ticket gets two.
+    /// Waits until so many verdicts have come in all; no ticket gets two. What was not tried was not sent, and what was
+    /// confirmed was sent once.
     async fn collect(&mut self, count: usize) -> &BTreeMap<u64, Verdict> {
         while self.got.len() < count {
             let missing = count - self.got.len();
             let batch = patiently(&format!("{missing} verdicts"), self.verdicts.take()).await;
             for (ticket, verdict) in batch {
+                let sent = self.sent.of(ticket.batch);
+                match verdict {
+                    Verdict::NotTried => assert_eq!(sent, 0, "ticket {ticket:?} was sent"),
+                    Verdict::Confirmed => assert_eq!(sent, 1, "ticket {ticket:?}"),
+                    _ => assert!(sent <= 1, "ticket {ticket:?} was sent {sent} times"),
+                }
                 let second = self.got.insert(ticket.batch, verdict);
                 assert_eq!(second, None, "ticket {ticket:?} was answered twice");
             }

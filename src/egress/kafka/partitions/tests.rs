@@ -48,6 +48,7 @@ impl Maker {
             copies: false,
             number: self.made,
             verdicts: self.verdicts.clone(),
+            listener: None,
             not_after_us: i64::MAX.into(),
         };
         Publication {
