@@ -147,8 +147,9 @@ impl Crew {
         }
         let report = self.run.report();
         report.assert_accounted(explained);
+        // An upper bound: a claim that expires on a busy machine counts, whether its message had left or not.
         assert!(
-            explained <= report.attempts,
+            explained <= 2 * report.attempts,
             "{explained} repeats of {} messages",
             report.attempts
         );
