@@ -168,6 +168,10 @@ pub struct Ledger {
     sources: BTreeMap<Id, Arc<str>>,
     /// Confirmed to their producer and found nowhere yet.
     waiting: BTreeSet<Id>,
+    /// The latest due time among what has arrived, Unix ms, by source and target.
+    latest: BTreeMap<(Option<Arc<str>>, String), i64>,
+    /// Messages that arrived after one that was due later, and by how much later, ms.
+    overtaken: Vec<(Id, i64)>,
 }
 
 impl Ledger {
@@ -201,9 +205,18 @@ impl Ledger {
 
     /// Something arrived.
     pub fn deliver(&mut self, mut delivery: Delivery) {
-        if let Some(Stamp { id, .. }) = Stamp::read(&delivery.body) {
+        if let Some(Stamp {
+            id, due_ms, target, ..
+        }) = Stamp::read(&delivery.body)
+        {
+            let source = self.sources.get(&id).cloned();
+            let latest = self.latest.entry((source, target)).or_insert(due_ms);
+            *latest = due_ms.max(*latest);
+            let by_ms = *latest - due_ms;
             self.waiting.remove(&id);
-            self.seen.insert(id);
+            if self.seen.insert(id.clone()) && by_ms > 0 {
+                self.overtaken.push((id, by_ms));
+            }
         }
         delivery.shorten();
         self.deliveries.push(delivery);
@@ -263,23 +276,16 @@ impl Ledger {
         first.into_values().collect()
     }
 
-    /// Messages that arrived at their target after one from the same source that was due later by more than `by_ms`;
-    /// each with the time by which that one was due later, ms. Says something of unordered routes whose messages are not
-    /// retried, and come from one replica.
-    pub fn overtaken(&self, by_ms: i64) -> Vec<(Id, i64)> {
-        let mut arrivals = self.arrivals();
-        arrivals.sort_by_key(|(stamp, at)| (*at, stamp.due_ms));
-        let mut latest = BTreeMap::<(Option<Arc<str>>, String), i64>::new();
-        let mut overtaken = Vec::new();
-        for (stamp, _) in arrivals {
-            let source = self.sources.get(&stamp.id).cloned();
-            let due_ms = latest.entry((source, stamp.target)).or_insert(stamp.due_ms);
-            *due_ms = stamp.due_ms.max(*due_ms);
-            if *due_ms > stamp.due_ms + by_ms {
-                overtaken.push((stamp.id, *due_ms - stamp.due_ms));
-            }
-        }
-        overtaken
+    /// Messages that arrived at their target after one from the same source that was due later; each with the time by
+    /// which that one was due later, ms. Says something of unordered routes whose messages are not retried.
+    pub fn overtaken(&self) -> &[(Id, i64)] {
+        &self.overtaken
+    }
+
+    /// The stamp of a message, and the topic or queue that it was produced to, where that is known.
+    pub fn produced(&self, id: &Id) -> Option<(&Stamp, Option<&str>)> {
+        let (stamp, _) = self.attempts.get(id)?;
+        Some((stamp, self.sources.get(id).map(|source| &**source)))
     }
 
     /// The ids that are confirmed to their producer and have been found nowhere yet.

@@ -1,5 +1,6 @@
 //! The observer of every test: it fails the test when a message is late, or lies unread in its source, for five
-//! seconds and nothing says why.
+//! seconds and nothing says why; when a message overtakes one that was due before it; and when a relay holds what the
+//! store does not say is claimed.
 //!
 //! Nobody starts it. Each [`Run`](super::Run) has one of its own and each [`Relay`](super::Relay) has a
 //! [`RelayWatch`]; both speak when they are dropped. The run knows what its producers had confirmed and what has
@@ -12,7 +13,9 @@
 //! A test that plants a fault in the relay itself (`POSTDATE_MUTANT`) is not observed. A test that asserts a silence
 //! says so: `run.unobserved("why")`, `relay.unobserved("why")`.
 
+mod claims;
 mod log_lines;
+mod overtaking;
 mod relay_watch;
 mod route_ends;
 
@@ -22,6 +25,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use self::overtaking::Overtaking;
 pub use self::relay_watch::RelayWatch;
 use self::route_ends::RouteEnds;
 use super::accounting::{Id, Ledger};
@@ -90,11 +94,12 @@ impl Observer {
         let silences = Arc::<Mutex<Vec<String>>>::default();
         let found = silences.clone();
         let mut confirmed = BTreeMap::new();
+        let mut overtaking = Overtaking::default();
         let looks = Looks::start(move || {
             let mut silences = found.lock().expect("the silences");
             // The first silence is the one to look at.
             if silences.is_empty() {
-                silences.extend(look(&ledger, &mut confirmed));
+                silences.extend(look(&ledger, &mut confirmed, &mut overtaking));
             }
         });
         Self {
@@ -141,23 +146,33 @@ struct Waiting {
     to_be_stored: BTreeMap<Id, i64>,
 }
 
-fn look(ledger: &Mutex<Ledger>, confirmed: &mut BTreeMap<Id, i64>) -> Option<String> {
+fn look(
+    ledger: &Mutex<Ledger>,
+    confirmed: &mut BTreeMap<Id, i64>,
+    overtaking: &mut Overtaking,
+) -> Option<String> {
     let now = now_ms();
-    let waiting = waiting(&ledger.lock().expect("the ledger"), confirmed, now);
-    waiting.into_iter().find_map(|((source, target), waiting)| {
-        let ways: Vec<_> = watches()
-            .into_iter()
-            .filter_map(|watch| {
-                let route = watch.route(source.as_deref(), &target)?.clone();
-                Some((watch, route))
-            })
-            .collect();
-        // Nobody reads it, or a fault is planted in who does.
-        if ways.is_empty() || ways.iter().any(|(watch, _)| !watch.is_judged()) {
-            return None;
-        }
-        judge(&ways, &waiting, now)
-    })
+    let waiting = {
+        let ledger = ledger.lock().expect("the ledger");
+        overtaking.look(&ledger, confirmed);
+        waiting(&ledger, confirmed, now)
+    };
+    let late = waiting.into_iter().find_map(|((source, target), waiting)| {
+        judge(&ways(source.as_deref(), &target)?, &waiting, now)
+    });
+    late.or_else(|| overtaking.judge(now))
+}
+
+/// The relays that carry these messages. `None`: nobody reads them, or a fault is planted in who does.
+fn ways(source: Option<&str>, target: &str) -> Option<Vec<(Arc<RelayWatch>, RouteEnds)>> {
+    let ways: Vec<_> = watches()
+        .into_iter()
+        .filter_map(|watch| {
+            let route = watch.route(source, target)?.clone();
+            Some((watch, route))
+        })
+        .collect();
+    (!ways.is_empty() && ways.iter().all(|(watch, _)| watch.is_judged())).then_some(ways)
 }
 
 /// Messages that wait for too long, by source and target. A message counts from when its producer knew of it.

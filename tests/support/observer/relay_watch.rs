@@ -1,7 +1,8 @@
 //! One relay as its operator sees it: `/readyz`, `/metrics` and the log, looked at from its start to its end.
 //!
 //! By itself it finds a part that is not up for five seconds and has no metric or no line in the log, a trouble that
-//! is over without a line that says so, and a route that is late by its own gauge while nothing names a reason.
+//! is over without a line that says so, a route that is late by its own gauge while nothing names a reason, and one whose
+//! claims are not what it says to hold.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,6 +13,7 @@ use std::time::Duration;
 use postdate::lifecycle::readiness::WAITS_FOR_STORE;
 use serde_json::Value;
 
+use super::claims::ClaimsWatch;
 use super::log_lines::LogLines;
 use super::route_ends::RouteEnds;
 use super::{LATE_MS, Looks, RECOVERY_MS, WATCHES, explained, verdict, watches};
@@ -36,6 +38,7 @@ pub struct RelayWatch {
     lives: AtomicU64,
     looks: Mutex<Option<Looks>>,
     seen: Mutex<Seen>,
+    claims: Mutex<ClaimsWatch>,
 }
 
 #[derive(Debug)]
@@ -120,6 +123,7 @@ impl RelayWatch {
             lives: AtomicU64::new(0),
             looks: Mutex::new(None),
             seen: Mutex::new(seen),
+            claims: Mutex::new(ClaimsWatch::new(config)),
         });
         WATCHES.lock().expect("the watches").push(watch.clone());
         let looking = Arc::downgrade(&watch);
@@ -307,10 +311,14 @@ impl RelayWatch {
         answer.body_mut().read_to_string().ok()
     }
 
-    /// Judges each route that is late or stands still by its own figures: without a reported reason it is a silence.
+    /// Judges each route that is late or stands still by its own figures, or holds what is not claimed: without a reported
+    /// reason it is a silence.
     fn judge(self: &Arc<Self>, now: i64) {
+        let claims = self.compare_claims(now);
         for route in &self.routes {
-            let Some((since, what)) = self.seen().stands(&route.name, now) else {
+            let of_claims = claims.as_ref().filter(|(name, ..)| *name == route.name);
+            let of_claims = of_claims.map(|(_, since, what)| (*since, what.clone()));
+            let Some((since, what)) = self.seen().stands(&route.name, now).or(of_claims) else {
                 continue;
             };
             // Others may serve the same route: what one of them took with it is late for the rest.
@@ -327,6 +335,27 @@ impl RelayWatch {
                 }
             }
         }
+    }
+}
+
+impl RelayWatch {
+    /// A route whose claims are not what this relay says to hold, since when, and how.
+    fn compare_claims(&self, now: i64) -> Option<(String, i64, String)> {
+        let mut claims = self.claims.lock().expect("the claims");
+        let metrics = {
+            let seen = self.seen();
+            if seen.away_since.is_some() {
+                claims.forget();
+                return None;
+            }
+            seen.metrics.clone()
+        };
+        let routes: Vec<_> = self
+            .routes
+            .iter()
+            .map(|route| route.name.as_str())
+            .collect();
+        claims.look(&routes, &metrics, now)
     }
 }
 

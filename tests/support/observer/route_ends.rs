@@ -12,6 +12,8 @@ pub(super) struct RouteEnds {
     targets: Vec<String>,
     /// Parts of `/readyz` that are on its way: names, or beginnings of names that end with a colon.
     parts: Vec<String>,
+    /// Its messages leave in the order of their keys.
+    pub(super) is_ordered: bool,
 }
 
 impl RouteEnds {
@@ -62,6 +64,7 @@ impl RouteEnds {
                 .filter_map(|key| text(to, key))
                 .collect(),
             parts,
+            is_ordered: text(route, "order").is_some_and(|order| order != "none"),
         })
     }
 
