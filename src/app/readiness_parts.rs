@@ -185,18 +185,17 @@ impl ReadinessParts {
             let now_s = mono_us as f64 / 1e6;
             let catches_up = route_parts.lateness.catches_up(now_s, late_s, count);
             let place = metrics.overdue.place();
-            let catching_up = catches_up.then_some(count);
             let route = &route_parts.route;
             let full = metrics.full_credits.cause();
-            let causes =
-                || lateness::causes(route, paused, catching_up, place, full.as_ref(), trouble);
-            if let Some(change) = change {
-                change.log(name, late_s, &causes());
+            let causes = lateness::causes(route, paused, catches_up, place, full.as_ref(), trouble);
+            let lateness = &mut route_parts.lateness;
+            if let Some(news) = lateness.news(change, causes.is_known) {
+                news.log(name, late_s, &causes.words);
             }
-            let why = route_parts
-                .lateness
-                .is_late()
-                .then(|| format!("its oldest message is {late_s:.0} s late: {}", causes()));
+            let why = lateness.is_late().then(|| {
+                let causes = causes.words;
+                format!("its oldest message is {late_s:.0} s late: {causes}")
+            });
             show(&route_parts.delivery, why);
         }
     }

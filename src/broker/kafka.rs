@@ -23,6 +23,7 @@ use rdkafka::consumer::{BaseConsumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::{ClientConfig, types::RDKafkaConfRes};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use tracing::{debug, trace, warn};
 
 pub use self::client_report::client_report;
@@ -415,9 +416,13 @@ pub fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
 pub struct OutageSuspicion {
     raised: AtomicBool,
     refusals: Mutex<Refusals>,
-    reason: Mutex<String>,
+    /// The last cause that librdkafka gave, and when.
+    reason: Mutex<Option<(String, Instant)>>,
     news: Notify,
 }
+
+/// A cause is of this outage if it was given so lately. librdkafka repeats an identical one every 30 s at most.
+const REASON_LASTS: Duration = Duration::from_secs(60);
 
 impl OutageSuspicion {
     /// Takes an error that librdkafka reports on a client as a whole.
@@ -434,7 +439,7 @@ impl OutageSuspicion {
             self.news.notify_one();
         } else {
             // librdkafka reports the cause before it reports that no broker is left.
-            reason.clone_into(&mut self.reason.lock());
+            *self.reason.lock() = Some((reason.to_owned(), Instant::now()));
         }
     }
 
@@ -448,13 +453,16 @@ impl OutageSuspicion {
         *self.refusals.lock()
     }
 
-    /// The error, with the last cause that librdkafka gave, if it gave one.
+    /// Notes that a broker has answered: whatever was the cause before is none of the next outage.
+    pub fn answered(&self) {
+        *self.reason.lock() = None;
+    }
+
+    /// The error, with the cause that librdkafka gave for this outage, if it gave one.
     pub fn explain(&self, error: &str) -> String {
-        let reason = self.reason.lock();
-        if reason.is_empty() {
-            error.to_owned()
-        } else {
-            format!("{error}; {reason}")
+        match &*self.reason.lock() {
+            Some((reason, at)) if at.elapsed() < REASON_LASTS => format!("{error}; {reason}"),
+            _ => error.to_owned(),
         }
     }
 

@@ -217,10 +217,10 @@ impl Store {
         self.0.rollbacks.times()
     }
 
-    /// Why a write failed, if one is being retried: the store is full, read-only, or too few replicas have the
-    /// data.
+    /// Why writes fail: Redis refuses one, whichever call met that, or one of ingress is being retried.
     pub fn write_failure(&self) -> Option<String> {
-        self.0.writer.failure()
+        let refusal = self.0.writer.link().refusal();
+        refusal.or_else(|| self.0.writer.failure())
     }
 
     /// Why what was written or claimed last does not count yet, if too few replicas or disks have it.

@@ -21,6 +21,8 @@ const CLOCK_TOLERANCE_S: f64 = 0.1;
 #[derive(Debug, Default)]
 pub(super) struct RouteLateness {
     late: bool,
+    /// The log has a cause of it.
+    is_explained: bool,
     catch_up: Option<CatchUp>,
 }
 
@@ -39,7 +41,17 @@ struct CatchUp {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LatenessChange {
     Late,
+    /// A cause was found only after the lateness was logged without one.
+    Explained,
     InTime,
+}
+
+/// The causes of a route's lateness, in words.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct LatenessCauses {
+    pub(super) words: String,
+    /// False if the words only say where the oldest message is.
+    pub(super) is_known: bool,
 }
 
 impl RouteLateness {
@@ -56,6 +68,24 @@ impl RouteLateness {
             LatenessChange::InTime
         };
         (std::mem::replace(&mut self.late, late) != late).then_some(change)
+    }
+
+    /// Takes the causes that are known now. Answers what the log has to say: the change, or a cause that was not known
+    /// when the lateness was logged.
+    pub(super) fn news(
+        &mut self,
+        change: Option<LatenessChange>,
+        is_known: bool,
+    ) -> Option<LatenessChange> {
+        if change.is_some() {
+            self.is_explained = is_known;
+            return change;
+        }
+        if !self.late || !is_known || self.is_explained {
+            return None;
+        }
+        self.is_explained = true;
+        Some(LatenessChange::Explained)
     }
 
     pub(super) fn is_late(&self) -> bool {
@@ -91,22 +121,24 @@ impl LatenessChange {
     pub(super) fn log(self, route: &RouteName, late_s: f64, causes: &str) {
         match self {
             Self::Late => warn!(%route, late_s, causes, "messages are late"),
+            Self::Explained => {
+                warn!(%route, late_s, causes, "messages are late: the cause is known")
+            }
             Self::InTime => info!(%route, "messages are in time again"),
         }
     }
 }
 
-/// The causes of a route's lateness, in words: parts on its way that are in trouble, the number of waiting messages if it
-/// catches up, a full credit, and the place of its oldest message if nothing else is known. `trouble` holds all parts in
-/// trouble.
+/// The causes of a route's lateness: parts on its way that are in trouble, that it catches up, a full credit, and the place
+/// of its oldest message if nothing else is known. `trouble` holds all parts in trouble.
 pub(super) fn causes(
     route: &Route,
     paused: bool,
-    waits: Option<i64>,
+    catches_up: bool,
     oldest: Option<OverduePlace>,
     full: Option<&FullCredit>,
     trouble: &BTreeMap<String, String>,
-) -> String {
+) -> LatenessCauses {
     let mut causes = Vec::new();
     if paused {
         causes.push("publishing is paused".to_owned());
@@ -128,11 +160,9 @@ pub(super) fn causes(
     } else if route.policy.rate.is_some() {
         causes.push("the route's rate is limited".to_owned());
     }
-    causes.extend(
-        waits
-            .filter(|waits| *waits > 0)
-            .map(|waits| format!("it catches up: {waits} messages wait")),
-    );
+    if catches_up {
+        causes.push("it catches up".to_owned());
+    }
     if oldest == Some(OverduePlace::DeadReplica) {
         causes.push(
             "a replica is dead, and what it had claimed comes back when its claims end".to_owned(),
@@ -140,9 +170,15 @@ pub(super) fn causes(
     }
     if causes.is_empty() {
         let place = oldest.map_or("is delivered by now", OverduePlace::words);
-        return format!("no trouble is known; the oldest {place}");
+        return LatenessCauses {
+            words: format!("no trouble is known; the oldest {place}"),
+            is_known: false,
+        };
     }
-    causes.join("; ")
+    LatenessCauses {
+        words: causes.join("; "),
+        is_known: true,
+    }
 }
 
 #[cfg(test)]
@@ -157,6 +193,24 @@ mod tests {
         let late = Some(LatenessChange::Late);
         let in_time = Some(LatenessChange::InTime);
         assert_eq!(changes, [None, None, late, None, None, in_time, None]);
+    }
+
+    #[test]
+    fn a_cause_that_is_found_later_is_told_once() {
+        let mut lateness = RouteLateness::default();
+        let mut news = |late_s, is_known| {
+            let change = lateness.update(late_s);
+            lateness.news(change, is_known)
+        };
+        assert_eq!(news(1.0, true), None);
+        assert_eq!(news(3.0, false), Some(LatenessChange::Late));
+        assert_eq!(news(4.0, false), None);
+        assert_eq!(news(5.0, true), Some(LatenessChange::Explained));
+        assert_eq!(news(6.0, true), None);
+        assert_eq!(news(0.0, false), Some(LatenessChange::InTime));
+        assert_eq!(news(3.0, true), Some(LatenessChange::Late));
+        assert_eq!(news(4.0, false), None);
+        assert_eq!(news(5.0, true), None, "it was told");
     }
 
     #[test]
@@ -198,22 +252,26 @@ mod tests {
         let none = causes(
             &route,
             false,
-            None,
+            false,
             None,
             None,
             &trouble(&["target:main:another", "kafka:main"]),
         );
-        assert_eq!(none, "no trouble is known; the oldest is delivered by now");
+        assert_eq!(
+            none.words,
+            "no trouble is known; the oldest is delivered by now"
+        );
         let claimed = causes(
             &route,
             false,
-            None,
+            false,
             Some(OverduePlace::Claimed(1)),
             None,
             &BTreeMap::new(),
         );
+        assert!(!claimed.is_known && !none.is_known);
         assert_eq!(
-            claimed,
+            claimed.words,
             "no trouble is known; the oldest is claimed by this replica and not settled"
         );
         let full = FullCredit {
@@ -227,33 +285,34 @@ mod tests {
             burst: 0,
         });
         let waiting = Some(OverduePlace::Waiting);
-        let of_credit = |full| causes(&limited, false, None, waiting, full, &BTreeMap::new());
+        let of_credit = |full| causes(&limited, false, false, waiting, full, &BTreeMap::new());
         assert_eq!(
-            of_credit(Some(&full)),
+            of_credit(Some(&full)).words,
             "the credit of the route is full: 198 messages are claimed and wait for main:orders"
         );
-        assert_eq!(of_credit(None), "the route's rate is limited");
+        assert_eq!(of_credit(None).words, "the route's rate is limited");
         let dead = causes(
             &route,
             false,
-            None,
+            false,
             Some(OverduePlace::DeadReplica),
             None,
             &BTreeMap::new(),
         );
+        assert!(dead.is_known);
         assert_eq!(
-            dead,
+            dead.words,
             "a replica is dead, and what it had claimed comes back when its claims end"
         );
         let all = causes(
             &route,
             true,
-            Some(7),
+            true,
             Some(OverduePlace::Waiting),
             None,
             &trouble(&["redis", &target]),
         );
         let expected = format!("publishing is paused; redis: away; {target}: away");
-        assert_eq!(all, format!("{expected}; it catches up: 7 messages wait"));
+        assert_eq!(all.words, format!("{expected}; it catches up"));
     }
 }

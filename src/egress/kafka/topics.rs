@@ -107,6 +107,7 @@ pub(super) async fn answer_questions(
             connection.set_away();
         } else {
             failures = 0;
+            connection.suspicion.answered();
             if std::mem::take(&mut told) {
                 info!(connection = %connection.name, "kafka is reached again");
             }

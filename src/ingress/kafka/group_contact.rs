@@ -84,6 +84,7 @@ impl GroupContact {
                 self.report(setup, Some(ContactTrouble::Unreachable(why)));
                 return;
             }
+            setup.suspicion.answered();
             self.is_reached = true;
             self.was_reached = true;
         }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use parking_lot::Mutex;
 use tracing::{info, warn};
 
+use super::refusals::Refusals;
 use crate::lifecycle::readiness::NOT_REACHED;
 use crate::lifecycle::{Readiness, ReadinessPart};
 use crate::store::Config;
@@ -23,6 +24,8 @@ pub(in crate::store) struct RedisHealth {
     connections: Mutex<BTreeMap<ConnectionKey, Option<String>>>,
     /// The reasons that the log has of the trouble that lasts.
     told: Mutex<BTreeSet<String>>,
+    /// What servers that are up refuse.
+    pub(in crate::store) refusals: Refusals,
 }
 
 /// Most reasons in the log of one trouble.
@@ -44,6 +47,7 @@ impl RedisHealth {
             place: config.place(),
             connections: Mutex::new(waiting.collect()),
             told: Mutex::default(),
+            refusals: Refusals::default(),
         }
     }
 

@@ -31,6 +31,8 @@ struct LinkInner {
     purpose: LinkPurpose,
     watched: WatchedTopology,
     routes: watch::Receiver<NodeRoutes>,
+    health: Arc<RedisHealth>,
+    clock: Arc<StoreClock>,
     /// Why the last wait for durability fell short, if it did.
     not_durable: Mutex<Option<String>>,
     /// Bounds the bytes that reads of blobs ask for at once, see [`crate::store::claim::blobs`].
@@ -106,6 +108,8 @@ impl StoreLink {
             purpose,
             watched,
             routes,
+            health: health.clone(),
+            clock: clock.clone(),
             not_durable,
             asked,
         }))
@@ -321,8 +325,21 @@ impl StoreLink {
         let moved = moved.iter().any(|code| text.contains(code));
         if broken || moved {
             self.0.watched.read_now.notify_one();
+        } else {
+            let now = self.0.clock.local().mono();
+            self.0.health.refusals.answered(connected.clock, error, now);
         }
         sort(error, text)
+    }
+
+    /// Notes that a server has taken a write.
+    pub(in crate::store) fn taken(&self, connected: &Connected) {
+        self.0.health.refusals.taken(connected.clock);
+    }
+
+    /// Why a server refuses what it is asked, whichever connection met that.
+    pub(in crate::store) fn refusal(&self) -> Option<String> {
+        self.0.health.refusals.why(self.0.clock.local().mono())
     }
 }
 

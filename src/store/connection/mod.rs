@@ -8,5 +8,6 @@ pub(super) mod health;
 pub(super) mod link;
 pub(super) mod node;
 pub(super) mod preflight;
+pub(super) mod refusals;
 pub(super) mod rights;
 pub(super) mod topology;

@@ -52,6 +52,60 @@ async fn kafka_not_there_at_start_and_killed_in_mid_flow() {
     assert_eq!(relay.terminate().await.code(), Some(0), "a clean stop");
 }
 
+/// Why each part that speaks of Kafka is not up.
+async fn kafka_reasons(relay: &Relay) -> Vec<String> {
+    let (_, text) = relay.get("/readyz").await.expect("an answer");
+    let readiness: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let parts = readiness["parts"].as_array().into_iter().flatten();
+    let down = parts.filter(|part| part["state"] != "up" && part.to_string().contains("kafka"));
+    down.map(|part| part["why"].as_str().unwrap_or_default().to_owned())
+        .collect()
+}
+
+/// A broker that refuses, and later one that hangs: its port accepts, so whoever looks for a refusal looks in vain.
+#[tokio::test]
+async fn the_reason_of_an_outage_is_not_that_of_the_one_before() {
+    let (redis, rabbitmq) = tokio::join!(Redis::shared(), Rabbitmq::shared());
+    let mut kafka = Kafka::start().await;
+    let fixture = four_routes(redis, &kafka, rabbitmq).await;
+    let relay = Relay::start(&fixture.config).await;
+    relay.reads_all_sources().await;
+    let has_reason = async |expected: bool| {
+        eventually(&format!("kafka is in trouble: {expected}"), async || {
+            let reasons = kafka_reasons(&relay).await;
+            if reasons.is_empty() == expected {
+                Err(format!("{reasons:?}"))
+            } else {
+                Ok(reasons)
+            }
+        })
+        .await
+    };
+    kafka.terminate().await;
+    eventually("the refusal is told", async || {
+        let reasons = kafka_reasons(&relay).await;
+        let is_told = reasons.iter().any(|why| why.contains("refused"));
+        is_told.then_some(()).ok_or(format!("{reasons:?}"))
+    })
+    .await;
+    kafka.restart().await;
+    has_reason(false).await;
+    kafka.stop();
+    // Until every client has noticed, and has been told what there is to be told.
+    let mut seen = has_reason(true).await;
+    let end = Instant::now() + Duration::from_secs(20);
+    while Instant::now() < end {
+        seen.extend(kafka_reasons(&relay).await);
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    kafka.cont();
+    let old = seen.iter().find(|why| why.contains("refused"));
+    assert_eq!(old, None, "this broker refuses nothing");
+    has_reason(false).await;
+    fixture.send(&kafka, rabbitmq).await;
+    accounted(&fixture, &relay).await;
+}
+
 #[tokio::test]
 async fn rabbitmq_not_there_at_start_and_killed_in_mid_flow() {
     let (redis, kafka) = tokio::join!(Redis::shared(), Kafka::shared());

@@ -13,6 +13,7 @@ mod queued_bytes;
 mod quotas;
 mod ready;
 mod redis;
+mod refusals;
 mod rereads;
 mod restarts;
 
@@ -66,8 +67,9 @@ async fn accounted(fixture: &FourRoutesFixture, relay: &Relay) {
     let explained = repeats(relay).await;
     let report = fixture.run.report();
     report.assert_accounted(explained);
+    // An upper bound: a claim that expires on a busy machine counts, whether its message had left or not.
     assert!(
-        explained <= report.attempts,
+        explained <= 2 * report.attempts,
         "{explained} repeats of {} messages",
         report.attempts
     );

@@ -1,0 +1,131 @@
+//! What a server refuses although it answers: writes while its disk is full or too few replicas are connected, everything
+//! while a script runs for too long, a command that it does not know. Whichever call of whichever connection meets a
+//! refusal notes it here; the heartbeat meets one within a second where nothing else is written.
+
+use std::collections::BTreeMap;
+
+use parking_lot::Mutex;
+use redis::RedisError;
+
+use crate::domain::MonoUs;
+
+/// A refusal that was met so lately is not over, even if a write was taken since: not every write is refused.
+const LATELY_US: i64 = 2_000_000;
+/// A refusal that was not met for so long is over, even if nothing was written since.
+const FORGOTTEN_US: i64 = 30_000_000;
+
+/// What a refusal means, by a code or a phrase in the server's answer.
+const MEANINGS: [(&str, &str); 7] = [
+    (
+        "MISCONF",
+        "it cannot write its snapshot or its append-only file",
+    ),
+    (
+        "NOREPLICAS",
+        "fewer replicas are connected than its min-replicas-to-write",
+    ),
+    ("OOM ", "it is at maxmemory"),
+    ("OOM:", "it is at maxmemory"),
+    ("BUSY", "a script has been running on it for too long"),
+    (
+        "nknown command",
+        "it does not know a command that Postdate needs",
+    ),
+    ("rror compiling script", "it cannot load a script"),
+];
+
+/// The refusals of all servers, by the number of a server's clock.
+#[derive(Debug, Default)]
+pub(in crate::store) struct Refusals(Mutex<BTreeMap<u64, Refusal>>);
+
+#[derive(Debug)]
+struct Refusal {
+    why: String,
+    met: MonoUs,
+    /// A write was taken since it was met.
+    taken_since: bool,
+}
+
+impl Refusals {
+    /// Notes an answer, if it is a refusal.
+    pub(in crate::store) fn answered(&self, server: u64, error: &RedisError, now: MonoUs) {
+        if let Some(why) = meaning(&error.to_string()) {
+            let refusal = Refusal {
+                why,
+                met: now,
+                taken_since: false,
+            };
+            self.0.lock().insert(server, refusal);
+        }
+    }
+
+    /// Notes that a server has taken a write.
+    pub(in crate::store) fn taken(&self, server: u64) {
+        if let Some(refusal) = self.0.lock().get_mut(&server) {
+            refusal.taken_since = true;
+        }
+    }
+
+    /// Why a server refuses what it is asked, if one does.
+    pub(in crate::store) fn why(&self, now: MonoUs) -> Option<String> {
+        let mut refusals = self.0.lock();
+        refusals.retain(|_, refusal| {
+            let since_us = now.since(refusal.met);
+            since_us < LATELY_US || (!refusal.taken_since && since_us < FORGOTTEN_US)
+        });
+        refusals.values().next().map(|refusal| refusal.why.clone())
+    }
+}
+
+/// The words for a refusal, with the server's own behind them. `None`: the answer is none.
+fn meaning(answer: &str) -> Option<String> {
+    let (_, meaning) = MEANINGS.iter().find(|(word, _)| answer.contains(word))?;
+    Some(format!("{meaning} ({answer})"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(code: &'static str) -> RedisError {
+        let text = format!("-{code} some words of the server\r\n");
+        let value = redis::parse_redis_value(text.as_bytes()).expect("an answer");
+        match value.extract_error() {
+            Err(error) => error,
+            Ok(value) => panic!("{value:?}"),
+        }
+    }
+
+    const SECOND_US: i64 = 1_000_000;
+
+    #[test]
+    fn a_refusal_lasts_until_a_write_was_taken_and_none_was_refused_for_a_while() {
+        let refusals = Refusals::default();
+        let why = |seconds: i64| refusals.why(MonoUs(seconds * SECOND_US));
+        refusals.answered(1, &error("MISCONF"), MonoUs(0));
+        assert!(why(20).is_some_and(|why| why.contains("append-only") && why.contains("MISCONF")));
+        refusals.taken(1);
+        refusals.answered(1, &error("MISCONF"), MonoUs(21 * SECOND_US));
+        refusals.taken(1);
+        assert!(why(22).is_some(), "one was refused a second ago");
+        assert_eq!(why(23), None);
+    }
+
+    #[test]
+    fn one_of_a_server_that_is_never_asked_again_is_forgotten() {
+        let refusals = Refusals::default();
+        refusals.answered(1, &error("NOREPLICAS"), MonoUs(0));
+        refusals.taken(2);
+        assert!(refusals.why(MonoUs(29 * SECOND_US)).is_some());
+        assert_eq!(refusals.why(MonoUs(30 * SECOND_US)), None);
+    }
+
+    #[test]
+    fn an_answer_about_a_key_a_slot_or_a_right_is_no_refusal() {
+        for code in ["WRONGTYPE", "MOVED", "NOSCRIPT", "ERR", "READONLY"] {
+            let refusals = Refusals::default();
+            refusals.answered(1, &error(code), MonoUs(0));
+            assert_eq!(refusals.why(MonoUs(0)), None, "{code}");
+        }
+    }
+}
