@@ -125,7 +125,7 @@ pub(crate) const PLANTED: &[Planted] = &[
         name: "forget_master",
         does: "takes a new master of the store for the one before it",
         row: "F48",
-        sign: "published from a stale master",
+        sign: "nothing was counted as a repeat",
     },
 ];
 /// How rows say that a message was published by someone who had lost it.

@@ -96,7 +96,7 @@ pub(super) const ROWS: &[Row] = &[
         fault: "the same, and kill -9 of one of three replicas of Postdate together with the master, started again after 1 to \
                 6 s",
         precondition: "50 messages or more were claimed",
-        limit: "nothing late 20 s after the promotion; what may have been published before says so",
+        limit: "nothing late 20 s after the promotion; what may have been published before is counted",
         differs: "replicas that hang, for a cut between master and replicas",
         cycles: 20,
         at_once: 1,
