@@ -199,7 +199,7 @@ impl RouteReporter {
             PublishFlow::Delayed => self.delivered(message, at),
             // Told once the store has the message as a dead letter.
             PublishFlow::Dying => {}
-            PublishFlow::Passing { .. } | PublishFlow::Worn => {
+            PublishFlow::Passing { .. } => {
                 self.metrics.passed_through.inc();
             }
         }
@@ -252,6 +252,15 @@ impl RouteReporter {
             failure: (*verdict != Verdict::Confirmed).then(|| retry::describe(verdict)),
         };
         self.tracer.delivered(span, &facts);
+    }
+
+    /// Tells that a passing message leaves its queue for the store: the queue has delivered it, or one behind it, so often
+    /// that it may drop it.
+    pub fn leaves_queue(&self) {
+        let what = "a passing message leaves its queue, which has delivered it often and may drop it; it is stored";
+        let name = &self.route.name;
+        self.bursts
+            .note(what, name, "delivered_often", "its queue counts deliveries");
     }
 
     /// Decides what becomes of a message whose publish to `target` failed, and tells it. Of a dead letter nothing is told
@@ -389,9 +398,6 @@ fn goes_to_store(flow: PublishFlow) -> Option<&'static str> {
         PublishFlow::Passing { .. } => {
             Some("a passing message was refused; it is stored and tried again")
         }
-        PublishFlow::Worn => Some(
-            "a passing message leaves its queue, which has delivered it often and may drop it; it is stored and tried again",
-        ),
     }
 }
 

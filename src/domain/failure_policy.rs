@@ -31,15 +31,12 @@ pub enum PublishFlow {
         /// Tries in a row before this one that found the target away.
         waits: u32,
     },
-    /// The message passes through, and its source has delivered it so often that it may drop it: where another one
-    /// would wait, it goes to the store.
-    Worn,
 }
 
 impl PublishFlow {
     /// Reports whether the message is published byte for byte, without the headers of a delayed message.
     pub fn is_passing(self) -> bool {
-        matches!(self, Self::Passing { .. } | Self::Worn)
+        matches!(self, Self::Passing { .. })
     }
 }
 
@@ -97,14 +94,6 @@ pub fn decide(
         PublishFlow::Dying => decide_dying(publish, route.policy.retry),
         PublishFlow::Delayed | PublishFlow::Passing { .. } => {
             decide_living(publish, route, take_quota)
-        }
-        PublishFlow::Worn => {
-            let mut failed = decide_living(publish, route, take_quota);
-            if let FailureDecision::WaitUntil(at) = failed.decision {
-                // The message loses its place in the order. Waiting in its source, it could be lost.
-                failed.decision = FailureDecision::RetryAt(at);
-            }
-            failed
         }
     }
 }
@@ -222,7 +211,6 @@ fn not_counted(publish: FailedPublish<'_>, retry: RetryPolicy) -> Option<Failure
     let waits = match publish.flow {
         PublishFlow::Delayed | PublishFlow::Dying => None,
         PublishFlow::Passing { waits } => Some(waits),
-        PublishFlow::Worn => Some(0),
     };
     match (waits, publish.verdict) {
         (None, Verdict::NotTried) => Some(FailureDecision::RetryAt(publish.entry.due)),

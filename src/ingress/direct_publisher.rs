@@ -1,6 +1,5 @@
-//! Publishes messages for which no source waits: unnamed messages that are due on arrival, and worn messages, which pass
-//! through and which their queue may drop. They go straight to their targets. The target's confirm releases the source.
-//! A message that is refused, gets no verdict, or waits too long for its lane is stored under the retry policy, and its
+//! Publishes messages for which no source waits: unnamed messages that are due on arrival. They go straight to their
+//! targets. The target's confirm releases the source. A message that is refused, gets no verdict, or waits too long for its lane is stored under the retry policy, and its
 //! source is released once the store has it.
 
 use std::sync::Arc;

@@ -30,7 +30,7 @@ use super::linger::{LINGER, LingerBuffer, LingerMessage, Offer};
 use super::loops::LoopWatch;
 use super::pass_through::PassThroughPublisher;
 use super::permits::AdmissionGate;
-use super::publish_desk::{DirectMessage, make_delayed};
+use super::publish_desk::DirectMessage;
 use super::{Delivery, Missing, Receipt};
 use crate::backoff::Backoff;
 use crate::domain::failure_policy::PublishFlow;
@@ -101,7 +101,7 @@ struct JudgedBatch {
     work: StoreWork,
     /// Delayed messages that are due far ahead, and may linger.
     far_ahead: Vec<LingerMessage>,
-    /// Messages for which the source does not wait: they are due on arrival, or worn.
+    /// Messages for which the source does not wait: they are due on arrival.
     direct: Vec<DirectMessage>,
     passing: Vec<DirectMessage>,
     /// Due time of the first message. Commands and passing messages count as due now.
@@ -122,18 +122,12 @@ impl JudgedBatch {
 
     /// Adds a message that passes through.
     fn pass(&mut self, entry: Entry, target: Arc<Target>, partition: Partition, receipt: Receipt) {
-        let is_worn = receipt.is_worn();
-        let (flow, list) = if is_worn {
-            (PublishFlow::Worn, &mut self.direct)
-        } else {
-            (PublishFlow::Passing { waits: 0 }, &mut self.passing)
-        };
-        list.push(DirectMessage {
+        self.passing.push(DirectMessage {
             entry,
             target,
             partition,
             receipt,
-            flow,
+            flow: PublishFlow::Passing { waits: 0 },
         });
     }
 }
@@ -327,11 +321,12 @@ impl Source {
             mut work,
             far_ahead,
             direct,
-            passing,
+            mut passing,
             soonest,
         } = judged;
         self.had_time = soonest >= now.plus(URGENT_MS);
-        self.publish_directly(direct, &mut work);
+        self.store_worn(&mut passing, &mut work);
+        self.intake.direct.publish(&self.submitter, direct);
         match self
             .linger_buffer
             .offer(far_ahead, now, self.intake.store.clock().local().mono_us())
@@ -357,19 +352,14 @@ impl Source {
             .await;
     }
 
-    /// Publishes messages for which the source does not wait. While publishing is paused, worn ones are stored: each
-    /// return to their queue may be their last.
-    fn publish_directly(&self, mut direct: Vec<DirectMessage>, work: &mut StoreWork) {
-        let pauses = self.intake.store.pauses();
-        if !pauses.may_publish(self.route.name.as_str()) {
-            let is_worn = |message: &mut DirectMessage| message.flow == PublishFlow::Worn;
-            for mut worn in direct.extract_if(.., is_worn) {
-                make_delayed(&mut worn.entry);
-                let target = self.route.target_ref(&worn.target);
-                work.store(worn.partition, target, worn.entry, worn.receipt);
+    /// Stores passing messages that must not wait in their queue: each return to it may be their last. While the store
+    /// takes nothing in they wait for their target like the others.
+    fn store_worn(&self, passing: &mut Vec<DirectMessage>, work: &mut StoreWork) {
+        if self.intake.store.accepts_writes() {
+            for worn in passing.extract_if(.., |message| message.receipt.is_worn()) {
+                worn.leave_queue(&self.submitter, work);
             }
         }
-        self.intake.direct.publish(&self.submitter, direct);
     }
 
     /// Reports whether nothing in the last batch was urgent: the next batch may be gathered for some

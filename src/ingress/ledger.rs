@@ -19,6 +19,7 @@ use crate::telemetry::AdmissionSpan;
 pub struct Ledger {
     open: Mutex<LedgerEntries>,
     advanced: Notify,
+    pressed: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -141,6 +142,17 @@ impl Ledger {
             .is_some_and(|(_, state)| *state == RecordState::Abandoned)
     }
 
+    /// Tells whoever waits with records of this ledger that others stand behind them which must not wait: see
+    /// [`Receipt::mark_worn`].
+    pub(super) fn press(&self) {
+        self.pressed.notify_one();
+    }
+
+    /// Waits until records that must not wait stand behind. Cancel-safe.
+    pub(super) async fn pressed(&self) {
+        self.pressed.notified().await;
+    }
+
     /// Waits until the oldest record has ended since the last release. Cancel-safe.
     pub async fn advanced(&self) {
         self.advanced.notified().await;
@@ -162,6 +174,11 @@ impl Receipt {
     /// Reports whether the record must not wait in its source.
     pub(super) fn is_worn(&self) -> bool {
         self.is_worn
+    }
+
+    /// The ledger of the record, until it is resolved.
+    pub(super) fn ledger(&self) -> Option<&Arc<Ledger>> {
+        self.ledger.as_ref()
     }
 
     /// Attaches the span of the message's admission, which ends with the record.

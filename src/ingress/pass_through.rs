@@ -10,11 +10,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Receipt;
 use super::bundling::StoreWork;
 use super::intake::Submitter;
 use super::publish_desk::{DirectMessage, FailedDirect, LaneRun, PublishDesk};
 use super::target_wait::TargetWait;
+use super::{Ledger, Receipt};
 use crate::domain::{UnixMs, Verdict, retry};
 use crate::egress::{Lanes, Ticket, VerdictInbox};
 use crate::lifecycle::Shutdown;
@@ -30,6 +30,17 @@ pub(super) struct PassThroughPublisher {
     desk: PublishDesk,
     verdicts: Arc<VerdictInbox>,
     wait: TargetWait,
+}
+
+/// How a round of publishing ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RoundEnd {
+    /// Every message has its verdict.
+    AllJudged,
+    /// The process ends.
+    Ended,
+    /// Messages stand behind that must not wait in their queue.
+    Pressed,
 }
 
 /// The messages of a batch that are still to be published, in order.
@@ -58,6 +69,14 @@ impl<T> RetryQueue<T> {
     }
 }
 
+/// Waits until messages that must not wait in their queue stand behind those of this ledger.
+async fn pressed(ledger: Option<&Arc<Ledger>>) {
+    match ledger {
+        Some(ledger) => ledger.pressed().await,
+        None => std::future::pending().await,
+    }
+}
+
 impl PassThroughPublisher {
     pub(super) fn new(submitter: Arc<Submitter>, lanes: Arc<dyn Lanes>) -> Self {
         let desk = PublishDesk::new(lanes.clone());
@@ -73,8 +92,11 @@ impl PassThroughPublisher {
 
     /// Publishes a batch in order. Returns when each message is confirmed, dropped, or has its place in the
     /// store's order. Waits while the route's publishing is paused. If shutting down is forced, or begins
-    /// during a wait, the rest stays unresolved: the source delivers it again.
+    /// during a wait, the rest stays unresolved: the source delivers it again. Once messages stand behind the batch
+    /// that must not wait in their queue, what waits of it goes to the store, its place in the order lost.
     pub(super) async fn publish(&mut self, batch: Vec<DirectMessage>, shutdown: &Shutdown) {
+        let Some(first) = batch.first() else { return };
+        let ledger = first.receipt.ledger().cloned();
         let mut queue = RetryQueue {
             waiting: batch.into(),
             singly: false,
@@ -83,14 +105,33 @@ impl PassThroughPublisher {
         let mut pauses = self.submitter.store.pauses();
         while let Some(next) = queue.next() {
             // Wait here: a pause of the route does not send passing messages to the store.
-            tokio::select! {
-                () = shutdown.draining() => if !pauses.may_publish(route.name.as_str()) { return },
-                () = pauses.until_publishing(route.name.as_str()) => {}
-            }
-            let Some(failed) = self.publish_once(next, shutdown).await else {
-                self.desk.withdraw();
-                return;
+            let is_pressed = tokio::select! {
+                () = shutdown.draining() => if pauses.may_publish(route.name.as_str()) { false } else { return },
+                () = pauses.until_publishing(route.name.as_str()) => false,
+                () = pressed(ledger.as_ref()) => true,
             };
+            if is_pressed {
+                self.leave_queue(next.into_iter().chain(queue.waiting), Vec::new())
+                    .await;
+                return;
+            }
+            let mut failed = Vec::new();
+            match self
+                .publish_once(next, &mut failed, ledger.as_ref(), shutdown)
+                .await
+            {
+                RoundEnd::AllJudged => {}
+                RoundEnd::Ended => {
+                    self.desk.withdraw();
+                    return;
+                }
+                RoundEnd::Pressed => {
+                    let open = self.desk.take_back();
+                    self.leave_queue(open.into_iter().chain(queue.waiting), failed)
+                        .await;
+                    return;
+                }
+            }
             let now = self.submitter.store.clock().now();
             let mut work = StoreWork::new(route.clone(), now);
             let (back, wait_until) = self.carry_out(failed, now, &mut work);
@@ -104,32 +145,59 @@ impl PassThroughPublisher {
             tokio::select! {
                 () = shutdown.draining() => return,
                 () = tokio::time::sleep(Duration::from_millis(wait_ms as u64)) => {}
+                () = pressed(ledger.as_ref()) => {
+                    self.leave_queue(queue.waiting.into_iter(), Vec::new()).await;
+                    return;
+                }
             }
         }
     }
 
-    /// Hands all messages to their lanes in order and waits for every verdict. Returns the messages that failed, in
-    /// order. `None` if shutting down is forced, or has begun while the target does not answer.
+    /// Stores what waits, and what becomes of failed messages.
+    async fn leave_queue(
+        &mut self,
+        waiting: impl Iterator<Item = DirectMessage>,
+        failed: Vec<FailedDirect>,
+    ) {
+        let now = self.submitter.store.clock().now();
+        let mut work = StoreWork::new(self.submitter.reporter.route().clone(), now);
+        let (back, _) = self.carry_out(failed, now, &mut work);
+        for message in back.into_iter().chain(waiting) {
+            message.leave_queue(&self.submitter, &mut work);
+        }
+        self.submitter.submit_all(work).await;
+        self.wait.end();
+    }
+
+    /// Hands all messages to their lanes in order, waits for every verdict, and adds the messages that failed, in order.
     async fn publish_once(
         &mut self,
         messages: Vec<DirectMessage>,
+        failed: &mut Vec<FailedDirect>,
+        ledger: Option<&Arc<Ledger>>,
         shutdown: &Shutdown,
-    ) -> Option<Vec<FailedDirect>> {
+    ) -> RoundEnd {
         let runs = self.desk.register(&self.submitter, messages);
         runs.into_iter().for_each(LaneRun::submit);
-        let mut all_failed = Vec::new();
         while !self.desk.is_empty() {
-            let verdicts = self.next_verdicts(shutdown).await?;
+            let verdicts = tokio::select! {
+                verdicts = self.next_verdicts(shutdown) => verdicts,
+                () = pressed(ledger) => return RoundEnd::Pressed,
+            };
+            let Some(verdicts) = verdicts else {
+                return RoundEnd::Ended;
+            };
             let at = VerdictTime::now(self.submitter.store.clock());
-            let (safe, failed) = self.desk.judge(verdicts, at);
+            let (safe, now_failed) = self.desk.judge(verdicts, at);
             Receipt::resolve_all(safe);
-            all_failed.extend(failed);
+            failed.extend(now_failed);
         }
-        all_failed.sort_by_key(|failed: &FailedDirect| failed.ticket);
-        Some(all_failed)
+        failed.sort_by_key(|failed: &FailedDirect| failed.ticket);
+        RoundEnd::AllJudged
     }
 
-    /// Takes the next verdicts, and reports a long wait for them. `None` if the process ends first.
+    /// Takes the next verdicts, and reports a long wait for them. `None` if shutting down is forced, or has begun while
+    /// the target does not answer. Cancel-safe.
     async fn next_verdicts(&mut self, shutdown: &Shutdown) -> Option<Vec<(Ticket, Verdict)>> {
         loop {
             let is_waiting = self.wait.is_waiting();

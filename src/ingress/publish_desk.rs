@@ -10,14 +10,12 @@ use super::intake::Submitter;
 use super::{Receipt, dead_letter};
 use crate::domain::failure_policy::{FailedPublish, PublishFlow};
 use crate::domain::message::stamped;
-use crate::domain::{Entry, MonoUs, Partition, Target, UnixMs, Verdict};
+use crate::domain::{Entry, Flags, MonoUs, Partition, Target, UnixMs, Verdict};
 use crate::egress::{Lane, Lanes, Publication, PublishBatch, Ticket, VerdictInbox};
 use crate::publishing::{Fate, HandedOver, VerdictTime};
 
 /// Longest wait of a message for its lane if it can be stored instead.
 const LANE_DEADLINE: Duration = Duration::from_secs(5);
-/// The same if its queue has delivered it often.
-const WORN_DEADLINE: Duration = Duration::from_secs(1);
 
 /// A message that ingress publishes itself.
 pub(super) struct DirectMessage {
@@ -135,7 +133,6 @@ impl PublishDesk {
         let flow = together[0].flow;
         let (ids, not_after_us) = match flow {
             PublishFlow::Passing { .. } => (Vec::new(), i64::MAX),
-            PublishFlow::Worn => (Vec::new(), after(handed, WORN_DEADLINE)),
             PublishFlow::Delayed | PublishFlow::Dying => (
                 store.unique_ids(together.iter().map(|message| message.partition)),
                 after(handed, LANE_DEADLINE),
@@ -250,9 +247,30 @@ impl PublishDesk {
 
     /// Forgets all messages, and withdraws what no broker has been sent.
     pub(super) fn withdraw(&mut self) {
+        self.take_back();
+    }
+
+    /// Withdraws what no broker has been sent, and returns all messages without a verdict, in order. Each may have been
+    /// sent.
+    pub(super) fn take_back(&mut self) -> Vec<DirectMessage> {
+        let mut messages = Vec::new();
         for in_flight in std::mem::take(&mut self.in_flight).into_values() {
-            in_flight.batch.not_after_us.store(0, Ordering::Release);
+            let batch = &in_flight.batch;
+            batch.not_after_us.store(0, Ordering::Release);
+            for (entry, one) in batch.entries.iter().zip(in_flight.open) {
+                let Some(one) = one else { continue };
+                let mut entry = entry.clone();
+                entry.flags = entry.flags.with(Flags::CONFIRM_UNKNOWN);
+                messages.push(DirectMessage {
+                    entry,
+                    target: batch.target.clone(),
+                    partition: one.partition,
+                    receipt: one.receipt,
+                    flow: one.flow,
+                });
+            }
         }
+        messages
     }
 }
 
@@ -265,6 +283,23 @@ impl Drop for PublishDesk {
 /// The monotonic microseconds this long after a moment.
 fn after(moment: MonoUs, wait: Duration) -> i64 {
     moment.0 + wait.as_micros() as i64
+}
+
+impl DirectMessage {
+    /// Adds a passing message to the work for the store, as a delayed one that is due now: it must not wait in its queue.
+    pub(super) fn leave_queue(self, submitter: &Submitter, work: &mut StoreWork) {
+        let Self {
+            mut entry,
+            target,
+            partition,
+            receipt,
+            ..
+        } = self;
+        submitter.reporter.leaves_queue();
+        make_delayed(&mut entry);
+        let target = submitter.reporter.route().target_ref(&target);
+        work.store(partition, target, entry, receipt);
+    }
 }
 
 impl FailedDirect {
@@ -304,7 +339,7 @@ impl FailedDirect {
             Fate::Wait(entry, until) => {
                 let waits = match flow {
                     PublishFlow::Passing { waits } => waits + 1,
-                    PublishFlow::Delayed | PublishFlow::Dying | PublishFlow::Worn => 0,
+                    PublishFlow::Delayed | PublishFlow::Dying => 0,
                 };
                 let message = DirectMessage {
                     entry,
@@ -337,7 +372,7 @@ impl FailedDirect {
 
 /// Turns a passing message into a delayed one. The headers that Postdate sets on a delayed message must appear once, so
 /// the message's own ones are removed.
-pub(super) fn make_delayed(entry: &mut Entry) {
+fn make_delayed(entry: &mut Entry) {
     entry
         .message
         .headers

@@ -122,7 +122,7 @@ impl LatenessChange {
         match self {
             Self::Late => warn!(%route, late_s, causes, "messages are late"),
             Self::Explained => {
-                warn!(%route, late_s, causes, "messages are late: the cause is known")
+                warn!(%route, late_s, causes, "messages are late: the cause is known");
             }
             Self::InTime => info!(%route, "messages are in time again"),
         }

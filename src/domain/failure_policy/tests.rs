@@ -147,39 +147,6 @@ fn the_table_of_what_passes_through() {
     }
 }
 
-/// What would wait in place goes to the store. Everything else is as for a message that is not worn.
-#[test]
-fn what_its_queue_may_drop_never_waits_in_it() {
-    let verdicts = [
-        Verdict::NotTried,
-        Verdict::Unknown {
-            error: "lost".into(),
-        },
-        refused(Refusal::Unavailable),
-        refused(Refusal::UnknownTarget),
-        refused(Refusal::Unroutable),
-        refused(Refusal::NotAllowed),
-        refused(Refusal::TooBig),
-        refused(Refusal::Unpublishable),
-    ];
-    let mut moved = 0;
-    for verdict in &verdicts {
-        for policy in ALL {
-            for (nth, has_quota, via) in [(1, true, false), (3, true, false), (3, false, true)] {
-                let fate = |flow| fate(verdict, nth, flow, policy, has_quota, via);
-                let in_place = fate(PASSING);
-                moved += usize::from(in_place.starts_with('='));
-                assert_eq!(
-                    fate(PublishFlow::Worn),
-                    in_place.replace('=', "+"),
-                    "{verdict:?} {policy:?}"
-                );
-            }
-        }
-    }
-    assert!(moved > 30, "{moved}");
-}
-
 #[test]
 fn the_table_of_what_is_delayed() {
     let unknown = Verdict::Unknown {

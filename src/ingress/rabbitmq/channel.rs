@@ -1,6 +1,8 @@
 //! One subscription: a channel with its ledger, the deliveries that are read from it, and their
 //! acknowledgements.
 
+use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,7 +14,7 @@ use lapin::options::{
     BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions,
     BasicRejectOptions,
 };
-use lapin::types::{FieldTable, ShortString};
+use lapin::types::{AMQPValue, FieldTable, ShortString};
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
@@ -21,7 +23,7 @@ use crate::broker::rabbitmq::{
     AmqpFault, FaultKind, LiveConnection, QueueTraits, from_amqp, short_name, take_left_out,
     unreadable_reason, within,
 };
-use crate::domain::{Flags, Header, HeaderValue, Message, Origin, UnixMs};
+use crate::domain::{Flags, Message, Origin, UnixMs};
 use crate::ingress::{Delivery, Feed, HandOver, Ledger, Missing, Receipt};
 use crate::lifecycle::{Shutdown, tick};
 use crate::mutants::{self, Mutant};
@@ -58,6 +60,50 @@ pub(super) struct Subscription {
     worn_from: i64,
     ledger: Arc<Ledger>,
     has_warned: AtomicBool,
+}
+
+/// The deliveries of a consumer, some of which were looked at before their turn.
+struct Incoming<'a> {
+    consumer: &'a mut lapin::Consumer,
+    /// At most `prefetch`, for the broker lends no more; `None` behind them is the end.
+    ahead: VecDeque<Option<lapin::Result<AmqpDelivery>>>,
+}
+
+impl<'a> Incoming<'a> {
+    fn new(consumer: &'a mut lapin::Consumer) -> Self {
+        Self {
+            consumer,
+            ahead: VecDeque::new(),
+        }
+    }
+
+    /// The next delivery. Cancel-safe.
+    async fn next(&mut self) -> Option<lapin::Result<AmqpDelivery>> {
+        match self.ahead.pop_front() {
+            Some(next) => next,
+            None => self.consumer.next().await,
+        }
+    }
+
+    /// Looks at deliveries before their turn, and presses on those before them if one must not wait. Cancel-safe.
+    async fn look_ahead(
+        &mut self,
+        must_not_wait: impl Fn(&AmqpDelivery) -> bool,
+        ledger: &Ledger,
+    ) -> Infallible {
+        let presses = |next: &Option<lapin::Result<AmqpDelivery>>| matches!(next, Some(Ok(delivery)) if must_not_wait(delivery));
+        if self.ahead.iter().any(presses) {
+            ledger.press();
+        }
+        while !matches!(self.ahead.back(), Some(None | Some(Err(_)))) {
+            let next = self.consumer.next().await;
+            if presses(&next) {
+                ledger.press();
+            }
+            self.ahead.push_back(next);
+        }
+        std::future::pending().await
+    }
 }
 
 /// The reason why reading ended in order.
@@ -169,13 +215,14 @@ impl Subscription {
         shutdown: &Shutdown,
     ) -> Result<ReadExit, AmqpFault> {
         let mut pace = ArrivalPace::new(self.prefetch);
+        let mut incoming = Incoming::new(consumer);
         let mut asks_first = self.may_be_stream;
         let mut is_cancelled = false;
         loop {
             let next = tokio::select! {
                 biased;
                 () = shutdown.draining() => return Ok(ReadExit::Drained),
-                next = consumer.next() => next,
+                next = incoming.next() => next,
                 () = feed.until_closed() => return Ok(ReadExit::Paused),
             };
             if feed.had_time() && pace.is_gathering(Instant::now()) {
@@ -187,10 +234,10 @@ impl Subscription {
             {
                 return Ok(ReadExit::IsStream);
             }
-            let mut batch = self.gather(next, consumer, mode);
+            let mut batch = self.gather(next, &mut incoming, mode);
             pace.note(batch.deliveries.len(), Instant::now());
             if !is_cancelled && batch.end.is_none() && mode.must_change(Instant::now()) {
-                self.cancel(consumer).await?;
+                self.cancel(incoming.consumer).await?;
                 is_cancelled = true;
             }
             // Not before the deliveries are stopped: this mode would leave them out again.
@@ -202,7 +249,12 @@ impl Subscription {
                     () = shutdown.draining() => return Ok(ReadExit::Drained),
                     () = feed.until_closed() => return Ok(ReadExit::Paused),
                 }
-                batch.deliveries = feed.take(batch.deliveries).await;
+                // What waits must not hide from us what comes behind it.
+                let looking = incoming.look_ahead(|delivery| self.is_worn(delivery), &self.ledger);
+                batch.deliveries = tokio::select! {
+                    rest = feed.take(batch.deliveries) => rest,
+                    never = looking => match never {},
+                };
             }
             match batch.end {
                 None => {}
@@ -222,7 +274,7 @@ impl Subscription {
     fn gather(
         &self,
         first: Option<lapin::Result<AmqpDelivery>>,
-        consumer: &mut lapin::Consumer,
+        incoming: &mut Incoming<'_>,
         mode: &mut ReadingMode,
     ) -> Batch {
         let mut batch = Batch::default();
@@ -237,7 +289,7 @@ impl Subscription {
             next = if full {
                 None
             } else {
-                consumer.next().now_or_never()
+                incoming.next().now_or_never()
             };
         }
         batch
@@ -265,6 +317,7 @@ impl Subscription {
     /// Enters a delivery into the ledger and into a batch.
     fn enter(&self, amqp: AmqpDelivery, mode: &mut ReadingMode, batch: &mut Batch) {
         let mut receipt = self.ledger.enter(amqp.delivery_tag as i64);
+        let is_worn = self.is_worn(&amqp);
         let (mut headers, properties) = from_amqp(&amqp.properties);
         let left_out = take_left_out(&mut headers);
         let body_len = left_out.unwrap_or(amqp.data.len() as u64);
@@ -272,7 +325,7 @@ impl Subscription {
             batch.given_back.push(receipt);
             return;
         }
-        if self.is_worn(&headers) {
+        if is_worn {
             receipt.mark_worn();
         }
         headers.retain(|header| !BROKER_HEADERS.contains(&header.name.as_str()));
@@ -307,13 +360,9 @@ impl Subscription {
     }
 
     /// Reports whether the queue may drop a message after this delivery and one more, and warns of that once a
-    /// subscription. Only quorum queues have a limit, and they count: a classic queue's `redelivered` says nothing.
-    fn is_worn(&self, headers: &[Header]) -> bool {
-        let count = headers
-            .iter()
-            .find(|h| h.name.as_str() == DELIVERY_COUNT)
-            .and_then(|h| whole(&h.value));
-        let count = count.unwrap_or_default();
+    /// subscription.
+    fn is_worn(&self, delivery: &AmqpDelivery) -> bool {
+        let count = delivery_count(delivery);
         let is_worn = count >= self.worn_from && !mutants::is(Mutant::NeverWorn);
         if is_worn && count > 0 && !self.has_warned.swap(true, Ordering::Relaxed) {
             warn!(
@@ -448,6 +497,14 @@ fn worn_from(delivery_limit: Option<i64>) -> i64 {
     }
 }
 
+/// How often its queue has delivered a message before. Only quorum queues count: a classic queue's `redelivered` says
+/// nothing.
+fn delivery_count(delivery: &AmqpDelivery) -> i64 {
+    let headers = delivery.properties.headers().as_ref();
+    let count = headers.and_then(|headers| headers.inner().get(DELIVERY_COUNT));
+    count.and_then(whole).unwrap_or_default()
+}
+
 /// Reports whether a delivery comes from a stream.
 fn is_of_stream(delivery: &AmqpDelivery) -> bool {
     let headers = delivery.properties.headers().as_ref();
@@ -455,15 +512,15 @@ fn is_of_stream(delivery: &AmqpDelivery) -> bool {
 }
 
 /// The value of an integer of any width.
-fn whole(value: &HeaderValue) -> Option<i64> {
+fn whole(value: &AMQPValue) -> Option<i64> {
     match value {
-        HeaderValue::I8(n) => Some((*n).into()),
-        HeaderValue::U8(n) => Some((*n).into()),
-        HeaderValue::I16(n) => Some((*n).into()),
-        HeaderValue::U16(n) => Some((*n).into()),
-        HeaderValue::I32(n) => Some((*n).into()),
-        HeaderValue::U32(n) => Some((*n).into()),
-        HeaderValue::I64(n) => Some(*n),
+        AMQPValue::ShortShortInt(n) => Some((*n).into()),
+        AMQPValue::ShortShortUInt(n) => Some((*n).into()),
+        AMQPValue::ShortInt(n) => Some((*n).into()),
+        AMQPValue::ShortUInt(n) => Some((*n).into()),
+        AMQPValue::LongInt(n) => Some((*n).into()),
+        AMQPValue::LongUInt(n) => Some((*n).into()),
+        AMQPValue::LongLongInt(n) => Some(*n),
         _ => None,
     }
 }
