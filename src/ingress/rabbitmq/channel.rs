@@ -91,7 +91,12 @@ impl<'a> Incoming<'a> {
         must_not_wait: impl Fn(&AmqpDelivery) -> bool,
         ledger: &Ledger,
     ) -> Infallible {
-        let presses = |next: &Option<lapin::Result<AmqpDelivery>>| matches!(next, Some(Ok(delivery)) if must_not_wait(delivery));
+        let presses = |next: &Option<lapin::Result<AmqpDelivery>>| match next {
+            Some(Ok(delivery)) => must_not_wait(delivery),
+            Some(Err(_)) | None => false,
+        };
+        // What pressed on an earlier batch has had its turn since, or is still here.
+        ledger.pressed().now_or_never();
         if self.ahead.iter().any(presses) {
             ledger.press();
         }

@@ -228,10 +228,16 @@ async fn a_consumer_that_is_behind_is_read_in_the_usual_mode_until_records_expan
     all_taken_once(&taken, produced).await;
     assert_eq!(sink.opened(), half, "a trickle needs no other mode");
 
-    produced += BACKLOG;
-    produce(kafka, &topic, all.clone(), "none", BACKLOG, SIZE);
-    let took = all_taken_once(&taken, produced).await;
-    println!("{BACKLOG} records were taken in {took:?}");
+    // On a busy machine the other member may leave too little of a backlog for this one to be behind.
+    for _ in 0..5 {
+        produced += BACKLOG;
+        produce(kafka, &topic, all.clone(), "none", BACKLOG, SIZE);
+        let took = all_taken_once(&taken, produced).await;
+        println!("{BACKLOG} records were taken in {took:?}");
+        if sink.opened() > half {
+            break;
+        }
+    }
     sink.has_opened(2 * half).await;
 
     produced += EXPANDING;
