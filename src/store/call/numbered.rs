@@ -191,7 +191,7 @@ impl NumberedCalls {
     ) -> Result<ScriptReply, StoreError> {
         let connected = self.link.to(Keys::slot(p)).await?;
         let reply = self.once(&connected, p, call, head).await?;
-        self.link.taken(&connected);
+        self.link.taken();
         self.link.await_durable(&connected).await?;
         self.link.still_counts(&connected)?;
         Ok(reply)

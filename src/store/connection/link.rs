@@ -333,8 +333,8 @@ impl StoreLink {
     }
 
     /// Notes that a server has taken a write.
-    pub(in crate::store) fn taken(&self, connected: &Connected) {
-        self.0.health.refusals.taken(connected.clock);
+    pub(in crate::store) fn taken(&self) {
+        self.0.health.refusals.taken();
     }
 
     /// Why a server refuses what it is asked, whichever connection met that.

@@ -59,9 +59,10 @@ impl Refusals {
         }
     }
 
-    /// Notes that a server has taken a write.
-    pub(in crate::store) fn taken(&self, server: u64) {
-        if let Some(refusal) = self.0.lock().get_mut(&server) {
+    /// Notes that a server has taken a write. One that refused before may be no master any more, and asked never again:
+    /// what is refused still is met again soon.
+    pub(in crate::store) fn taken(&self) {
+        for refusal in self.0.lock().values_mut() {
             refusal.taken_since = true;
         }
     }
@@ -104,9 +105,9 @@ mod tests {
         let why = |seconds: i64| refusals.why(MonoUs(seconds * SECOND_US));
         refusals.answered(1, &error("MISCONF"), MonoUs(0));
         assert!(why(20).is_some_and(|why| why.contains("append-only") && why.contains("MISCONF")));
-        refusals.taken(1);
+        refusals.taken();
         refusals.answered(1, &error("MISCONF"), MonoUs(21 * SECOND_US));
-        refusals.taken(1);
+        refusals.taken();
         assert!(why(22).is_some(), "one was refused a second ago");
         assert_eq!(why(23), None);
     }
@@ -115,9 +116,15 @@ mod tests {
     fn one_of_a_server_that_is_never_asked_again_is_forgotten() {
         let refusals = Refusals::default();
         refusals.answered(1, &error("NOREPLICAS"), MonoUs(0));
-        refusals.taken(2);
         assert!(refusals.why(MonoUs(29 * SECOND_US)).is_some());
         assert_eq!(refusals.why(MonoUs(30 * SECOND_US)), None);
+        refusals.answered(1, &error("NOREPLICAS"), MonoUs(31 * SECOND_US));
+        refusals.taken();
+        assert_eq!(
+            refusals.why(MonoUs(33 * SECOND_US)),
+            None,
+            "its successor takes writes"
+        );
     }
 
     #[test]

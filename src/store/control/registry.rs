@@ -41,7 +41,7 @@ impl Store {
             .await?;
         // A master that was replaced while it was away may answer for a while.
         self.0.side.still_counts(&connected)?;
-        self.0.side.taken(&connected);
+        self.0.side.taken();
         let reply = ScriptReply::read(value)?;
         if self.0.clock.observe(reply.time_us, sent) {
             warn!("the clock of redis stepped back");
