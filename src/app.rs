@@ -5,13 +5,15 @@ pub(crate) mod check;
 #[cfg(feature = "mutants")]
 mod clocks;
 mod drain;
+mod health_watch;
 mod inject;
-mod readiness_parts;
+mod ready;
 mod redrive;
 pub(crate) mod runtime;
 mod skip;
 mod store_room;
 pub(crate) mod storing;
+mod target_watch;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
@@ -35,11 +37,12 @@ use crate::domain::{Clock, Endpoint, Route, RouteName};
 use crate::egress::kafka::KafkaLanes;
 use crate::egress::rabbitmq::RabbitLanes;
 use crate::egress::{AllLanes, Lanes};
+use crate::health::{Health, Part};
+use crate::health::{NOT_REACHED, WAITS_FOR_STORE};
 use crate::ingress::kafka::skip::SkipDesk;
 use crate::ingress::{self, Intake};
-use crate::lifecycle::readiness::{NOT_REACHED, WAITS_FOR_STORE};
 use crate::lifecycle::signals::ShutdownSignals;
-use crate::lifecycle::{Readiness, ReadinessPart, Stage, Tasks};
+use crate::lifecycle::{Stage, Tasks};
 use crate::publishing::{Listeners, Reporters};
 use crate::store::{self, PreflightFailure, Store};
 use crate::telemetry::{BurstLog, FollowRegistry, Metrics, ProcessFigures, Tracer};
@@ -56,7 +59,7 @@ struct App {
     config: Config,
     clock: Clock,
     tasks: Tasks,
-    readiness: Readiness,
+    health: Health,
     stages: StageShutdowns,
     metrics: Arc<Metrics>,
     watch: Arc<FollowRegistry>,
@@ -86,7 +89,7 @@ async fn run_until_shutdown(config: Config) -> anyhow::Result<ExitCode> {
     let app = App {
         clock,
         tasks,
-        readiness: Readiness::default(),
+        health: Health::default(),
         stages,
         tracer,
         metrics,
@@ -121,7 +124,7 @@ async fn run_until_shutdown(config: Config) -> anyhow::Result<ExitCode> {
         }
     };
     let drained = tokio::select! {
-        drained = drain::drain(&app.stages, &app.tasks, &app.readiness, app.config.shutdown_timeout) => drained,
+        drained = drain::drain(&app.stages, &app.tasks, &app.health, app.config.shutdown_timeout) => drained,
         signal = signals.next() => {
             error!("a second signal: ending at once; unfinished messages are in the store");
             return Ok(ExitCode::from(signal.exit_code));
@@ -178,7 +181,8 @@ async fn build_and_run(app: &App, registry: Registry) -> anyhow::Result<()> {
     let brokers = brokers(app);
     let lanes: Arc<dyn Lanes> = Arc::new(start_lanes(app, &brokers)?);
     let store_slot: Arc<OnceLock<Store>> = Arc::default();
-    readiness_parts::start(app, lanes.clone(), &store_slot, app.stages.egress.clone());
+    health_watch::start(app, lanes.clone(), &store_slot, app.stages.egress.clone());
+    target_watch::start(app, &brokers);
     // All parts that readiness waits for are announced before anybody can ask: the replica is not ready until the store is
     // there and its sources are read. Once the store is there, it alone reports on its connections: a report from here
     // could be older, and nothing would take it back.
@@ -186,16 +190,25 @@ async fn build_and_run(app: &App, registry: Registry) -> anyhow::Result<()> {
     for broker in brokers.values() {
         ingress::rabbitmq::announce(broker);
     }
-    let redis_part = app.readiness.part("redis", true);
-    let store_part = app.readiness.part("store", true);
+    let redis_part = app.health.part("redis", true);
+    let store_part = app.health.part_of("store", "redis");
     let state = admin_state(app, registry, &lanes, &store_slot);
-    admin::start(
+    let admin_shutdown = app.stages.admin.clone();
+    let addresses = admin::start(
         &app.config.admin,
         state,
         &admin_tasks,
-        app.stages.admin.clone(),
+        admin_shutdown.clone(),
     )
     .await?;
+    let console = ready::console_url(addresses.admin, app.config.admin.tls.is_some());
+    let ready = ready::tell(
+        app.health.clone(),
+        app.config.routes.len(),
+        console,
+        admin_shutdown,
+    );
+    admin_tasks.spawn("ready", ready);
     preflight(&app.config.redis, &[&redis_part, &store_part]).await?;
     let store = start_store(app)?;
     agree_on_placement(&store, &app.config.routes, &store_part).await?;
@@ -213,6 +226,7 @@ async fn build_and_run(app: &App, registry: Registry) -> anyhow::Result<()> {
         &Listeners {
             store: &store,
             metrics: &app.metrics,
+            health: &app.health,
             watch: &app.watch,
             bursts: &app.bursts,
             tracer: &app.tracer,
@@ -234,7 +248,7 @@ fn brokers(app: &App) -> BTreeMap<String, Arc<Broker>> {
         .rabbitmq
         .values()
         .filter(|c| used.contains(c.name.as_str()));
-    used.map(|c| (c.name.clone(), Broker::new(c.clone(), &app.readiness)))
+    used.map(|c| (c.name.clone(), Broker::new(c.clone(), &app.health)))
         .collect()
 }
 
@@ -263,7 +277,7 @@ fn start_lanes(app: &App, brokers: &BTreeMap<String, Arc<Broker>>) -> anyhow::Re
         kafka,
         app.clock,
         &app.metrics.kafka_clients,
-        &app.readiness,
+        &app.health,
         &tasks,
         shutdown,
     )?;
@@ -287,7 +301,7 @@ fn admin_state(
         routes: routes.clone(),
         metrics: app.metrics.clone(),
         registry: Arc::new(registry),
-        readiness: app.readiness.clone(),
+        health: app.health.clone(),
         watch: app.watch.clone(),
         bursts: app.bursts.clone(),
         inject: Arc::new(IngressInject::new(lanes.clone(), app.clock)),
@@ -303,7 +317,7 @@ fn admin_state(
 }
 
 /// Waits until the store has been checked. `Err` if it may not be used.
-async fn preflight(config: &store::Config, parts: &[&ReadinessPart]) -> anyhow::Result<()> {
+async fn preflight(config: &store::Config, parts: &[&Part]) -> anyhow::Result<()> {
     let checked = until_store_answers(parts, async || match store::preflight(config, true).await {
         Ok(()) => Ok(Ok(())),
         Err(PreflightFailure::Refused(why)) => Ok(Err(why)),
@@ -317,7 +331,7 @@ fn start_store(app: &App) -> anyhow::Result<Store> {
         config: &app.config.redis,
         clock: app.clock,
         metrics: app.metrics.clone(),
-        readiness: &app.readiness,
+        health: &app.health,
         tasks: &app.tasks,
         shutdown: &app.stages.process,
         remembers: app
@@ -351,7 +365,7 @@ fn ordered_routes(routes: &[Arc<Route>]) -> BTreeSet<RouteName> {
 async fn agree_on_placement(
     store: &Store,
     routes: &[Arc<Route>],
-    part: &ReadinessPart,
+    part: &Part,
 ) -> anyhow::Result<()> {
     let names: Vec<RouteName> = routes.iter().map(|route| route.name.clone()).collect();
     let parts = [part];
@@ -367,7 +381,7 @@ async fn agree_on_placement(
 /// Asks the store until it answers, for as long as that takes. Each failure is shown by these parts of readiness. The log
 /// has a line when the wait begins, and one when it ends.
 async fn until_store_answers<T>(
-    parts: &[&ReadinessPart],
+    parts: &[&Part],
     mut ask: impl AsyncFnMut() -> Result<T, String>,
 ) -> T {
     let mut failures = 0;
@@ -399,7 +413,7 @@ async fn start_cluster(app: &App, store: &Store) -> anyhow::Result<cluster::Clus
         store_config: &app.config.redis,
         routes: &app.config.routes,
         shards: app.shards,
-        readiness: &app.readiness,
+        health: &app.health,
         metrics: app.metrics.clone(),
         claim: app.config.timer.claim,
         watch: app.watch.clone(),
@@ -423,6 +437,7 @@ fn start_timer(
         lanes: lanes.clone(),
         routes: &app.config.routes,
         metrics: app.metrics.clone(),
+        health: app.health.clone(),
         reporters,
         shards: app.shards,
         tasks: &app.tasks.of(Stage::Publishing),
@@ -441,6 +456,7 @@ fn start_gates(
         store,
         quota,
         metrics: &app.metrics,
+        health: &app.health,
         replicas: Box::new(move || cluster.replicas()),
         max_skew: app.config.cluster.max_clock_skew,
         tasks: &app.tasks,
@@ -477,6 +493,7 @@ fn start_ingress(
         let dependencies = ingress::rabbitmq::RabbitmqDependencies {
             sink: intake.clone(),
             metrics: &app.metrics,
+            health: &app.health,
             allocation: &read_allocation,
             tasks: &tasks,
             shutdown,
@@ -499,6 +516,7 @@ fn start_ingress(
         let dependencies = ingress::kafka::KafkaDependencies {
             sink: intake.clone(),
             metrics: app.metrics.clone(),
+            health: app.health.clone(),
             budget: read_allocation.kafka.clone(),
             skips: app.skips.clone(),
             part,
@@ -516,7 +534,7 @@ struct KafkaGroup<'a> {
     connection: &'a str,
     group: &'a str,
     routes: Vec<Arc<Route>>,
-    part: ReadinessPart,
+    part: Part,
 }
 
 /// Announces the readiness part `kafka:<connection>:<group>` of each consumer group.
@@ -535,7 +553,7 @@ fn announce_groups(app: &App) -> Vec<KafkaGroup<'_>> {
     }
     let announced = groups.into_iter().map(|((connection, group), routes)| {
         let part = app
-            .readiness
+            .health
             .part(format!("kafka:{connection}:{group}"), false);
         part.down(WAITS_FOR_STORE);
         KafkaGroup {

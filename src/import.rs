@@ -20,12 +20,12 @@ use std::sync::Arc;
 use anyhow::Context;
 
 pub use self::types::{
-    BodyCodec, EntryForm, ImportOutcome, ImportQueue, ImportRequest, ImportTally, ImportWait,
-    ImportWatcher, RefusalReason, RefusedEntries, ScoreUnit,
+    BodyCodec, EntryForm, ImportOutcome, ImportPreview, ImportQueue, ImportRequest, ImportTally,
+    ImportWait, ImportWatcher, RefusalReason, RefusedEntries, ScoreUnit,
 };
 pub use crate::store::import::ForeignServer;
 
-use self::judge::EntryJudge;
+use self::judge::{AcceptedEntry, EntryJudge};
 use self::mover::{EntryMover, refused_unread, take_lock};
 use crate::app::runtime;
 use crate::app::storing::StoringRooms;
@@ -70,9 +70,12 @@ async fn run_import(
     let unlocked = queue.unlock().await;
     let tally = moved?;
     unlocked.context("all is moved, but the lock could not be ended; it ends by itself")?;
+    let left = queue.size().await?;
     Ok(ImportOutcome {
         tally,
-        remaining: queue.size().await?.due_times,
+        remaining: left.due_times,
+        delivered: left.delivered,
+        preview: None,
     })
 }
 
@@ -86,6 +89,7 @@ async fn look(
 ) -> anyhow::Result<ImportOutcome> {
     let judge = EntryJudge::new(request);
     let mut tally = ImportTally::default();
+    let mut preview: Option<ImportPreview> = None;
     // The store's clock is known once Redis has answered.
     rooms
         .store
@@ -108,6 +112,9 @@ async fn look(
                         Ok(accepted) => {
                             tally.moved += 1;
                             tally.overdue += u64::from(accepted.is_overdue);
+                            let due = accepted.message.due;
+                            let preview = preview.get_or_insert_with(|| preview_of(&accepted));
+                            preview.last_due = preview.last_due.max(due);
                         }
                         Err((reason, why)) => {
                             tally.refuse(reason, || judge::shown(&entry.member, &why));
@@ -124,7 +131,19 @@ async fn look(
     Ok(ImportOutcome {
         tally,
         remaining: size.due_times,
+        delivered: size.delivered,
+        preview,
     })
+}
+
+fn preview_of(first: &AcceptedEntry) -> ImportPreview {
+    let body = first.message.message.body.as_deref().unwrap_or_default();
+    ImportPreview {
+        first_due: first.message.due,
+        last_due: first.message.due,
+        first_size: body.len(),
+        first_body: judge::shown(body, ""),
+    }
 }
 
 async fn move_all(

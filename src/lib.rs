@@ -20,6 +20,7 @@ pub mod domain;
 pub mod egress;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+pub mod health;
 pub mod import;
 pub mod ingress;
 pub mod lifecycle;

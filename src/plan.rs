@@ -54,6 +54,7 @@ management = \"http://127.0.0.1:15672\"
 [defaults]
 max_delay = \"50d\"
 on_refused = \"drop\"
+on_unroutable = \"drop\"
 ";
 
 /// The plan for one virtual host.

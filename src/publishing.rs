@@ -13,12 +13,14 @@ use tracing::warn;
 use crate::domain::failure_policy::{
     self, FailedMessage, FailedPublish, FailureDecision, PublishFlow,
 };
+use crate::domain::route::OnUnroutable;
 use crate::domain::{
     DeadReason, Entry, KafkaPosition, MonoUs, Route, RouteName, StoreClock, Target, UnixMs,
     Verdict, dying, retry,
 };
 use crate::egress::{PublishBatch, SendListener};
-use crate::store::{DeadLetter, DeadLetterQuota, RouteTrail, Store};
+use crate::health::Health;
+use crate::store::{DeadLetter, DeadLetterQuota, Delivered, RouteTrail, Store};
 use crate::telemetry::{
     BurstLog, DeliveryFacts, DeliverySpan, FollowRegistry, MessageEnd, Metrics, RouteMetrics,
     Tracer,
@@ -32,8 +34,10 @@ pub struct Reporters(BTreeMap<RouteName, Arc<RouteReporter>>);
 pub struct Listeners<'a> {
     /// Its trails receive the ends of messages.
     pub store: &'a Store,
-    /// The metrics of the process, with the health of targets.
+    /// The metrics of the process.
     pub metrics: &'a Metrics,
+    /// Told how well targets take publishes.
+    pub health: &'a Health,
     /// Told how followed messages end.
     pub watch: &'a Arc<FollowRegistry>,
     /// Logs possible repeats and failures, in bursts.
@@ -48,6 +52,7 @@ pub struct Listeners<'a> {
 pub struct RouteReporter {
     route: Arc<Route>,
     metrics: Arc<RouteMetrics>,
+    health: Health,
     /// `None`: the route has no trail.
     trail: Option<Arc<RouteTrail>>,
     watch: Arc<FollowRegistry>,
@@ -104,6 +109,7 @@ impl Reporters {
             let reporter = RouteReporter {
                 route: route.clone(),
                 metrics: metrics.clone(),
+                health: listeners.health.clone(),
                 trail: listeners.store.trail(&route.name).cloned(),
                 watch: listeners.watch.clone(),
                 bursts: listeners.bursts.clone(),
@@ -143,6 +149,7 @@ impl RouteReporter {
         Self {
             route,
             metrics,
+            health: Health::default(),
             trail: None,
             watch: Arc::default(),
             bursts: Arc::new(BurstLog::new(clock)),
@@ -159,6 +166,11 @@ impl RouteReporter {
     /// The metrics of the route.
     pub fn metrics(&self) -> &Arc<RouteMetrics> {
         &self.metrics
+    }
+
+    /// What is known of the health of the process.
+    pub fn health(&self) -> &Health {
+        &self.health
     }
 
     /// The trail of the route, if it has one.
@@ -183,20 +195,22 @@ impl RouteReporter {
         }
         self.end_span(message, verdict, at);
         let target = &message.batch.target;
-        if *verdict != Verdict::Confirmed {
+        let Verdict::Confirmed(landed) = *verdict else {
             let (reason, error) = retry::describe(verdict);
             self.metrics.publish_failure(reason);
-            self.metrics
-                .target_failures
-                .failed(target, at.mono.0, reason, &error);
+            if !self.is_expected(message, verdict) {
+                self.health
+                    .targets()
+                    .failed(target, at.mono.0, reason, &error);
+            }
             return;
-        }
-        self.metrics.target_failures.confirmed(target, at.mono.0);
+        };
+        self.health.targets().confirmed(target, at.mono.0);
         self.metrics
             .confirm
             .observe(message.took_us(at) as f64 / 1e6);
         match message.flow {
-            PublishFlow::Delayed => self.delivered(message, at),
+            PublishFlow::Delayed => self.delivered(message, landed, at),
             // Told once the store has the message as a dead letter.
             PublishFlow::Dying => {}
             PublishFlow::Passing { .. } => {
@@ -205,8 +219,15 @@ impl RouteReporter {
         }
     }
 
+    /// Reports whether the route expects that nobody wants some of its messages: no trouble of the target.
+    fn is_expected(&self, message: HandedOver<'_>, verdict: &Verdict) -> bool {
+        self.route.policy.on_unroutable != OnUnroutable::Retry
+            && message.flow == PublishFlow::Delayed
+            && failure_policy::is_unwanted(message.entry(), verdict)
+    }
+
     /// Tells that a delayed message has arrived.
-    fn delivered(&self, message: HandedOver<'_>, at: VerdictTime) {
+    fn delivered(&self, message: HandedOver<'_>, landed: Option<KafkaPosition>, at: VerdictTime) {
         let entry = message.entry();
         let due = entry.asked_due();
         let due_us = due.0 * 1000;
@@ -224,9 +245,12 @@ impl RouteReporter {
                 trail.delivered(
                     id.as_str(),
                     UnixMs(now_us / 1000),
-                    (now_us - due_us) / 1000,
-                    message.attempt(),
-                    &message.batch.target,
+                    &Delivered {
+                        late_ms: (now_us - due_us) / 1000,
+                        attempt: message.attempt(),
+                        target: &message.batch.target,
+                        landed,
+                    },
                 );
             }
         }
@@ -249,7 +273,7 @@ impl RouteReporter {
             attempt: message.attempt(),
             took_us: message.took_us(at),
             ended_us: at.store_us.unwrap_or(due.0 * 1000),
-            failure: (*verdict != Verdict::Confirmed).then(|| retry::describe(verdict)),
+            failure: (!verdict.is_confirmed()).then(|| retry::describe(verdict)),
         };
         self.tracer.delivered(span, &facts);
     }
@@ -318,7 +342,8 @@ impl RouteReporter {
                 note("a refused message was dropped", word);
                 self.metrics.dropped(failure_policy::DROP_REASON, 1);
                 if let (Some(trail), Some(id)) = (&self.trail, &entry.id) {
-                    trail.dropped(id.as_str(), now, failure_policy::DROP_REASON);
+                    let due = entry.requested_due();
+                    trail.dropped(id.as_str(), now, due, failure_policy::DROP_REASON);
                 }
                 Fate::Dropped
             }
@@ -328,8 +353,8 @@ impl RouteReporter {
     /// Tells the target's health when a failed message is published again.
     fn will_retry(&self, verdict: &Verdict, target: &Target, wait_ms: i64, at: MonoUs) {
         if *verdict != Verdict::NotTried {
-            self.metrics
-                .target_failures
+            self.health
+                .targets()
                 .tried_again(target, at.0 + wait_ms * 1000);
         }
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State as Extract;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -13,7 +14,7 @@ use super::extract::{PathParams, QueryParams};
 use super::page::{Page, read_cursor, write_cursor};
 use super::problem::Problem;
 use crate::domain::{DeadReason, UnixMs, moment, nearest};
-use crate::store::{DeadFilter, DeadId, DeadMark};
+use crate::store::{DeadFilter, DeadId, DeadMark, DeadOrder};
 
 /// Items of a page where the query does not say.
 const DEFAULT_PAGE: usize = 100;
@@ -62,6 +63,10 @@ pub(super) struct DeadListQuery {
     /// Dead before this moment.
     #[param(nullable = false)]
     to: Option<String>,
+    /// Their order: `oldest` first, if not given, or `newest` first.
+    #[serde(default)]
+    #[param(inline)]
+    order: ListedOrder,
     /// With headers and bodies.
     #[serde(default)]
     body: bool,
@@ -73,7 +78,16 @@ pub(super) struct DeadListQuery {
     limit: Option<usize>,
 }
 
-/// Dead letters, oldest first
+/// Which come first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum ListedOrder {
+    #[default]
+    Oldest,
+    Newest,
+}
+
+/// Dead letters
 ///
 /// Over all partitions. A page of a narrow filter may have fewer items than asked for, even none, and still
 /// not be the last: `next` tells.
@@ -96,6 +110,7 @@ pub(super) async fn list(
         reason,
         from,
         to,
+        order,
         body,
         cursor,
         limit,
@@ -106,14 +121,17 @@ pub(super) async fn list(
         from,
         to,
     };
-    let wanted = store_filter(&admin, &filter)?;
+    let wanted = DeadFilter {
+        order: order.into(),
+        ..store_filter(&admin, &filter)?
+    };
     let limit = match limit {
         None => DEFAULT_PAGE,
         Some(limit @ 1..=MAX_PAGE) => limit,
         Some(_) => return Err(Problem::bad(format!("`limit` is 1 to {MAX_PAGE}"))),
     };
     let after = cursor
-        .map(|cursor| read_mark(&cursor, &filter))
+        .map(|cursor| read_mark(&cursor, &(filter.clone(), order)))
         .transpose()?;
     let store = admin.store()?;
     let mut page = admin
@@ -141,9 +159,18 @@ pub(super) async fn list(
         .collect();
     let next = page
         .next
-        .map(|mark| write_mark(&mark, &filter))
+        .map(|mark| write_mark(&mark, &(filter, order)))
         .transpose()?;
     Ok(Json(Page { items, next }))
+}
+
+impl From<ListedOrder> for DeadOrder {
+    fn from(order: ListedOrder) -> Self {
+        match order {
+            ListedOrder::Oldest => Self::OldestFirst,
+            ListedOrder::Newest => Self::NewestFirst,
+        }
+    }
 }
 
 /// `{id}` in a path.
@@ -284,21 +311,24 @@ pub(super) fn store_filter(
     }
     Ok(DeadFilter {
         route,
-        invalid: None,
         reason: reason.transpose()?,
         from,
         to,
+        ..DeadFilter::default()
     })
 }
 
-/// Writes the cursor of a page that goes on after this dead letter.
-pub(super) fn write_mark(mark: &DeadMark, filter: &DeadLetterFilter) -> Result<String, Problem> {
-    write_cursor(filter, (mark.at.0, mark.id.as_str()))
+/// Writes the cursor of a page that goes on after this dead letter, of a list that this selects.
+pub(super) fn write_mark(mark: &DeadMark, query: &impl Serialize) -> Result<String, Problem> {
+    write_cursor(query, (mark.at.0, mark.id.as_str()))
 }
 
-/// Reads a cursor of the same filter back.
-pub(super) fn read_mark(cursor: &str, filter: &DeadLetterFilter) -> Result<DeadMark, Problem> {
-    let (at, id): (i64, String) = read_cursor(cursor, filter)?;
+/// Reads a cursor of the same list back.
+pub(super) fn read_mark<Q>(cursor: &str, query: &Q) -> Result<DeadMark, Problem>
+where
+    Q: DeserializeOwned + PartialEq,
+{
+    let (at, id): (i64, String) = read_cursor(cursor, query)?;
     let id = DeadId::parse(&id)
         .ok_or_else(|| Problem::bad("`cursor` is not one that this list gave"))?;
     Ok(DeadMark { at: UnixMs(at), id })

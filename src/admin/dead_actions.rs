@@ -13,7 +13,10 @@ use super::context::Admin;
 use super::dead::{DeadLetterFilter, find_dead, list_of, read_mark, store_filter, write_mark};
 use super::extract::JsonBody;
 use super::problem::Problem;
-use super::redrive::RedriveOutcome;
+use super::redrive::{RedriveOrder, RedriveOutcome};
+use super::times::{Timestamp, moment};
+use crate::domain::UnixMs;
+use crate::domain::duration::parse_header;
 use crate::store::DeadId;
 
 /// Most dead letters that one call acts on.
@@ -39,6 +42,15 @@ pub(super) struct DeadActionRequest {
     /// Redrive only: another target of the route, as `allow_targets` writes it, or its own.
     #[schema(nullable = false)]
     target: Option<String>,
+    /// Redrive only: due so long from now, as `x-delay`; now, if neither this nor `at` is given.
+    #[schema(nullable = false)]
+    delay: Option<Timestamp>,
+    /// Redrive only: due at this moment, as `x-deliver-at`; a past one: now.
+    #[schema(nullable = false)]
+    at: Option<Timestamp>,
+    /// Redrive only: due evenly over so long from then on, in their order, as `x-delay`.
+    #[schema(nullable = false)]
+    spread: Option<Timestamp>,
 }
 
 /// Results of an action on dead letters.
@@ -86,7 +98,9 @@ enum DeadActionEnd {
     Refused,
 }
 
-/// Makes dead letters due now
+/// Makes dead letters due again
+///
+/// Now, or later: `delay` or `at`, and `spread`. One that would be due beyond its route's `max_delay` is refused.
 ///
 /// To the route's own target, the one they had, or `target`, without their delay headers, by the route's
 /// rules as they are now. The attempts allowed start at 1; `x-delay-attempt` goes on counting. A message that dies again
@@ -110,12 +124,16 @@ pub(super) async fn redrive(
     JsonBody(request): JsonBody<DeadActionRequest>,
 ) -> Result<(Extension<AuditNote>, Json<DeadLetterResults>), Problem> {
     let selected = select(&admin, &request).await?;
+    let times = RedriveTimes::of(&request, admin.store()?.clock().now())?;
     let mut items = selected.ended;
-    for (asked, id) in selected.ids {
-        let redriven = admin
-            .state
-            .redrive
-            .redrive(&id, request.target.as_deref(), &who);
+    let number = selected.ids.len();
+    for (index, (asked, id)) in selected.ids.into_iter().enumerate() {
+        let order = RedriveOrder {
+            due: times.due(index, number),
+            target: request.target.as_deref(),
+            by: &who,
+        };
+        let redriven = admin.state.redrive.redrive(&id, order);
         // A redrive opens the whole message.
         let (result, error) = match admin.browse(redriven).await? {
             RedriveOutcome::Done => (DeadActionEnd::Redriven, None),
@@ -151,9 +169,10 @@ pub(super) async fn drop_dead(
     Extension(Caller { name: who, .. }): Extension<Caller>,
     JsonBody(request): JsonBody<DeadActionRequest>,
 ) -> Result<(Extension<AuditNote>, Json<DeadLetterResults>), Problem> {
-    if request.target.is_some() {
+    let goes_on = [&request.delay, &request.at, &request.spread];
+    if request.target.is_some() || goes_on.into_iter().any(Option::is_some) {
         return Err(Problem::bad(
-            "`target` is for redrive: what is dropped goes nowhere",
+            "`target`, `delay`, `at` and `spread` are for redrive: what is dropped goes nowhere",
         ));
     }
     let selected = select(&admin, &request).await?;
@@ -174,6 +193,35 @@ pub(super) async fn drop_dead(
         DeadActionEnd::Dropped,
         selected.next,
     ))
+}
+
+/// When redriven messages are due.
+struct RedriveTimes {
+    from: UnixMs,
+    spread_ms: i64,
+}
+
+impl RedriveTimes {
+    fn of(request: &DeadActionRequest, now: UnixMs) -> Result<Self, Problem> {
+        let span = |name: &str, span: &Timestamp| {
+            parse_header(&span.text()).map_err(|why| Problem::bad(format!("`{name}`: {why}")))
+        };
+        let from = match (&request.delay, &request.at) {
+            (None, None) => now,
+            (Some(delay), None) => now.plus(span("delay", delay)?),
+            (None, Some(at)) => moment("at", &at.text())?,
+            (Some(_), Some(_)) => return Err(Problem::bad("give either `delay` or `at`")),
+        };
+        let spread = request.spread.as_ref();
+        let spread_ms = spread.map_or(Ok(0), |spread| span("spread", spread))?;
+        Ok(Self { from, spread_ms })
+    }
+
+    /// The due time of the message with this index among so many.
+    fn due(&self, index: usize, number: usize) -> UnixMs {
+        let ahead = i128::from(self.spread_ms) * index as i128 / number.max(1) as i128;
+        self.from.plus(i64::try_from(ahead).unwrap_or(i64::MAX))
+    }
 }
 
 /// Dead letters that a request selects, and the items that have ended already: ids that mean none or several.
@@ -310,4 +358,29 @@ fn answer(
     };
     let note = AuditNote::new(subject, format!("{done} of {} done", items.len()));
     (Extension(note), Json(DeadLetterResults { items, next }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redriven_messages_are_due_evenly_over_the_spread() {
+        let times = RedriveTimes {
+            from: UnixMs(1000),
+            spread_ms: 600,
+        };
+        let due = |number| {
+            (0..number)
+                .map(|index| times.due(index, number).0)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(due(1), [1000]);
+        assert_eq!(due(4), [1000, 1150, 1300, 1450]);
+        let longest = RedriveTimes {
+            from: UnixMs(i64::MAX),
+            spread_ms: i64::MAX,
+        };
+        assert_eq!(longest.due(99, 100), UnixMs(i64::MAX));
+    }
 }

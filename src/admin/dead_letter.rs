@@ -7,10 +7,10 @@ use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
 use super::message::{
-    FailureView, HeaderView, PositionView, failure_views, header_views, position_view,
+    FailureView, HeaderView, PositionView, RequestView, failure_views, header_views, position_view,
 };
 use super::times::rfc3339;
-use crate::domain::{Entry, Flags, Text, UnixMs};
+use crate::domain::{DeadReason, Entry, Flags, Text, UnixMs};
 use crate::store::{DeadBody, DeadId};
 
 /// Bytes that escapes may add to a short text of whatever content.
@@ -52,12 +52,16 @@ pub(super) struct DeadLetterView {
 /// Content of a dead letter's message.
 #[derive(Serialize, ToSchema)]
 struct DeadLetterMessage {
-    /// The due time that was asked for, Unix ms.
-    due_ms: i64,
+    /// The due time that was asked for, Unix ms; absent of an invalid message, which has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    due_ms: Option<i64>,
     /// The same, RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     due: Option<String>,
+    #[serde(flatten)]
+    request: RequestView,
     /// How often it was handed out.
     attempt: u32,
     /// The target it was for; empty: the route's own.
@@ -133,7 +137,8 @@ pub(super) fn dead_letter_view(
                     .history
                     .last()
                     .map(|failure| failure.error.to_string());
-                view.message = Some(message_of(entry, body.size, bundle.target.as_str(), detail));
+                let target = bundle.target.as_str();
+                view.message = Some(message_of(id.reason(), entry, body.size, target, detail));
             }
         },
     }
@@ -141,7 +146,17 @@ pub(super) fn dead_letter_view(
 }
 
 /// The content of a dead letter's message, at this level of detail.
-fn message_of(entry: &Entry, size: usize, target: &str, detail: DetailLevel) -> DeadLetterMessage {
+fn message_of(
+    reason: DeadReason,
+    entry: &Entry,
+    size: usize,
+    target: &str,
+    detail: DetailLevel,
+) -> DeadLetterMessage {
+    let due = match reason {
+        DeadReason::Invalid(_) => None,
+        _ => Some(entry.asked_due()),
+    };
     let message = &entry.message;
     let wanted = message
         .body
@@ -153,8 +168,9 @@ fn message_of(entry: &Entry, size: usize, target: &str, detail: DetailLevel) -> 
         .filter(is_short_in_json)
         .map(TextBody);
     DeadLetterMessage {
-        due_ms: entry.asked_due().0,
-        due: rfc3339(entry.asked_due()),
+        due_ms: due.map(|due| due.0),
+        due: due.and_then(rfc3339),
+        request: RequestView::of(entry),
         attempt: entry.handouts,
         target: target.to_owned(),
         key: message

@@ -21,12 +21,14 @@ use super::pulse::Pulse;
 use super::refusals::Refusals;
 use super::router::router;
 use super::{
-    AdminState, Config, Inject, InjectError, InvalidMessage, Redrive, RedriveOutcome, Skip,
+    AdminState, Config, Inject, InjectError, InvalidMessage, Redrive, RedriveOrder, RedriveOutcome,
+    Skip,
 };
 use crate::domain::{
     Clock, Endpoint, Message, Route, RouteName, SkipGoal, SkipOutcome, UnixMs, testing,
 };
-use crate::lifecycle::{Readiness, Shutdown, Tasks};
+use crate::health::Health;
+use crate::lifecycle::{Shutdown, Tasks};
 use crate::store::{DeadId, StoreError};
 use crate::telemetry::{BurstLog, FollowRegistry, Metrics};
 
@@ -76,8 +78,7 @@ impl Redrive for Nothing {
     fn redrive<'a>(
         &'a self,
         _: &'a DeadId,
-        _: Option<&'a str>,
-        _: &'a str,
+        _: RedriveOrder<'a>,
     ) -> BoxFuture<'a, Result<RedriveOutcome, StoreError>> {
         async { Ok(RedriveOutcome::Done) }.boxed()
     }
@@ -177,7 +178,7 @@ fn admin() -> Arc<Admin> {
         routes,
         metrics: Arc::clone(&metrics),
         registry: Arc::new(registry),
-        readiness: Readiness::default(),
+        health: Health::default(),
         watch: Arc::new(FollowRegistry::default()),
         bursts: Arc::clone(&bursts),
         inject: Arc::new(Nothing),

@@ -12,7 +12,8 @@ use utoipa::ToSchema;
 use super::context::Admin;
 use super::problem::Problem;
 use super::times::rfc3339;
-use crate::lifecycle::readiness::ReadinessState;
+use super::troubles::{TroubleView, trouble_views};
+use crate::health::PartState;
 
 /// Answer of the liveness probe.
 #[derive(Serialize, ToSchema)]
@@ -32,6 +33,8 @@ pub(super) struct ReadinessView {
     draining: bool,
     /// Redis, each broker, each route's source, each target, and whether each route delivers in time.
     parts: Vec<PartView>,
+    /// One for each cause of what is not up: the store first, then the longest.
+    troubles: Vec<TroubleView>,
 }
 
 /// One thing that the process needs.
@@ -46,6 +49,10 @@ pub(super) struct PartView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     why: Option<String>,
+    /// The part that it waits for; absent while it is up, or in trouble by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    because: Option<String>,
     /// Since when it is so, by the replica's clock, RFC 3339; absent while it is up.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, format = DateTime)]
@@ -93,8 +100,8 @@ pub(super) async fn live(
     )
 )]
 pub(super) async fn ready(Extract(admin): Extract<Arc<Admin>>) -> impl IntoResponse {
-    let readiness = &admin.state.readiness;
-    let ready = readiness.is_ready();
+    let health = &admin.state.health;
+    let ready = health.is_ready();
     let parts = part_views(&admin);
     let status = if ready {
         StatusCode::OK
@@ -105,35 +112,33 @@ pub(super) async fn ready(Extract(admin): Extract<Arc<Admin>>) -> impl IntoRespo
         status,
         Json(ReadinessView {
             ready,
-            draining: readiness.is_draining(),
+            draining: health.is_draining(),
             parts,
+            troubles: trouble_views(&admin),
         }),
     )
 }
 
 /// All parts of the process.
 pub(super) fn part_views(admin: &Admin) -> Vec<PartView> {
-    let readiness = &admin.state.readiness;
-    let since = readiness.since();
-    let part = |(name, state): (String, ReadinessState)| {
-        let (state, why) = match state {
-            ReadinessState::Up => (PartStateView::Up, None),
-            ReadinessState::Waiting(why) => (PartStateView::Waiting, Some(why)),
-            ReadinessState::Degraded(why) => (PartStateView::Degraded, Some(why)),
+    let health = &admin.state.health;
+    let not_up = health.not_up();
+    let part = |(name, state): (String, PartState)| {
+        let trouble = not_up.get(&name);
+        let state = match state {
+            _ if trouble.is_none() => PartStateView::Up,
+            PartState::Up | PartState::Degraded(_) => PartStateView::Degraded,
+            PartState::Waiting(_) => PartStateView::Waiting,
         };
-        let since = since
-            .get(&name)
-            .filter(|_| why.is_some())
-            .copied()
-            .and_then(rfc3339);
         PartView {
+            why: trouble.map(|trouble| trouble.why.clone()),
+            because: trouble.and_then(|trouble| trouble.because.clone()),
+            since: trouble.and_then(|trouble| rfc3339(trouble.since)),
             name,
             state,
-            why,
-            since,
         }
     };
-    readiness.parts().into_iter().map(part).collect()
+    health.parts().into_iter().map(part).collect()
 }
 
 /// Every metric, in OpenMetrics text

@@ -1,7 +1,7 @@
 //! Live overview: all that the console's first page shows, at one moment. It is made at most once a second, however many
 //! look, and shared by all who do.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,15 +13,20 @@ use futures_util::Stream;
 use futures_util::stream::unfold;
 use serde::{Serialize, Serializer};
 use tokio::sync::Mutex;
+use tokio::time::timeout;
 use utoipa::ToSchema;
 
 use super::context::Admin;
 use super::health::{PartView, part_views};
-use super::overview::{HistogramView, ReplicaStatusView, histogram_view, replica_views};
+use super::overview::{
+    HistogramView, ReplicaStatusView, histogram_view, registered, replica_views,
+};
 use super::problem::Problem;
 use super::routes::{RouteView, refresh_counts, route_views};
 use super::times::rfc3339;
+use super::troubles::{TroubleView, trouble_views};
 use crate::domain::Clock;
+use crate::health::RedisMemory;
 use crate::lifecycle::tick;
 use crate::telemetry::flow::FLOW_STEP;
 use crate::telemetry::{FlowStep, RouteFlow};
@@ -30,6 +35,9 @@ use crate::telemetry::{FlowStep, RouteFlow};
 const EVENT_INTERVAL: Duration = Duration::from_secs(1);
 /// Age up to which an overview is shared. Streams wake up together, and the first of them makes it for all.
 const SHARED_AGE: Duration = Duration::from_millis(900);
+/// How long an overview waits for what the store tells. What the replica itself knows does not wait longer: whether the
+/// store answers is the first that whoever looks wants to know.
+const FIGURES_WAIT: Duration = Duration::from_secs(1);
 /// Events after which a stream ends by itself, so that no answer takes longer than any may.
 const MAX_EVENTS: usize = if cfg!(test) { 1 } else { 50 };
 
@@ -63,11 +71,15 @@ pub(super) struct OverviewMoment {
     draining: bool,
     /// Parts of this replica, as in `/readyz`.
     parts: Vec<PartView>,
+    /// Their troubles, as in `/readyz`.
+    troubles: Vec<TroubleView>,
     /// The routes, by name.
     routes: Vec<LiveRoute>,
+    /// Routes that are not configured here and that the store has messages of, as far as this replica has seen.
+    unconfigured_routes: BTreeSet<String>,
     /// The replicas, by name.
     replicas: Vec<ReplicaStatusView>,
-    /// Messages that wait, by when they fall due; absent while Redis is away.
+    /// Messages that wait, by when they fall due; absent where Redis does not answer within a second.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     histogram: Option<HistogramView>,
@@ -188,12 +200,13 @@ impl LiveOverview {
 async fn overview_moment(admin: &Admin, clock: Clock) -> OverviewMoment {
     // All at once: a Redis that hangs is waited for once. Without an answer the page shows what the process itself knows;
     // the parts say that Redis is away.
-    let ((), histogram, replicas) = tokio::join!(
-        refresh_counts(admin),
-        histogram_view(admin, None),
-        replica_views(admin)
+    let (_counted, histogram, members) = tokio::join!(
+        timeout(FIGURES_WAIT, refresh_counts(admin)),
+        timeout(FIGURES_WAIT, histogram_view(admin, None)),
+        timeout(FIGURES_WAIT, registered(admin))
     );
-    let histogram = histogram.ok();
+    let histogram = histogram.ok().and_then(Result::ok);
+    let replicas = replica_views(admin, members.unwrap_or_default());
     let now = clock.wall();
     let metrics = &admin.state.metrics;
     let step = metrics.flow.latest(now);
@@ -204,27 +217,28 @@ async fn overview_moment(admin: &Admin, clock: Clock) -> OverviewMoment {
             .unwrap_or_default()
     };
     let routes = route_views(admin).into_iter();
-    let used_bytes = metrics.store_memory.get();
-    let limit_bytes = Some(metrics.store_memory_limit.get()).filter(|limit| *limit > 0);
+    let RedisMemory { used, limit } = admin.state.health.store().memory();
     OverviewMoment {
         now_ms: now.0,
         now: rfc3339(now),
         replica: admin.state.replica.clone(),
         version: env!("CARGO_PKG_VERSION"),
-        ready: admin.state.readiness.is_ready(),
-        draining: admin.state.readiness.is_draining(),
+        ready: admin.state.health.is_ready(),
+        draining: admin.state.health.is_draining(),
         parts: part_views(admin),
+        troubles: trouble_views(admin),
         routes: routes
             .map(|route| LiveRoute {
                 flow: flow_of(route.name()).into(),
                 route,
             })
             .collect(),
+        unconfigured_routes: admin.state.health.store().unconfigured(),
         replicas,
         histogram,
-        redis: (used_bytes > 0).then_some(RedisMemoryView {
-            used_bytes,
-            limit_bytes,
+        redis: (used > 0).then_some(RedisMemoryView {
+            used_bytes: used as i64,
+            limit_bytes: (limit > 0).then_some(limit as i64),
         }),
     }
 }

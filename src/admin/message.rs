@@ -10,7 +10,10 @@ use super::context::Admin;
 use super::problem::Problem;
 use super::times::rfc3339;
 use super::trail::TrailEventView;
-use crate::domain::{Entry, Failure, HeaderValue, Message, RouteName, TargetRef, Text};
+use super::troubles::lateness;
+use crate::domain::{
+    Entry, Failure, HeaderValue, KafkaPosition, Message, RequestedTime, RouteName, TargetRef, Text,
+};
 use crate::store::{StoredMessage, StoredState};
 
 /// A message of the store, without its body.
@@ -35,12 +38,22 @@ pub(super) struct MessageView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, format = DateTime)]
     asked: Option<String>,
+    #[serde(flatten)]
+    request: RequestView,
     /// Its state.
     state: ShownState,
     /// Number of the hand-out that comes next or is under way; the first is 1.
     attempt: u32,
     /// How many of its publishes failed.
     failures: u32,
+    /// How late it is, ms; absent while it is not late.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    late_by_ms: Option<i64>,
+    /// Why it is late, as far as is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    why: Option<String>,
     /// The last of these failures.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -77,6 +90,46 @@ pub(super) struct MessageView {
     trail: Vec<TrailEventView>,
 }
 
+/// When a message came, and what its producer asked for. Absent of messages that an earlier version stored.
+#[derive(Default, Serialize, ToSchema)]
+pub(super) struct RequestView {
+    /// When it was read from its source, Unix ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    received_ms: Option<i64>,
+    /// The same, RFC 3339.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, format = DateTime)]
+    received: Option<String>,
+    /// The delay that was asked for, ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    delay_ms: Option<i64>,
+    /// The moment that was asked for, Unix ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    deliver_at_ms: Option<i64>,
+}
+
+impl RequestView {
+    /// What is known of a message's request.
+    pub(super) fn of(entry: &Entry) -> Self {
+        let Some(request) = entry.request else {
+            return Self::default();
+        };
+        let (delay_ms, deliver_at_ms) = match request.time {
+            RequestedTime::Delay(ms) => (Some(ms), None),
+            RequestedTime::At(at) => (None, Some(at.0)),
+        };
+        Self {
+            received_ms: Some(request.received.0),
+            received: rfc3339(request.received),
+            delay_ms,
+            deliver_at_ms,
+        }
+    }
+}
+
 /// A failed publish.
 #[derive(Serialize, ToSchema)]
 pub(super) struct LastError {
@@ -96,6 +149,15 @@ pub(super) struct PositionView {
     pub(super) partition: i32,
     /// The offset.
     pub(super) offset: i64,
+}
+
+impl From<KafkaPosition> for PositionView {
+    fn from(at: KafkaPosition) -> Self {
+        Self {
+            partition: at.partition,
+            offset: at.offset,
+        }
+    }
 }
 
 /// One failure.
@@ -172,6 +234,8 @@ pub(super) async fn dead_message(
     };
     let shown = single_message_view(admin, &found);
     Ok(Some(MessageView {
+        late_by_ms: None,
+        why: None,
         state: ShownState::Dead,
         dead_id: Some(dead.to_string()),
         ..shown
@@ -206,18 +270,17 @@ pub(super) fn failure_views(entry: &Entry) -> Vec<FailureView> {
 
 /// Where a message was read.
 pub(super) fn position_view(entry: &Entry) -> Option<PositionView> {
-    entry.position.map(|at| PositionView {
-        partition: at.partition,
-        offset: at.offset,
-    })
+    entry.position.map(PositionView::from)
 }
 
 /// A message that the store found, as answers show it.
 pub(super) fn message_view(admin: &Admin, found: &StoredMessage) -> MessageView {
     let entry = &found.entry;
     let message = &entry.message;
-    let target = match admin.route(&found.route) {
-        Ok(route) if found.target == TargetRef::Own => route.to.name(),
+    let route = admin.route(&found.route).ok();
+    let late = route.and_then(|route| lateness(admin, route, found));
+    let target = match route {
+        Some(route) if found.target == TargetRef::Own => route.to.name(),
         _ => found.target.as_str().to_owned(),
     };
     let key = message
@@ -235,6 +298,7 @@ pub(super) fn message_view(admin: &Admin, found: &StoredMessage) -> MessageView 
         due: rfc3339(entry.due),
         asked_ms: entry.asked_due().0,
         asked: rfc3339(entry.asked_due()),
+        request: RequestView::of(entry),
         state: match found.state {
             StoredState::Pending => ShownState::Pending,
             StoredState::InFlight => ShownState::InFlight,
@@ -242,6 +306,8 @@ pub(super) fn message_view(admin: &Admin, found: &StoredMessage) -> MessageView 
         },
         attempt: entry.handouts + 1,
         failures: entry.failures,
+        late_by_ms: late.as_ref().map(|late| late.by_ms),
+        why: late.map(|late| late.why),
         last_error: entry.history.last().map(|failure| LastError {
             at_ms: failure.at.0,
             reason: failure.reason.to_string(),

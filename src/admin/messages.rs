@@ -17,11 +17,14 @@ use super::page::{Page, limit, read_cursor, write_cursor};
 use super::problem::Problem;
 use super::times::{LAST_MOMENT, Timestamp, moment};
 use super::trail::{
-    MessageAnswer, MessageTrail, event_views, reach, read_trail, record_cancel, record_move,
+    MessageAnswer, MessageTrail, event_views, last_told, reach, read_trail, record_cancel,
+    record_move,
 };
 use crate::domain::duration::{parse_header, render};
 use crate::domain::{InvalidReason, Partition, Route, RouteName, UnixMs, nearest};
-use crate::store::{BrowseKey, BrowseQuery, IntendedMessage, StoredState, WriteOp, WriteResult};
+use crate::store::{
+    BrowseKey, BrowseQuery, IntendedMessage, StoredState, TrailReading, WriteOp, WriteResult,
+};
 
 /// Query of the list of messages.
 #[derive(Deserialize, IntoParams)]
@@ -147,7 +150,7 @@ pub(super) async fn one(
         .and_then(|reading| MessageTrail::of(&route, &id, reading))
     {
         Some(gone) => Ok((None, Json(MessageAnswer::Gone(gone)))),
-        None => Err(unknown(&admin, &route, &id, Some(&reach(reading.as_ref()))).await),
+        None => Err(unknown(&admin, &route, &id, reading.as_ref()).await),
     }
 }
 
@@ -219,8 +222,7 @@ pub(super) async fn cancel(
             record_cancel(&admin, &route, &id, &who)?;
             Ok(commanded(&route, id, CommandResult::Cancelled, result))
         }
-        "unknown" => Err(unknown(&admin, &route, &id, None).await),
-        "changed" => Err(changed(&id)),
+        "unknown" | "changed" => Err(missed(&admin, &route, &id, result).await),
         "published" => Err(conflict(&id, result, "has been published already")),
         _ => Err(conflict(&id, result, "is being published right now")),
     }
@@ -319,8 +321,7 @@ pub(super) async fn reschedule(
                 &format!("rescheduled to {}", due.0),
             ))
         }
-        "unknown" => Err(unknown(&admin, &route, &id, None).await),
-        "changed" => Err(changed(&id)),
+        "unknown" | "changed" => Err(missed(&admin, &route, &id, result).await),
         _ => Err(conflict(
             &id,
             result,
@@ -371,17 +372,35 @@ fn commanded(
     (Extension(AuditNote::new("", note)), Json(body))
 }
 
-/// The problem of a message that is not there. `more` is a further sentence.
-async fn unknown(admin: &Admin, route: &Route, id: &str, more: Option<&str>) -> Problem {
-    let mut detail = format!(
-        "no message `{}` of the route `{}` waits: it was never there, or is gone",
-        id.escape_debug(),
-        route.name
-    );
-    if let Some(more) = more {
-        detail.push_str("; ");
-        detail.push_str(more);
+/// The problem of a command that missed its message, which is gone or another one than was meant. The trail tells who
+/// was there before. Its answer is a help only: an error while it is read is no error of the command.
+async fn missed(admin: &Admin, route: &Route, id: &str, result: &'static str) -> Problem {
+    let reading = read_trail(admin, route, id).await.unwrap_or_default();
+    match (result, reading.as_ref().and_then(last_told)) {
+        ("changed", told) => changed(id, told.as_deref()),
+        (_, None) => unknown(admin, route, id, reading.as_ref()).await,
+        (_, Some(told)) => {
+            let id_text = id.escape_debug();
+            let name = &route.name;
+            let detail = format!("no message `{id_text}` of the route `{name}` waits: {told}");
+            Problem::not_found(detail).id(id).result("unknown")
+        }
     }
+}
+
+/// The problem of a message that is not there, and that the trail does not have.
+async fn unknown(
+    admin: &Admin,
+    route: &Route,
+    id: &str,
+    reading: Option<&TrailReading>,
+) -> Problem {
+    let detail = format!(
+        "no message `{}` of the route `{}` waits: it was never there, or is gone; {}",
+        id.escape_debug(),
+        route.name,
+        reach(reading)
+    );
     // The nearest id is a hint only: an error while it is looked for is no error of the call.
     let nearest = nearest_waiting_id(admin, route, id)
         .await
@@ -410,11 +429,13 @@ async fn nearest_waiting_id(
     Ok(nearest(id, browsed.found.iter().map(|found| found.id.as_str())).map(str::to_owned))
 }
 
-fn changed(id: &str) -> Problem {
+fn changed(id: &str, told: Option<&str>) -> Problem {
     let id_text = id.escape_debug();
+    let last = told.map(|told| format!("; last known of it: {told}"));
+    let last = last.unwrap_or_default();
     let detail = format!(
-        "the message `{id_text}` is not the one that `If-Match` speaks of: it was moved, replaced or tried since; \
-         look at it again; nothing was changed"
+        "the message `{id_text}` is not the one that `If-Match` speaks of: it was moved, replaced or tried \
+         since{last}; look at it again; nothing was changed"
     );
     Problem::new(StatusCode::PRECONDITION_FAILED, detail)
         .id(id)

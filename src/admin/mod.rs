@@ -17,6 +17,7 @@
 //! | `GET /api/v1/routes/{route}/messages/{id}/body` | write | the body of a message that waits; audited |
 //! | `GET /api/v1/retries` | read | what failed and waits to be tried again, by page |
 //! | `GET /api/v1/messages` | read | what waits, in due order, by page |
+//! | `GET /api/v1/routes/{route}/trail` | read | what became of its messages lately, newest first |
 //! | `GET /api/v1/histogram` | read | how much falls due when |
 //! | `GET /api/v1/partitions` | read | how each slice of the store stands |
 //! | `GET /api/v1/replicas` | read | who serves |
@@ -109,6 +110,7 @@ mod skip;
 mod times;
 mod tls;
 mod trail;
+mod troubles;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -116,13 +118,13 @@ use std::sync::{Arc, OnceLock};
 use prometheus_client::registry::Registry;
 
 use crate::domain::{Clock, Route};
-use crate::lifecycle::Readiness;
+use crate::health::Health;
 use crate::store::Store;
 use crate::telemetry::{BurstLog, FollowRegistry, Metrics};
 
 pub use config::Config;
 pub use inject::{Inject, InjectError, InvalidMessage};
-pub use redrive::{Redrive, RedriveOutcome};
+pub use redrive::{Redrive, RedriveOrder, RedriveOutcome};
 pub use server::{DRAIN_GRACE, ListenAddresses, start};
 pub use skip::Skip;
 
@@ -136,7 +138,7 @@ pub struct AdminState {
     /// All metrics, for `/metrics`.
     pub registry: Arc<Registry>,
     /// Readiness, for `/readyz`. While it drains, `send` is refused.
-    pub readiness: Readiness,
+    pub health: Health,
     /// Follows the messages of `send` with `wait`.
     pub watch: Arc<FollowRegistry>,
     /// Log of refusals, one line a burst.

@@ -1,6 +1,6 @@
 //! Overview of the store and the cluster: due times, partitions, replicas.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::page::Page;
 use super::problem::Problem;
 use super::times::rfc3339;
 use crate::domain::RouteName;
-use crate::store::{DueMonth, RegisteredReplica, ReplicaStatus};
+use crate::store::{DueMonth, RegisteredReplica, ReplicaStatus, Store};
 
 /// Longest time that the later days of a month are taken as they were read.
 const MONTH_AGE: Duration = Duration::from_secs(60);
@@ -269,24 +269,45 @@ impl ReplicaStatusView {
 )]
 pub(super) async fn replicas(Extract(admin): Extract<Arc<Admin>>) -> Json<Page<ReplicaStatusView>> {
     Json(Page {
-        items: replica_views(&admin).await,
+        items: replica_views(&admin, registered(&admin).await),
         next: None,
     })
 }
 
-/// The replicas, by name.
-pub(super) async fn replica_views(admin: &Admin) -> Vec<ReplicaStatusView> {
-    let readiness = &admin.state.readiness;
-    let mut items = Vec::new();
-    if let Some(store) = admin.state.store.get()
-        && let Ok(members) = admin.browse(store.replicas()).await
-    {
-        let own = store.nonce();
-        items.extend(members.into_iter().map(|m| {
-            let this = m.nonce == own;
-            ReplicaStatusView::of(m, this)
-        }));
+/// The members without those that came back under their name: what a dead one had claimed is its own affair, and who
+/// asks for replicas counts names.
+fn latest_lives(members: Vec<RegisteredReplica>) -> Vec<RegisteredReplica> {
+    let alive: BTreeSet<String> = members
+        .iter()
+        .filter(|member| member.is_alive())
+        .map(|member| member.status.name.clone())
+        .collect();
+    members
+        .into_iter()
+        .filter(|member| member.is_alive() || !alive.contains(&member.status.name))
+        .collect()
+}
+
+/// The replicas in the registry; none if the store does not answer.
+pub(super) async fn registered(admin: &Admin) -> Vec<RegisteredReplica> {
+    match admin.state.store.get() {
+        Some(store) => admin.browse(store.replicas()).await.unwrap_or_default(),
+        None => Vec::new(),
     }
+}
+
+/// These replicas and the one that answers, by name.
+pub(super) fn replica_views(
+    admin: &Admin,
+    members: Vec<RegisteredReplica>,
+) -> Vec<ReplicaStatusView> {
+    let health = &admin.state.health;
+    let own = admin.state.store.get().map(Store::nonce);
+    let view = |member: RegisteredReplica| {
+        let this = own == Some(&*member.nonce);
+        ReplicaStatusView::of(member, this)
+    };
+    let mut items: Vec<_> = latest_lives(members).into_iter().map(view).collect();
     if !items.iter().any(|replica| replica.this) {
         let status = ReplicaStatus {
             name: admin.state.replica.clone(),
@@ -306,9 +327,37 @@ pub(super) async fn replica_views(admin: &Admin) -> Vec<ReplicaStatusView> {
         });
     }
     for this in items.iter_mut().filter(|replica| replica.this) {
-        this.ready = readiness.is_ready();
-        this.draining = readiness.is_draining();
+        this.ready = health.is_ready();
+        this.draining = health.is_draining();
     }
     items.sort_by(|a, b| a.name.cmp(&b.name));
     items
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replica_that_came_back_under_its_name_is_one() {
+        let member = |name: &str, nonce: &str, silent_ms| RegisteredReplica {
+            nonce: nonce.to_owned(),
+            heartbeat: 0,
+            silent_ms,
+            status: ReplicaStatus {
+                name: name.to_owned(),
+                heartbeat_ms: 1000,
+                ..ReplicaStatus::default()
+            },
+        };
+        let members = vec![
+            member("r1", "a", 20_000),
+            member("r1", "b", 60_000),
+            member("r1", "c", 100),
+            member("r2", "d", 20_000),
+        ];
+        let latest = latest_lives(members);
+        let nonces: Vec<_> = latest.iter().map(|member| member.nonce.as_str()).collect();
+        assert_eq!(nonces, ["c", "d"]);
+    }
 }

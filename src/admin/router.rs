@@ -25,7 +25,7 @@ use super::problem::Problem;
 use super::refusals::{ProbesOnly, RefusalReason};
 use super::{
     audit, body, console, dead, dead_actions, health, live, messages, overview, pause, purge,
-    retries, routes, send, session, skip,
+    retries, routes, send, session, skip, trail,
 };
 
 /// All calls. The router and the description are made of these and nothing else. The table in `mod.rs` lists the same
@@ -43,6 +43,7 @@ fn calls() -> OpenApiRouter<Arc<Admin>> {
         .routes(routes!(live::stream))
         .routes(routes!(session::session))
         .routes(routes!(retries::list))
+        .routes(routes!(trail::list))
         .routes(routes!(body::body))
         .routes(routes!(messages::list))
         .routes(routes!(

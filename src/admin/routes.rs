@@ -13,9 +13,9 @@ use super::context::Admin;
 use super::extract::{NamedRoute, RoutePath};
 use super::page::Page;
 use super::problem::Problem;
+use super::troubles;
 use crate::domain::route::{DelayFrom, OnDuplicate};
-use crate::domain::{Endpoint, Route, RouteName, RoutePolicy, RoutingKey, Target, route};
-use crate::lifecycle::readiness::ReadinessState;
+use crate::domain::{Endpoint, Route, RouteName, RoutePolicy, RoutingKey, Target};
 
 /// Longest wait for the store's counts.
 const COUNT_DEADLINE: Duration = Duration::from_secs(1);
@@ -119,12 +119,18 @@ pub(super) async fn refresh_counts(admin: &Admin) {
     for (name, counts) in counts {
         if let Some(metrics) = admin.state.metrics.route(&name) {
             metrics.show_counts(counts.messages, counts.dead);
+            admin.state.health.route(&name).counted(counts.messages);
         }
     }
 }
 
 fn route_view(admin: &Admin, route: &Route) -> RouteView {
     let metrics = admin.state.metrics.route(&route.name);
+    let health = admin.state.health.route(&route.name);
+    let waits_for = health.waits_for();
+    let now = admin
+        .store()
+        .map_or_else(|_| admin.state.clock.wall(), |store| store.clock().now());
     RouteView {
         name: route.name.to_string(),
         from: from(&route.from),
@@ -135,38 +141,11 @@ fn route_view(admin: &Admin, route: &Route) -> RouteView {
         pending: metrics.map_or(0, |m| m.pending.get()),
         in_flight: metrics.map_or(0, |m| m.in_flight.get()),
         dead: metrics.map_or(0, |m| m.dead.get()),
-        paused: metrics
-            .map(|m| m.paused().into_iter().map(str::to_owned).collect())
-            .unwrap_or_default(),
-        publishing_paused: metrics.is_some_and(|m| m.publishing_paused.get() != 0),
-        oldest_overdue_s: metrics.map_or(0.0, |m| m.oldest_overdue.get()),
-        troubles: troubles(admin, route),
+        paused: waits_for.into_iter().map(str::to_owned).collect(),
+        publishing_paused: health.is_publishing_paused(),
+        oldest_overdue_s: health.late_s(now),
+        troubles: troubles::of_route(admin, route),
     }
-}
-
-fn troubles(admin: &Admin, route: &Route) -> Vec<String> {
-    let targets = route
-        .targets()
-        .map(|target| format!("target:{}", route::describe(target)));
-    let own = [
-        format!("route:{}", route.name),
-        format!("source:{}", route.name),
-        "store:room".to_owned(),
-    ];
-    let names: Vec<String> = own.into_iter().chain(targets).collect();
-    let trouble = |(name, state): (String, ReadinessState)| match state {
-        ReadinessState::Up => None,
-        ReadinessState::Waiting(why) | ReadinessState::Degraded(why) => {
-            names.contains(&name).then(|| format!("{name}: {why}"))
-        }
-    };
-    admin
-        .state
-        .readiness
-        .parts()
-        .into_iter()
-        .filter_map(trouble)
-        .collect()
 }
 
 fn from(endpoint: &Endpoint) -> Value {
@@ -224,6 +203,7 @@ fn policy(policy: &RoutePolicy) -> Value {
         "on_invalid": policy.on_invalid.as_str(),
         "on_undecodable": policy.on_undecodable.as_str(),
         "on_refused": policy.on_refused.as_str(),
+        "on_unroutable": policy.on_unroutable.as_str(),
         "on_duplicate": match policy.on_duplicate {
             OnDuplicate::Keep => "keep",
             OnDuplicate::Replace => "replace",

@@ -20,8 +20,8 @@ use super::extract::{JsonBody, NamedRoute, RoutePath};
 use super::inject::InjectError;
 use super::problem::Problem;
 use super::times::{Timestamp, rfc3339};
+use super::troubles::obstacles;
 use crate::domain::{Clock, Endpoint, Header, HeaderValue, Message, Origin, Properties, Route};
-use crate::lifecycle::readiness::ReadinessState;
 use crate::telemetry::{MessageEnd, MessageFollower};
 
 /// Longest wait for the broker's confirm, a little longer than lanes wait themselves.
@@ -151,7 +151,7 @@ pub(super) async fn send(
     NamedRoute(route): NamedRoute,
     JsonBody(mut request): JsonBody<SendRequest>,
 ) -> Result<Response, Problem> {
-    if admin.state.readiness.is_draining() {
+    if admin.state.health.is_draining() {
         return Err(Problem::unavailable(
             "this replica is draining; nothing was sent",
         ));
@@ -244,7 +244,7 @@ fn message(route: &Route, request: SendRequest, id: &str) -> Result<Message, Pro
         (None, Some(at)) => (names.deliver_at.as_str(), at.text()),
         (delay, None) => (
             names.delay.as_str(),
-            delay.map_or_else(|| "0".to_owned(), Timestamp::text),
+            delay.map_or_else(|| "0".to_owned(), |time| time.text()),
         ),
     };
     let own = [&names.delay, &names.deliver_at, &names.id, &names.op];
@@ -326,7 +326,7 @@ async fn follow(
         outcome = follower.end() => Ok(outcome),
         () = tokio::time::sleep(patience) => {
             let detail = "the message was sent, but was not seen to be published within 30 s of its due time";
-            let reasons = obstacles(admin, route);
+            let reasons = obstacles(admin, route).join("; ");
             let detail = if reasons.is_empty() { detail.to_owned() } else { format!("{detail}: {reasons}") };
             ended(StatusCode::GATEWAY_TIMEOUT, &detail)
         }
@@ -335,29 +335,6 @@ async fn follow(
             ended(StatusCode::SERVICE_UNAVAILABLE, detail)
         }
     }
-}
-
-/// Names the obstacles that are known to keep the route's messages from arriving; empty if there are none.
-pub(super) fn obstacles(admin: &Admin, route: &Route) -> String {
-    let mut found = Vec::new();
-    if let Some(metrics) = admin.state.metrics.route(&route.name) {
-        if metrics.publishing_paused.get() != 0 {
-            found.push("publishing of the route is paused by hand".to_owned());
-        }
-        let ingress = metrics.paused();
-        if !ingress.is_empty() {
-            found.push(format!(
-                "ingress of the route waits ({})",
-                ingress.join(", ")
-            ));
-        }
-    }
-    for (part, state) in admin.state.readiness.parts() {
-        if let ReadinessState::Waiting(why) | ReadinessState::Degraded(why) = state {
-            found.push(format!("{part}: {why}"));
-        }
-    }
-    found.join("; ")
 }
 
 fn ended(route: &Route, id: String, outcome: &MessageEnd) -> SendAnswer {

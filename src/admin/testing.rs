@@ -21,16 +21,19 @@ use super::pulse::Pulse;
 use super::refusals::Refusals;
 use super::server::{BoundServer, ListenAddresses};
 use super::{
-    AdminState, Config, Inject, InjectError, InvalidMessage, Redrive, RedriveOutcome, Skip,
+    AdminState, Config, Inject, InjectError, InvalidMessage, Redrive, RedriveOrder, RedriveOutcome,
+    Skip,
 };
 use crate::domain::route::{
-    DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, OnUndecodable, RetryPolicy,
+    DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, OnUndecodable, OnUnroutable,
+    RetryPolicy,
 };
 use crate::domain::{
     Clock, Endpoint, Header, HeaderValue, InvalidReason, Message, Route, RouteName, RoutePolicy,
     RoutingKey, Secret, SkipGoal, SkipOutcome, Target, UnixMs,
 };
-use crate::lifecycle::{Readiness, Shutdown, Tasks};
+use crate::health::Health;
+use crate::lifecycle::{Shutdown, Tasks};
 use crate::store::{DeadId, StoreError};
 use crate::telemetry::{BurstLog, FollowRegistry, Metrics};
 
@@ -65,8 +68,7 @@ impl Redrive for InstantRedrive {
     fn redrive<'a>(
         &'a self,
         _: &'a DeadId,
-        _: Option<&'a str>,
-        _: &'a str,
+        _: RedriveOrder<'a>,
     ) -> BoxFuture<'a, Result<RedriveOutcome, StoreError>> {
         async { Ok(RedriveOutcome::Done) }.boxed()
     }
@@ -160,6 +162,7 @@ pub(crate) fn route(name: &str, from: Endpoint) -> Arc<Route> {
         on_invalid: OnInvalid::DeadLetter,
         on_undecodable: OnUndecodable::Wait,
         on_refused: OnRefused::Retry,
+        on_unroutable: OnUnroutable::Retry,
         on_duplicate: OnDuplicate::Keep,
         dedupe_ms: 0,
         rate: None,
@@ -242,7 +245,7 @@ pub(crate) fn state() -> (AdminState, Arc<RecordingIngress>) {
         routes,
         metrics,
         registry: Arc::new(registry),
-        readiness: Readiness::default(),
+        health: Health::default(),
         watch: Arc::new(FollowRegistry::default()),
         bursts: Arc::new(BurstLog::new(clock)),
         inject: Arc::clone(&recorder) as Arc<dyn Inject>,
@@ -296,7 +299,7 @@ pub(crate) struct TestServer {
     pub(crate) recorder: Arc<RecordingIngress>,
     pub(crate) tasks: Tasks,
     pub(crate) shutdown: Shutdown,
-    pub(crate) readiness: Readiness,
+    pub(crate) health: Health,
     pub(crate) watch: Arc<FollowRegistry>,
     pub(crate) metrics: Arc<Metrics>,
     pub(super) addresses: ListenAddresses,
@@ -336,7 +339,7 @@ impl TestServer {
         let (state, recorder) = state();
         let tasks = Tasks::default();
         let shutdown = Shutdown::default();
-        let readiness = state.readiness.clone();
+        let health = state.health.clone();
         let watch = Arc::clone(&state.watch);
         let metrics = Arc::clone(&state.metrics);
         let pulse = Pulse::new(state.clock);
@@ -352,7 +355,7 @@ impl TestServer {
             recorder,
             tasks,
             shutdown,
-            readiness,
+            health,
             watch,
             metrics,
             addresses,

@@ -37,10 +37,10 @@ impl ToSchema for Timestamp {}
 
 impl Timestamp {
     /// The text of the header.
-    pub(super) fn text(self) -> String {
+    pub(super) fn text(&self) -> String {
         match self {
             Self::Ms(ms) => ms.to_string(),
-            Self::Text(text) => text,
+            Self::Text(text) => text.clone(),
         }
     }
 }

@@ -1,10 +1,16 @@
-//! The trail of a message, as answers show it: what became of a message that is gone.
+//! The trail, as answers show it: what became of a message that is gone, and what became of messages lately.
 
-use serde::Serialize;
-use utoipa::ToSchema;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State as Extract;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
 
 use super::context::Admin;
+use super::extract::{NamedRoute, QueryParams, RoutePath};
 use super::message::{MessageView, PositionView};
+use super::page::{Page, limit};
 use super::problem::Problem;
 use super::times::rfc3339;
 use crate::domain::{Route, UnixMs};
@@ -95,7 +101,7 @@ pub(super) struct TrailEventView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     connection: Option<String>,
-    /// `moved`: the new due time, Unix ms.
+    /// `delivered`, `dead`, `dropped`: the due time that was asked for; `moved`: the new one; Unix ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     due_ms: Option<i64>,
@@ -120,6 +126,64 @@ pub(super) struct TrailEventView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     position: Option<PositionView>,
+    /// `delivered` to Kafka: where it lies in the target.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    landed: Option<PositionView>,
+}
+
+/// Query of a route's trail.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TrailQuery {
+    /// Events, 1 to 1000; 100 if not given.
+    #[param(minimum = 1, maximum = 1000, value_type = Option<u32>)]
+    limit: Option<String>,
+}
+
+/// An event of some message of a route.
+#[derive(Serialize, ToSchema)]
+#[schema(as = RouteEvent)]
+pub(super) struct RouteEventView {
+    /// The message's own name, or its `~` id.
+    id: String,
+    #[serde(flatten)]
+    event: TrailEventView,
+}
+
+/// What became of a route's messages lately
+///
+/// The newest events of its trail, newest first: what was delivered, cancelled, moved, and what became a dead letter. The
+/// trail is a help and no proof: it keeps `history`, within `history_max`. Of a route without a trail the list is empty.
+#[utoipa::path(
+    get, path = "/api/v1/routes/{route}/trail", operation_id = "listTrail", params(RoutePath, TrailQuery),
+    responses(
+        (status = 200, description = "The events. There is one page: `next` is null.", body = Page<RouteEventView>),
+        (status = 400, description = "A query or a limit that is none."),
+        (status = 404, description = "No such route."),
+        (status = 503, description = "Redis is away."),
+        (status = 504, description = "Redis did not answer in time."),
+    )
+)]
+pub(super) async fn list(
+    Extract(admin): Extract<Arc<Admin>>,
+    NamedRoute(route): NamedRoute,
+    QueryParams(query): QueryParams<TrailQuery>,
+) -> Result<Json<Page<RouteEventView>>, Problem> {
+    let limit = limit(query.limit.as_deref())?;
+    let events = admin
+        .browse(admin.store()?.lately(&route.name, limit))
+        .await?;
+    let views = events.unwrap_or_default().into_iter();
+    let items = views.map(|(id, event)| RouteEventView {
+        id,
+        event: event_view(&event),
+    });
+    Ok(Json(Page {
+        items: items.collect(),
+        next: None,
+    }))
 }
 
 impl MessageTrail {
@@ -146,6 +210,14 @@ pub(super) fn event_views(reading: &TrailReading) -> Vec<TrailEventView> {
 fn event_view(event: &TrailEvent) -> TrailEventView {
     let target = event.target.as_ref();
     let text = |text: &Option<crate::domain::Text>| text.as_ref().map(ToString::to_string);
+    let position = event.position.map(PositionView::from);
+    let (position, landed) = match event.word {
+        TrailWord::Delivered => (None, position),
+        _ => (position, None),
+    };
+    let due = event
+        .due
+        .or_else(|| event.late_ms.map(|late| event.at.plus(-late)));
     TrailEventView {
         at_ms: event.at.0,
         at: rfc3339(event.at),
@@ -160,15 +232,13 @@ fn event_view(event: &TrailEvent) -> TrailEventView {
                 target.connection
             )
         }),
-        due_ms: event.due.map(|due| due.0),
-        due: event.due.and_then(rfc3339),
+        due_ms: due.map(|due| due.0),
+        due: due.and_then(rfc3339),
         by: text(&event.by),
         reason: text(&event.reason),
         dead_id: text(&event.dead_id),
-        position: event.position.map(|at| PositionView {
-            partition: at.partition,
-            offset: at.offset,
-        }),
+        position,
+        landed,
     }
 }
 
@@ -208,6 +278,32 @@ pub(super) fn record_move(
         trail.moved(id, at, due, TrailCause::Caller(who));
     }
     Ok(())
+}
+
+/// What became of a message last, for the sentence of a problem. `None`: the trail does not have it.
+pub(super) fn last_told(reading: &TrailReading) -> Option<String> {
+    let event = reading.events.last()?;
+    let what = match event.word {
+        TrailWord::Replaced => "another message of its name took its place",
+        TrailWord::Dead => "it became a dead letter",
+        TrailWord::Deduplicated => "a duplicate of it was suppressed",
+        TrailWord::Delivered
+        | TrailWord::Cancelled
+        | TrailWord::Moved
+        | TrailWord::Dropped
+        | TrailWord::Redriven => event.word.as_str(),
+    };
+    let at = rfc3339(event.at).unwrap_or_else(|| event.at.to_string());
+    let to = match (event.word, event.due.and_then(rfc3339)) {
+        (TrailWord::Moved, Some(due)) => format!(" to {due}"),
+        _ => String::new(),
+    };
+    let by = match event.by.as_ref().map(crate::domain::Text::as_str) {
+        None => String::new(),
+        Some("header") => ", by a command in a message".to_owned(),
+        Some(by) => format!(", by {by}"),
+    };
+    Some(format!("{what} at {at}{to}{by}"))
 }
 
 /// How far the trail helps where it does not have a message, for the sentence of a problem.
@@ -296,6 +392,10 @@ mod tests {
             late_ms: Some(2),
             attempt: Some(1),
             target: Some(target),
+            position: Some(KafkaPosition {
+                partition: 1,
+                offset: 7,
+            }),
             ..event(1_700_000_000_123, TrailWord::Delivered)
         };
         let position = Some(KafkaPosition {
@@ -315,7 +415,9 @@ mod tests {
         let expected = json!([
             {
                 "at_ms": 1_700_000_000_123_i64, "at": "2023-11-14T22:13:20.123Z", "event": "delivered",
-                "late_ms": 2, "attempt": 1, "target": "orders", "connection": "kafka.main"
+                "late_ms": 2, "attempt": 1, "target": "orders", "connection": "kafka.main",
+                "due_ms": 1_700_000_000_121_i64, "due": "2023-11-14T22:13:20.121Z",
+                "landed": { "partition": 1, "offset": 7 }
             },
             {
                 "at_ms": 5, "at": "1970-01-01T00:00:00.005Z", "event": "cancelled", "by": "header",
@@ -323,5 +425,29 @@ mod tests {
             }
         ]);
         assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn the_last_event_is_a_sentence() {
+        let told = |event: TrailEvent| {
+            last_told(&TrailReading {
+                events: vec![event],
+                since: None,
+            })
+        };
+        let moved = TrailEvent {
+            due: Some(UnixMs(60_000)),
+            by: Some("alice".into()),
+            ..event(5, TrailWord::Moved)
+        };
+        let expected = "moved at 1970-01-01T00:00:00.005Z to 1970-01-01T00:01:00Z, by alice";
+        assert_eq!(told(moved).as_deref(), Some(expected));
+        let cancelled = TrailEvent {
+            by: Some("header".into()),
+            ..event(0, TrailWord::Cancelled)
+        };
+        let expected = "cancelled at 1970-01-01T00:00:00Z, by a command in a message";
+        assert_eq!(told(cancelled).as_deref(), Some(expected));
+        assert_eq!(last_told(&TrailReading::default()), None);
     }
 }

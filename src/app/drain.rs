@@ -13,7 +13,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::lifecycle::{Readiness, Shutdown, Stage, Tasks};
+use crate::health::Health;
+use crate::lifecycle::{Shutdown, Stage, Tasks};
 
 /// A shutdown signal for each stage, and one for all of them.
 #[derive(Debug)]
@@ -68,10 +69,10 @@ fn last_share(stage: Stage) -> u32 {
 pub(super) async fn drain(
     stages: &StageShutdowns,
     tasks: &Tasks,
-    readiness: &Readiness,
+    health: &Health,
     timeout: Duration,
 ) -> Result<(), Vec<String>> {
-    readiness.drain();
+    health.drain();
     let began = Instant::now();
     let deadline = |stage| began + timeout * last_share(stage) / TIME_SHARES;
     stages.ingress.begin();
@@ -161,12 +162,12 @@ mod tests {
                 .collect();
             let stages = StageShutdowns::new();
             let tasks = Tasks::default();
-            let readiness = Readiness::default();
+            let health = Health::default();
             for &stage in &slow {
                 stubborn(&tasks, stage, &stages, false);
             }
             let began = Instant::now();
-            let drained = drain(&stages, &tasks, &readiness, TIMEOUT).await;
+            let drained = drain(&stages, &tasks, &health, TIMEOUT).await;
             let late = slow.iter().filter(|stage| **stage != Stage::Ingress);
             let late: Vec<String> = late.map(|stage| name(*stage)).collect();
             assert_eq!(drained.err().unwrap_or_default(), late, "{case:04b}");
@@ -189,7 +190,7 @@ mod tests {
         let stages = StageShutdowns::new();
         let tasks = Tasks::default();
         stubborn(&tasks, Stage::Ingress, &stages, true);
-        let drained = drain(&stages, &tasks, &Readiness::default(), TIMEOUT).await;
+        let drained = drain(&stages, &tasks, &Health::default(), TIMEOUT).await;
         assert_eq!(drained, Err(vec![name(Stage::Ingress)]));
     }
 }

@@ -65,7 +65,7 @@ impl Inject for IngressInject {
                 .next()
                 .map(|(_, verdict)| verdict)
             {
-                Some(Verdict::Confirmed) => Ok(()),
+                Some(Verdict::Confirmed(_)) => Ok(()),
                 Some(Verdict::Refused { reason, error }) => Err(InjectError::Refused(format!(
                     "{}: {error}",
                     reason.as_str()

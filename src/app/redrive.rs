@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use futures_util::future::BoxFuture;
 
-use crate::admin::{Redrive, RedriveOutcome};
+use crate::admin::{Redrive, RedriveOrder, RedriveOutcome};
 use crate::domain::Route;
 use crate::ingress;
 use crate::store::{DeadId, Store, StoreError};
@@ -21,8 +21,7 @@ impl StoreRedrive {
     async fn redrive_one(
         &self,
         id: &DeadId,
-        target: Option<&str>,
-        by: &str,
+        order: RedriveOrder<'_>,
     ) -> Result<RedriveOutcome, StoreError> {
         let away = || StoreError::Unavailable("it has not been reached yet".to_owned());
         let store = self.store.get().ok_or_else(away)?;
@@ -46,10 +45,12 @@ impl StoreRedrive {
             Ok(bundle) => bundle,
             Err(why) => return Ok(RedriveOutcome::Refused(format!("it cannot be read: {why}"))),
         };
-        match ingress::redrive(&dead, id.reason(), route, target, store.clock().now()) {
+        let now = store.clock().now();
+        let due = order.due.max(now);
+        match ingress::redrive(&dead, id.reason(), route, order.target, due, now) {
             Err(why) => Ok(RedriveOutcome::Refused(why)),
             Ok(bundle) => {
-                let done = store.redrive_by(id, &bundle, by).await?;
+                let done = store.redrive_by(id, &bundle, order.by).await?;
                 Ok(if done {
                     RedriveOutcome::Done
                 } else {
@@ -64,9 +65,8 @@ impl Redrive for StoreRedrive {
     fn redrive<'a>(
         &'a self,
         id: &'a DeadId,
-        target: Option<&'a str>,
-        by: &'a str,
+        order: RedriveOrder<'a>,
     ) -> BoxFuture<'a, Result<RedriveOutcome, StoreError>> {
-        Box::pin(self.redrive_one(id, target, by))
+        Box::pin(self.redrive_one(id, order))
     }
 }

@@ -9,13 +9,14 @@ use anyhow::{Context, bail};
 use prometheus_client::registry::Registry;
 use tracing::warn;
 
-use super::store_room::StoreRoom;
+use super::store_room;
 use crate::config::Config;
-use crate::domain::{Clock, Route};
+use crate::domain::{Clock, Route, RouteName};
 use crate::egress::AllLanes;
 use crate::egress::kafka::KafkaLanes;
+use crate::health::{Health, TroubleLog};
 use crate::ingress::{self, Intake};
-use crate::lifecycle::{Readiness, Shutdown, Tasks, tick};
+use crate::lifecycle::{Shutdown, Tasks, tick};
 use crate::publishing::{Listeners, Reporters};
 use crate::store::{self, PreflightFailure, Store};
 use crate::telemetry::{BurstLog, Metrics, Tracer};
@@ -34,6 +35,7 @@ pub(crate) struct StoringRooms {
     pub(crate) store: Store,
     pub(crate) clock: Clock,
     pub(crate) metrics: Arc<Metrics>,
+    health: Health,
     tasks: Tasks,
     shutdown: Shutdown,
     traces: StoringTraces,
@@ -72,12 +74,13 @@ impl StoringRooms {
                 STORE_DEADLINE.as_secs()
             ),
         }
+        let health = Health::default();
         let metrics = Metrics::new(&mut Registry::default(), [route.name.clone()]);
         let store = Store::start(&store::StoreDependencies {
             config: &config.redis,
             clock,
             metrics: metrics.clone(),
-            readiness: &Readiness::default(),
+            health: &health,
             tasks: &tasks,
             shutdown: &shutdown,
             remembers: [(route.name.clone(), route.policy.dedupe_ms)].into(),
@@ -99,6 +102,7 @@ impl StoringRooms {
             store,
             clock,
             metrics,
+            health,
             tasks,
             shutdown,
             traces,
@@ -117,7 +121,6 @@ impl StoringRooms {
     pub(crate) fn intake(&self, config: &Config) -> anyhow::Result<Arc<Intake>> {
         let routes = std::slice::from_ref(&self.route);
         let shutdown = &self.shutdown;
-        let readiness = Readiness::default();
         let quota = store::DeadLetterQuota::new(routes);
         let gates =
             ingress::admission_control::start(ingress::admission_control::AdmissionDependencies {
@@ -125,6 +128,7 @@ impl StoringRooms {
                 store: &self.store,
                 quota: &quota,
                 metrics: &self.metrics,
+                health: &self.health,
                 // A relay may store messages beside this command.
                 replicas: Box::new(|| 2),
                 max_skew: config.cluster.max_clock_skew,
@@ -133,13 +137,17 @@ impl StoringRooms {
             });
         self.tasks.spawn(
             "store:room",
-            log_store_room(self.store.clone(), self.metrics.clone()),
+            log_troubles(
+                self.route.name.clone(),
+                self.store.clone(),
+                self.health.clone(),
+            ),
         );
         let kafka = KafkaLanes::start(
             [],
             self.clock,
             &self.metrics.kafka_clients,
-            &readiness,
+            &self.health,
             &self.tasks,
             shutdown,
         )?;
@@ -148,6 +156,7 @@ impl StoringRooms {
         let listeners = Listeners {
             store: &self.store,
             metrics: &self.metrics,
+            health: &self.health,
             watch: &watch,
             bursts: &bursts,
             tracer: &self.traces.tracer,
@@ -169,12 +178,20 @@ impl StoringRooms {
     }
 }
 
-/// Logs when the store takes nothing in, and when it does again, for as long as the process lives.
-async fn log_store_room(store: Store, metrics: Arc<Metrics>) {
-    let mut room = StoreRoom::default();
+/// Logs when the store takes nothing in, or the route waits for something else, and when that is over, for as long as the
+/// process lives.
+async fn log_troubles(route: RouteName, store: Store, health: Health) {
+    let room = health.side_part_of("store:room", "redis".to_owned());
+    let source = health.side_part(format!("source:{route}"));
+    let of_route = health.route(&route);
+    let mut log = TroubleLog::default();
     loop {
         tick(ROOM_INTERVAL).await;
-        room.look(Some(&store), &metrics);
+        let why = store_room::trouble(Some(&store), health.store());
+        let cause = why.is_some().then(|| "store:room".to_owned());
+        room.report(why, None);
+        source.report(of_route.source_waits(), cause);
+        log.look(&health.not_up(), store.clock().local().wall());
     }
 }
 

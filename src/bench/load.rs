@@ -60,7 +60,7 @@ impl SendCounts {
         loop {
             for (_, verdict) in verdicts.take().await {
                 let why = match verdict {
-                    Verdict::Confirmed => {
+                    Verdict::Confirmed(_) => {
                         self.confirmed.fetch_add(1, Ordering::AcqRel);
                         continue;
                     }

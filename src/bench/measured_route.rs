@@ -20,8 +20,9 @@ use crate::domain::{Clock, Endpoint, HeaderValue, Partition, Route, Target, Unix
 use crate::egress::kafka::KafkaLanes;
 use crate::egress::rabbitmq::RabbitLanes;
 use crate::egress::{AllLanes, Lane, Lanes};
+use crate::health::Health;
 use crate::ingress;
-use crate::lifecycle::{Readiness, Shutdown, Stage, Tasks};
+use crate::lifecycle::{Shutdown, Stage, Tasks};
 use crate::store::{
     self, BrowseKey, BrowseQuery, PreflightFailure, Store, StoreError, StoredMessage, StoredState,
     WriteOp, WriteResult,
@@ -156,7 +157,7 @@ impl MeasuredRoute {
                     .get(connection)
                     .context("an unknown connection")?
                     .clone();
-                let broker = Broker::new(connection, &Readiness::default());
+                let broker = Broker::new(connection, &Health::default());
                 let mut link = broker.open_exclusive(
                     "bench",
                     "bench:link",
@@ -281,7 +282,7 @@ async fn store(
         config: &config.redis,
         clock,
         metrics: Metrics::new(&mut Registry::default(), [route.name.clone()]),
-        readiness: &Readiness::default(),
+        health: &Health::default(),
         tasks,
         shutdown,
         remembers: [(route.name.clone(), route.policy.dedupe_ms)].into(),
@@ -369,7 +370,7 @@ fn lanes(
     tasks: &Tasks,
     shutdown: &Shutdown,
 ) -> anyhow::Result<AllLanes> {
-    let readiness = Readiness::default();
+    let health = Health::default();
     let mut kafka = None;
     let mut rabbitmq = BTreeMap::new();
     match &route.from {
@@ -381,7 +382,7 @@ fn lanes(
                 .context("an unknown connection")?
                 .clone();
             let lanes = RabbitLanes::new(
-                Broker::new(at, &readiness),
+                Broker::new(at, &health),
                 clock,
                 tasks.clone(),
                 shutdown.clone(),
@@ -393,7 +394,7 @@ fn lanes(
         kafka,
         clock,
         &KafkaClients::default(),
-        &readiness,
+        &health,
         tasks,
         shutdown,
     )?;

@@ -461,7 +461,8 @@ impl OutageSuspicion {
     /// The error, with the cause that librdkafka gave for this outage, if it gave one.
     pub fn explain(&self, error: &str) -> String {
         match &*self.reason.lock() {
-            Some((reason, at)) if at.elapsed() < REASON_LASTS => format!("{error}; {reason}"),
+            Some((reason, at)) if at.elapsed() < REASON_LASTS => plain_cause(reason)
+                .unwrap_or_else(|| format!("{error}; {}", without_counts(reason))),
             _ => error.to_owned(),
         }
     }
@@ -470,6 +471,26 @@ impl OutageSuspicion {
     pub async fn raised(&self) {
         self.news.notified().await;
     }
+}
+
+/// A cause that librdkafka gave: in plain words, if it is one of those that everybody meets.
+fn plain_cause(reason: &str) -> Option<String> {
+    let (_, connecting) = without_counts(reason).split_once("Connect to ")?;
+    let (address, why) = connecting.split_once(" failed: ")?;
+    let address = address
+        .split_once('#')
+        .map_or(address, |(_, address)| address);
+    Some(match why {
+        "Connection refused" => format!("{address} refuses connections"),
+        _ => format!("{address} cannot be connected to: {why}"),
+    })
+}
+
+/// A cause without what librdkafka counts beside it: for how long, and how often it was the same.
+fn without_counts(reason: &str) -> &str {
+    reason
+        .split_once(" (after ")
+        .map_or(reason, |(cause, _)| cause)
 }
 
 /// Asks whether any broker answers. `Err` gives the reason that was seen instead. Blocks for at most `at_most`.
@@ -537,6 +558,26 @@ mod tests {
             .expect("checked")
             .create_native_config()
             .expect("librdkafka takes it");
+    }
+
+    #[test]
+    fn the_causes_that_everybody_meets_are_told_in_plain_words_and_the_others_as_they_are() {
+        let told = |reason: &str| {
+            let suspicion = OutageSuspicion::default();
+            let code = RDKafkaErrorCode::BrokerTransportFailure;
+            suspicion.error(&KafkaError::Global(code), reason);
+            suspicion.explain("no answer")
+        };
+        let refused = "127.0.0.1:9092/1: Connect to ipv4#127.0.0.1:9092 failed: Connection refused \
+                       (after 0ms in state CONNECT, 3 identical error(s) suppressed)";
+        assert_eq!(told(refused), "127.0.0.1:9092 refuses connections");
+        let routed = "b:9092/2: Connect to ipv6#[::1]:9092 failed: No route to host (after 7ms in state CONNECT)";
+        assert_eq!(
+            told(routed),
+            "[::1]:9092 cannot be connected to: No route to host"
+        );
+        let closed = "b:9092/2: Disconnected (after 30ms in state UP)";
+        assert_eq!(told(closed), "no answer; b:9092/2: Disconnected");
     }
 
     #[test]

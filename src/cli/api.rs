@@ -182,21 +182,6 @@ pub(super) fn messages(client: &ApiClient, id: &str) -> Result<Vec<(String, Valu
     Ok(found)
 }
 
-/// A sentence on the end of a message that does not wait any more, as far as its route's trail tells. The answer to a
-/// command stands without it.
-fn end_of(client: &ApiClient, route: Option<&str>, id: &str) -> Option<String> {
-    let message = client
-        .get(&path_of(route?, id))
-        .ok()
-        .filter(trail::is_of_gone)?;
-    let last = message["trail"].as_array()?.last()?;
-    Some(format!(
-        "no message `{}` waits any more: {}",
-        id.escape_debug(),
-        trail::told(last)
-    ))
-}
-
 /// Makes the same command on each of these messages, and prints each result. Answers whether all were done.
 pub(super) fn command_each(
     client: &ApiClient,
@@ -222,12 +207,7 @@ pub(super) fn command_each(
                 detail,
                 ..
             }) => {
-                let end = if result == "unknown" {
-                    end_of(client, found_route.as_deref(), id)
-                } else {
-                    None
-                };
-                failure = Some(end.unwrap_or(detail));
+                failure = Some(detail);
                 json!({ "id": id, "route": found_route, "result": result })
             }
             Err(error @ ClientError::UnknownMessage { .. }) => {

@@ -11,10 +11,12 @@ use self::letter::letter_text;
 use super::client::{ApiClient, ClientError};
 use super::output::{self, Printer, SafeText};
 use super::progress::{ProgressReporter, StageProgress};
-use super::table::{moment, table};
+use super::table::{listed_moment, moment_title, table};
 use super::{api, times};
-use crate::domain::{Clock, percent_encoded};
+use crate::domain::{Clock, UnixMs, duration, percent_encoded};
 
+/// The API's word for the order that loses none while others come.
+const OLDEST: &str = "oldest";
 /// Most ids that the API takes at once.
 const MAX_IDS: usize = 100;
 
@@ -37,10 +39,13 @@ pub(super) struct DeadArgs {
 
 #[derive(Debug, Subcommand)]
 enum DeadCommand {
-    /// List them, oldest first
+    /// List them, newest first
     List {
         #[command(flatten)]
         filter: FilterArgs,
+        /// The oldest first
+        #[arg(long)]
+        oldest: bool,
         /// At most so many
         #[arg(long, value_name = "N", default_value_t = 100)]
         limit: usize,
@@ -66,13 +71,22 @@ enum DeadCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Publish them again now, without delay headers and by their route's rules as they are now
+    /// Publish them again, now or later, without delay headers and by their route's rules as they are now
     Redrive {
         #[command(flatten)]
         action: ActionArgs,
         /// To another target of the route: its own, or one of `allow_targets`
         #[arg(long, value_name = "TARGET")]
         target: Option<String>,
+        /// Due this long from now: `10m`, `2h30m`, or milliseconds
+        #[arg(long, value_name = "D", conflicts_with = "at")]
+        delay: Option<String>,
+        /// Due at this moment: RFC 3339 with an offset, or Unix milliseconds
+        #[arg(long, value_name = "T")]
+        at: Option<String>,
+        /// Due evenly over this long, in their order, so that the target does not get all at once
+        #[arg(long, value_name = "D")]
+        spread: Option<String>,
     },
     /// Drop them for good
     Drop {
@@ -158,6 +172,7 @@ impl FilterArgs {
 pub(super) fn run(args: DeadArgs) -> ExitCode {
     if let DeadCommand::List {
         filter,
+        oldest,
         limit,
         watch: true,
         ..
@@ -167,7 +182,7 @@ pub(super) fn run(args: DeadArgs) -> ExitCode {
             api::connect(&args.api).and_then(|client| Ok((client, filter.clone().absolute()?)));
         return match ready {
             Ok((client, filter)) => api::show(Some(api::WATCH_INTERVAL), || {
-                render(&client, &filter, *limit)
+                render(&client, &filter, order(*oldest), *limit)
             }),
             Err(error) => api::ended(Err(error)),
         };
@@ -182,49 +197,63 @@ fn dead(client: &ApiClient, args: DeadArgs, out: &mut Printer<'_>) -> Result<(),
     match args.command {
         DeadCommand::List {
             filter,
+            oldest,
             limit,
             json,
             ..
-        } => list(client, &filter.absolute()?, limit, json, out),
+        } => list(client, &filter.absolute()?, order(oldest), limit, json, out),
         DeadCommand::Show {
             id,
             route,
             body,
             json,
         } => show(client, &id, route.as_deref(), body, json, out),
-        DeadCommand::Redrive { action, target } => act_on(
-            client,
-            "redrive",
-            "redriven",
+        DeadCommand::Redrive {
             action,
-            target.as_deref(),
-            out,
-        ),
+            target,
+            delay,
+            at,
+            spread,
+        } => {
+            let how = RedriveHow::of(target, delay.as_deref(), at.as_deref(), spread.as_deref())?;
+            act_on(client, "redrive", "redriven", action, Some(how), out)
+        }
         DeadCommand::Drop { action } => act_on(client, "drop", "dropped", action, None, out),
         DeadCommand::Export { filter } => {
             let filter = filter.absolute()?;
-            for_each_dead(client, &filter, usize::MAX, true, |item| {
+            for_each_dead(client, &filter, OLDEST, usize::MAX, true, |item| {
                 out.print(SafeText::json(item)).map_err(ClientError::from)
-            })
+            })?;
+            Ok(())
         }
     }
 }
 
-/// Reads the pages of a filter, and calls `each` with every dead letter.
+/// The API's word for an order.
+fn order(oldest: bool) -> &'static str {
+    if oldest { OLDEST } else { "newest" }
+}
+
+/// Reads the pages of a filter, and calls `each` with every dead letter. Returns the cursor of what is left.
 fn for_each_dead(
     client: &ApiClient,
     filter: &FilterArgs,
+    order: &str,
     limit: usize,
     body: bool,
     mut each: impl FnMut(&Value) -> Result<(), ClientError>,
-) -> Result<(), ClientError> {
+) -> Result<Option<String>, ClientError> {
     let mut left = limit;
     let mut cursor: Option<String> = None;
     while left > 0 {
         let size = left.min(MAX_IDS).to_string();
         let body = body.to_string();
         let mut pairs = filter.pairs();
-        pairs.extend([("limit", size.as_str()), ("body", body.as_str())]);
+        pairs.extend([
+            ("order", order),
+            ("limit", size.as_str()),
+            ("body", body.as_str()),
+        ]);
         pairs.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
         let page = client.get(&format!("/api/v1/dead?{}", query(&pairs)))?;
         let items = page["items"]
@@ -240,57 +269,67 @@ fn for_each_dead(
             break;
         }
     }
-    Ok(())
+    Ok(cursor)
 }
 
 fn list(
     client: &ApiClient,
     filter: &FilterArgs,
+    order: &str,
     limit: usize,
     as_json: bool,
     out: &mut Printer<'_>,
 ) -> Result<(), ClientError> {
     let shown = if as_json {
-        SafeText::json(&json!({ "items": outlines(client, filter, limit)?, "next": null }))
+        let (items, next) = outlines(client, filter, order, limit)?;
+        SafeText::json(&json!({ "items": items, "next": next }))
     } else {
-        render(client, filter, limit)?
+        render(client, filter, order, limit)?
     };
     out.print(shown)?;
     Ok(())
 }
 
-/// The dead letters of a filter, without headers and bodies.
+/// The dead letters of a filter, without headers and bodies, and the cursor of what is left.
 fn outlines(
     client: &ApiClient,
     filter: &FilterArgs,
+    order: &str,
     limit: usize,
-) -> Result<Vec<Value>, ClientError> {
+) -> Result<(Vec<Value>, Option<String>), ClientError> {
     let mut items = Vec::new();
-    for_each_dead(client, filter, limit, false, |item| {
+    let next = for_each_dead(client, filter, order, limit, false, |item| {
         items.push(item.clone());
         Ok(())
     })?;
-    Ok(items)
+    Ok((items, next))
 }
 
-/// The list as a table.
-fn render(client: &ApiClient, filter: &FilterArgs, limit: usize) -> Result<SafeText, ClientError> {
+/// The list as a table. Route and reason are in the dead letter's id; an id that Postdate made says nothing to anybody.
+fn render(
+    client: &ApiClient,
+    filter: &FilterArgs,
+    order: &str,
+    limit: usize,
+) -> Result<SafeText, ClientError> {
     let now = Clock::start().wall().0;
-    let cell = |item: &Value, name: &str| match &item[name] {
-        Value::Null => "-".to_owned(),
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    };
+    let cell = |item: &Value, name: &str| item[name].as_str().unwrap_or("-").to_owned();
     let row = |item: &Value| {
-        let at = moment(item["dead_at_ms"].as_i64().unwrap_or(0), now);
-        let rest = ["dead_id", "id", "attempt", "size", "error"].map(|name| cell(item, name));
-        std::iter::once(at).chain(rest).collect::<Vec<_>>()
+        let own = item["id"].as_str().filter(|id| !id.starts_with('~'));
+        vec![
+            cell(item, "dead_id"),
+            own.unwrap_or("-").to_owned(),
+            cell(item, "key"),
+            listed_moment(item["dead_at_ms"].as_i64().unwrap_or(0), now),
+            cell(item, "error"),
+        ]
     };
-    let rows: Vec<_> = outlines(client, filter, limit)?.iter().map(row).collect();
-    Ok(table(
-        &["DEAD AT", "DEAD ID", "ID", "ATTEMPT", "SIZE", "ERROR"],
-        &rows,
-    ))
+    let (items, next) = outlines(client, filter, order, limit)?;
+    let rows: Vec<_> = items.iter().map(row).collect();
+    let dead_at = moment_title("DEAD AT");
+    let list = table(&["DEAD ID", "ID", "KEY", &dead_at, "ERROR"], &rows);
+    let more = next.map(|_| "(there are more: --limit, --from, --to)".into());
+    Ok(SafeText::joined([list].into_iter().chain(more), "\n"))
 }
 
 fn show(
@@ -321,7 +360,7 @@ fn show(
 /// Counts the dead letters of a filter.
 fn counted(client: &ApiClient, filter: &FilterArgs) -> Result<usize, ClientError> {
     let mut count = 0;
-    for_each_dead(client, filter, usize::MAX, false, |_| {
+    for_each_dead(client, filter, OLDEST, usize::MAX, false, |_| {
         count += 1;
         Ok(())
     })?;
@@ -334,7 +373,7 @@ fn act_on(
     verb: &str,
     done: &'static str,
     mut args: ActionArgs,
-    target: Option<&str>,
+    how: Option<RedriveHow>,
     out: &mut Printer<'_>,
 ) -> Result<(), ClientError> {
     args.filter = args.filter.absolute()?;
@@ -373,10 +412,17 @@ fn act_on(
         }
         _ => {}
     }
+    let is_spread = how.as_ref().is_some_and(|how| how.spread_ms > 0);
+    let expected = match (is_spread, has_ids) {
+        (false, _) => 0,
+        (true, true) => args.ids.len(),
+        (true, false) => counted(client, &args.filter)?,
+    };
     let mut call = ActionCall {
         client,
         path: format!("/api/v1/dead/{verb}"),
-        target,
+        how,
+        expected,
         done,
         items: Vec::new(),
     };
@@ -388,11 +434,60 @@ fn act_on(
     print_results(&call.items, done, args.json, out)
 }
 
+/// Where redriven messages go, and when.
+struct RedriveHow {
+    target: Option<String>,
+    at: Option<UnixMs>,
+    delay_ms: i64,
+    spread_ms: i64,
+}
+
+impl RedriveHow {
+    fn of(
+        target: Option<String>,
+        delay: Option<&str>,
+        at: Option<&str>,
+        spread: Option<&str>,
+    ) -> Result<Self, ClientError> {
+        let now = Clock::start().wall();
+        let span = |name: &str, text: &str| {
+            let parsed = duration::parse_header(text);
+            parsed.map_err(|why| ClientError::Usage(format!("{name} {text}: {why}")))
+        };
+        let at = at.map(|at| times::parse(at, now)).transpose();
+        Ok(Self {
+            target,
+            at: at.map_err(|why| ClientError::Usage(format!("--at: {why}")))?,
+            delay_ms: delay.map_or(Ok(0), |delay| span("--delay", delay))?,
+            spread_ms: spread.map_or(Ok(0), |spread| span("--spread", spread))?,
+        })
+    }
+
+    /// Adds it to a call for so many messages, of which so many have had their calls before, of so many in all.
+    fn write(&self, body: &mut Value, before: usize, number: usize, expected: usize) {
+        if let Some(target) = &self.target {
+            body["target"] = target.as_str().into();
+        }
+        let part = |count: usize| {
+            let ms = i128::from(self.spread_ms) * count as i128 / expected.max(1) as i128;
+            i64::try_from(ms).unwrap_or(i64::MAX)
+        };
+        match self.at {
+            Some(at) => body["at"] = at.plus(part(before)).0.max(0).into(),
+            // From the server's clock, call by call.
+            None => body["delay"] = self.delay_ms.saturating_add(part(before)).into(),
+        }
+        body["spread"] = part(number).into();
+    }
+}
+
 /// Calls of one action, and the results so far.
 struct ActionCall<'a> {
     client: &'a ApiClient,
     path: String,
-    target: Option<&'a str>,
+    how: Option<RedriveHow>,
+    /// How many there are, as far as that matters.
+    expected: usize,
     /// Word for an item that was acted on: `redriven`.
     done: &'static str,
     items: Vec<Value>,
@@ -428,8 +523,10 @@ impl ActionCall<'_> {
 
     /// Makes one call and takes its results. Answers the cursor of the next call.
     fn call(&mut self, mut body: Value) -> Result<Option<String>, ClientError> {
-        if let Some(target) = self.target {
-            body["target"] = target.into();
+        if let Some(how) = &self.how {
+            let before = self.items.len();
+            let left = self.expected.saturating_sub(before);
+            how.write(&mut body, before, left.min(MAX_IDS), self.expected);
         }
         let answer = self.client.ask("POST", &self.path, Some(&body))?;
         self.items
@@ -509,6 +606,32 @@ mod tests {
             (String::from_utf8(out).expect("UTF-8"), result)
         });
         run.await.expect("no panic")
+    }
+
+    #[test]
+    fn each_call_of_a_spread_redrive_has_its_part_of_the_time() {
+        let how = |at: Option<&str>| {
+            RedriveHow::of(None, at.is_none().then_some("1s"), at, Some("600")).expect("right")
+        };
+        let written = |how: &RedriveHow, before, number, expected| {
+            let mut body = json!({});
+            how.write(&mut body, before, number, expected);
+            body
+        };
+        let later = how(None);
+        assert_eq!(
+            written(&later, 0, 100, 150),
+            json!({ "delay": 1000, "spread": 400 })
+        );
+        assert_eq!(
+            written(&later, 100, 50, 150),
+            json!({ "delay": 1400, "spread": 200 })
+        );
+        let at = how(Some("1700000000000"));
+        assert_eq!(
+            written(&at, 100, 50, 150),
+            json!({ "at": 1_700_000_000_400_i64, "spread": 200 })
+        );
     }
 
     #[tokio::test]

@@ -3,7 +3,8 @@
 use serde_json::Value;
 
 use super::output::SafeText;
-use super::table::moment;
+use super::table::{moment, precise_moment};
+use crate::domain::duration;
 
 /// Width of the names before the values.
 const NAME_WIDTH: usize = 9;
@@ -48,6 +49,30 @@ impl FactLines {
         if let Some(size) = message["size"].as_u64() {
             self.add("size", &format!("{size} bytes"));
         }
+    }
+
+    /// Adds when a message came, and what was asked for.
+    pub(super) fn add_request(&mut self, message: &Value, now_ms: i64) {
+        let Some(received_ms) = message["received_ms"].as_i64() else {
+            return;
+        };
+        let received = moment(received_ms, now_ms);
+        let asked = match (&message["delay_ms"], &message["deliver_at_ms"]) {
+            (Value::Number(ms), _) => {
+                format!(
+                    "with a delay of {}",
+                    duration::words(ms.as_i64().unwrap_or(0))
+                )
+            }
+            (_, Value::Number(at)) => {
+                format!(
+                    "to be delivered at {}",
+                    precise_moment(at.as_i64().unwrap_or(0))
+                )
+            }
+            _ => return self.add("received", &received),
+        };
+        self.add("received", &format!("{received}, {asked}"));
     }
 
     /// Adds the Kafka position that a message was read at, if it was.

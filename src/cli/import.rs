@@ -10,13 +10,13 @@ use clap::{Args, Subcommand, ValueEnum};
 use super::output::SafeText;
 use super::progress::{ProgressReporter, StageProgress};
 use super::replay::route_named;
-use super::table::table;
+use super::table::{moment, table};
 use super::{ConfigArgs, USAGE_EXIT, output, refuse, send};
 use crate::config::{Config, read_secret};
-use crate::domain::{Endpoint, Route, RoutingKey, Secret, Target};
+use crate::domain::{Clock, Endpoint, Route, RoutingKey, Secret, Target};
 use crate::import::{
-    BodyCodec, EntryForm, ForeignServer, ImportOutcome, ImportQueue, ImportRequest, ImportTally,
-    ImportWait, ImportWatcher, ScoreUnit, import,
+    BodyCodec, EntryForm, ForeignServer, ImportOutcome, ImportPreview, ImportQueue, ImportRequest,
+    ImportTally, ImportWait, ImportWatcher, ScoreUnit, import,
 };
 
 /// Move what waits in another program's delay queue into a route
@@ -311,7 +311,9 @@ impl ImportWatcher for ImportReporter {
 
 /// The outcome of an import, for a person.
 fn outcome_text(request: &ImportRequest, outcome: &ImportOutcome) -> SafeText {
-    let ImportOutcome { tally, remaining } = outcome;
+    let ImportOutcome {
+        tally, remaining, ..
+    } = outcome;
     let place = request.server.url.redacted_url();
     let queue = match &request.queue {
         ImportQueue::Redisson(name) => format!("delayed queue {name}"),
@@ -327,11 +329,21 @@ fn outcome_text(request: &ImportRequest, outcome: &ImportOutcome) -> SafeText {
         request.route.name
     ))];
     lines.push(table(&["ENTRIES", ""], &rows));
+    if let Some(preview) = &outcome.preview {
+        lines.extend(preview_lines(preview).map(SafeText::from));
+    }
     for (reason, refused) in &tally.refused {
         let sentence = reason.sentence();
         lines.push(SafeText::from(format!(
             "{} cannot be moved: {sentence}; the first is {}",
             refused.count, refused.example
+        )));
+    }
+    if outcome.delivered > 0 {
+        lines.push(SafeText::from(format!(
+            "{} more were delivered by Redisson already and wait in its list: the import leaves them there, so keep a \
+             consumer on it until it is empty",
+            outcome.delivered
         )));
     }
     if *remaining == 0 && tally.moved == 0 {
@@ -343,6 +355,17 @@ fn outcome_text(request: &ImportRequest, outcome: &ImportOutcome) -> SafeText {
         ));
     }
     SafeText::joined(lines, "\n")
+}
+
+/// Between which moments all would be due, and what the first message would be.
+fn preview_lines(preview: &ImportPreview) -> [String; 2] {
+    let now = Clock::start().wall().0;
+    let [first, last] = [preview.first_due, preview.last_due].map(|due| moment(due.0, now));
+    let (size, body) = (preview.first_size, &preview.first_body);
+    [
+        format!("due from {first} to {last}"),
+        format!("the first body, {size} bytes: {body}"),
+    ]
 }
 
 /// Counts of an outcome; those that are zero are left out, but for the first and the last.

@@ -9,7 +9,7 @@ use super::api::{self, items, segment};
 use super::client::{ApiClient, ClientError};
 use super::facts::plain;
 use super::output::SafeText;
-use super::table::{moment, table};
+use super::table::{listed_moment, moment_title, table};
 use crate::domain::Clock;
 
 /// Show messages that wait, in due order
@@ -94,12 +94,12 @@ pub(super) fn render(client: &ApiClient, args: &PendingArgs) -> Result<SafeText,
     let rows: Vec<_> = found
         .iter()
         .map(|m| {
-            let due = moment(m["due_ms"].as_i64().unwrap_or(0), now);
+            let due = listed_moment(m["due_ms"].as_i64().unwrap_or(0), now);
             let failed = m["last_error"]["reason"].as_str();
             let asked = m["asked_ms"]
                 .as_i64()
                 .filter(|_| failed.is_some())
-                .map(|asked| moment(asked, now));
+                .map(|asked| listed_moment(asked, now));
             let why =
                 failed.map(|reason| format!("{reason}: {}", plain(&m["last_error"]["error"])));
             vec![
@@ -114,9 +114,10 @@ pub(super) fn render(client: &ApiClient, args: &PendingArgs) -> Result<SafeText,
             ]
         })
         .collect();
+    let due = moment_title("DUE");
     let list = table(
         &[
-            "DUE",
+            &due,
             "ROUTE",
             "ID",
             "TARGET",

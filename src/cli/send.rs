@@ -12,7 +12,10 @@ use serde_json::{Value, json};
 
 use super::api;
 use super::client::{ApiClient, CALL_DEADLINE, ClientError};
+use super::facts::plain;
 use super::output::{self, Printer, SafeText};
+use super::status::paused_parts;
+use super::table::precise_moment;
 use crate::domain::RouteName;
 
 /// Longest wait for an answer with `--wait`: the API follows for an hour and a half minute at most.
@@ -161,6 +164,24 @@ pub(super) fn run(args: SendArgs) -> ExitCode {
     }))
 }
 
+/// Says before the wait what may make it long.
+fn warn_of_obstacles(client: &ApiClient, route: &RouteName) {
+    // A token that may not look, or an API that is away, is told by the call that sends.
+    let Ok(route) = client.get(&format!("/api/v1/routes/{route}")) else {
+        return;
+    };
+    let paused = paused_parts(&route).into_iter();
+    let paused = paused.map(|part| format!("paused: {part}"));
+    let troubles = route["troubles"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(plain);
+    for obstacle in paused.chain(troubles) {
+        output::err(format!("this may take long: {obstacle}"));
+    }
+}
+
 /// Sends a message to a route's own ingress and prints its id. With `wait` a second line says when it was published and
 /// how late. With `json` the API's body is printed instead, whatever it says.
 fn send(
@@ -180,6 +201,9 @@ fn send(
     } else {
         CALL_DEADLINE
     };
+    if message.wait && !json {
+        warn_of_obstacles(client, &route);
+    }
     let path = format!("/api/v1/routes/{route}/messages");
     let answer = client.call("POST", &path, Some(&message.request()?), deadline)?;
     if json {
@@ -198,7 +222,7 @@ fn send(
     }
     if !json && let Some(late_ms) = body["lateness_ms"].as_f64() {
         let attempt = &body["attempt"];
-        let at = text("published_at");
+        let at = precise_moment(body["published_at_ms"].as_i64().unwrap_or(0));
         out.print(format!(
             "published at {at}, {late_ms:.1} ms late, attempt {attempt}"
         ))?;

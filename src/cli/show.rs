@@ -10,7 +10,7 @@ use super::client::{ApiClient, ClientError};
 use super::facts::FactLines;
 use super::output::{self, SafeText};
 use super::trail;
-use crate::domain::Clock;
+use crate::domain::{Clock, duration};
 
 /// Show a message: its state, when it is due, its failures and headers
 ///
@@ -65,10 +65,15 @@ fn render(message: &Value, now_ms: i64) -> SafeText {
     lines.add_member("route", &message["route"]);
     lines.add("state", &state(message));
     if !trail::is_of_gone(message) {
+        lines.add_request(message, now_ms);
         if message["failures"].as_u64().unwrap_or(0) > 0 {
             lines.add_moment("asked", &message["asked_ms"], now_ms);
         }
         lines.add_moment("due", &message["due_ms"], now_ms);
+        if let Some(late_ms) = message["late_by_ms"].as_i64() {
+            let why = message["why"].as_str().unwrap_or("unknown");
+            lines.add("late", &format!("{}: {why}", duration::words(late_ms)));
+        }
         lines.add_member("target", &message["target"]);
         if let Some(key) = message["key"].as_str() {
             let coded = if message["key_is_base64"] == true {
@@ -127,28 +132,46 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::cli::table::precise_moment;
+
+    #[test]
+    fn a_late_message_says_how_late_it_is_and_why() {
+        let message = json!({
+            "id": "a", "route": "orders", "due_ms": 5, "asked_ms": 5, "state": "pending", "attempt": 1, "failures": 0,
+            "late_by_ms": 291_000, "why": "publishing of the route is\u{1b}[31m paused by hand",
+        });
+        let shown = render(&message, 291_005);
+        let expected = "4 min 51 s: publishing of the route is\\u{1b}[31m paused by hand";
+        assert!(shown.as_str().contains(expected), "{}", shown.as_str());
+    }
 
     #[test]
     fn a_message_that_failed_is_told_whole() {
         let message = json!({
             "id": "order-7", "route": "orders", "due_ms": 1_000_000, "asked_ms": 400_000, "state": "pending",
-            "attempt": 3, "failures": 2, "target": "orders-out", "key": "k", "size": 12,
+            "received_ms": 100_000, "delay_ms": 300_000, "attempt": 3, "failures": 2, "target": "orders-out", "key": "k", "size": 12,
             "headers": [{ "name": "a", "value": "1" }, { "name": "b", "value": { "base64": "/w==" } }],
             "position": { "partition": 3, "offset": 1881 },
             "history": [{ "at_ms": 500_000, "reason": "unroutable", "error": "no\u{1b}[31m queue" }],
         });
         let shown = render(&message, 940_000);
-        let lines: Vec<&str> = shown.as_str().lines().collect();
+        let mut lines: Vec<&str> = shown.as_str().lines().collect();
         assert_eq!(
             lines[2],
             "state     pending, until attempt 3; 2 publishes failed"
         );
         assert!(
-            lines[3].starts_with("asked     ") && lines[3].ends_with("(9m ago)"),
+            lines[3].starts_with("received  ")
+                && lines[3].ends_with("(14 min ago), with a delay of 5 min"),
+            "{lines:#?}"
+        );
+        lines.remove(3);
+        assert!(
+            lines[3].starts_with("asked     ") && lines[3].ends_with("(9 min ago)"),
             "{lines:#?}"
         );
         assert!(
-            lines[4].starts_with("due       ") && lines[4].ends_with("(in 1m)"),
+            lines[4].starts_with("due       ") && lines[4].ends_with("(in 1 min)"),
             "{lines:#?}"
         );
         assert_eq!(
@@ -193,8 +216,9 @@ mod tests {
             "{lines:#?}"
         );
         assert!(lines[4].starts_with("          delivered "), "{lines:#?}");
-        let end = ".002, 2 ms late, to kafka main, topic orders, first attempt";
-        assert!(lines[4].ends_with(end) && lines.len() == 5, "{lines:#?}");
+        let at = precise_moment(1_000_002);
+        let end = format!("{at}, 2 ms late, to kafka main, topic orders, first attempt");
+        assert!(lines[4].ends_with(&end) && lines.len() == 5, "{lines:#?}");
     }
 
     #[test]

@@ -1,17 +1,17 @@
 //! `postdate status`
 
-use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use anstyle::Style;
 use clap::Args;
 use serde_json::Value;
 
-use super::api::{self, items};
+use super::api;
 use super::client::{ApiClient, ClientError};
 use super::facts::plain;
 use super::output::{FAILURE_STYLE, SafeText, WARNING_STYLE};
-use super::table::{styled_table, table};
+use super::table::{moment, styled_table, table};
+use crate::domain::moment::parse;
 
 /// Show the replicas, the routes, and how many messages fall due when
 #[derive(Debug, Args)]
@@ -37,62 +37,111 @@ pub(super) fn run(args: &StatusArgs) -> ExitCode {
 }
 
 pub(super) fn render(client: &ApiClient, json: bool) -> Result<SafeText, ClientError> {
-    let routes = client.get("/api/v1/routes")?;
     if json {
-        return Ok(SafeText::json(&routes));
+        return Ok(SafeText::json(&client.get("/api/v1/routes")?));
     }
-    let replicas = items(&client.get("/api/v1/replicas")?);
-    let replicas: Vec<_> = replicas
+    Ok(shown(&client.get("/api/v1/overview")?))
+}
+
+fn shown(overview: &Value) -> SafeText {
+    let list = |name: &str| overview[name].as_array().cloned().unwrap_or_default();
+    let replicas: Vec<_> = list("replicas")
         .iter()
-        .map(|r| {
+        .map(|replica| {
             vec![
-                plain(&r["name"]),
-                plain(&r["version"]),
-                replica_state(r).to_owned(),
-                plain(&r["partitions"]),
+                plain(&replica["name"]),
+                plain(&replica["version"]),
+                replica_state(replica).to_owned(),
+                plain(&replica["partitions"]),
             ]
         })
         .collect();
     let replica_styles: Vec<_> = replicas.iter().map(|row| replica_style(&row[2])).collect();
-    let routes_shown: Vec<_> = items(&routes)
+    let routes: Vec<_> = list("routes").iter().map(route_row).collect();
+    let route_styles: Vec<_> = routes.iter().map(|row| route_style(row)).collect();
+    let now_ms = overview["now_ms"].as_i64().unwrap_or(0);
+    let troubles: Vec<SafeText> = list("troubles")
         .iter()
-        .map(|r| {
-            let paused = paused_parts(r);
-            let paused = if paused.is_empty() {
-                "-".to_owned()
-            } else {
-                paused.join(", ")
-            };
-            let overdue = lateness(r["oldest_overdue_s"].as_f64().unwrap_or(0.0));
-            let counts = ["pending", "in_flight", "dead"].map(|count| plain(&r[count]));
-            [
-                vec![plain(&r["name"])],
-                counts.to_vec(),
-                vec![overdue, paused],
-            ]
-            .concat()
-        })
+        .map(|trouble| trouble_text(trouble, now_ms).styled(WARNING_STYLE))
         .collect();
-    let route_styles: Vec<_> = routes_shown.iter().map(|row| route_style(row)).collect();
-    // Routes share targets and the store.
-    let troubles: BTreeSet<String> = items(&routes)
-        .iter()
-        .flat_map(|r| {
-            r["troubles"]
-                .as_array()
-                .into_iter()
-                .flatten()
-                .map(plain)
-                .collect::<Vec<_>>()
-        })
-        .collect();
-    let troubles = SafeText::joined(
-        troubles
-            .into_iter()
-            .map(|trouble| SafeText::from(trouble).styled(WARNING_STYLE)),
-        "\n",
+    let unconfigured: Vec<String> = list("unconfigured_routes").iter().map(plain).collect();
+    let unconfigured = (!unconfigured.is_empty()).then(|| {
+        let names = unconfigured.join(", ");
+        SafeText::from(format!(
+            "The store also has messages of routes that are not configured here: {names}"
+        ))
+        .styled(WARNING_STYLE)
+    });
+    let replicas = styled_table(
+        &["REPLICA", "VERSION", "STATE", "PARTITIONS"],
+        &replicas,
+        &replica_styles,
     );
-    let due = client.get("/api/v1/histogram")?;
+    let routes = styled_table(
+        &["ROUTE", "PENDING", "IN FLIGHT", "DEAD", "OVERDUE", "PAUSED"],
+        &routes,
+        &route_styles,
+    );
+    let due = due_table(&overview["histogram"]);
+    let shown = [Some(replicas), Some(routes), unconfigured]
+        .into_iter()
+        .chain(troubles.into_iter().map(Some))
+        .chain([Some(due)]);
+    SafeText::joined(
+        shown.flatten().filter(|part| !part.as_str().is_empty()),
+        "\n\n",
+    )
+}
+
+fn route_row(route: &Value) -> Vec<String> {
+    let paused = paused_parts(route);
+    let paused = if paused.is_empty() {
+        "-".to_owned()
+    } else {
+        paused.join(", ")
+    };
+    let overdue = lateness(route["oldest_overdue_s"].as_f64().unwrap_or(0.0));
+    let counts = ["pending", "in_flight", "dead"].map(|count| plain(&route[count]));
+    [
+        vec![plain(&route["name"])],
+        counts.to_vec(),
+        vec![overdue, paused],
+    ]
+    .concat()
+}
+
+/// A trouble: its cause and since when, what follows from it, and what to do.
+fn trouble_text(trouble: &Value, now_ms: i64) -> SafeText {
+    let mut lines = vec![format!(
+        "{}: {}",
+        plain(&trouble["part"]),
+        plain(&trouble["why"])
+    )];
+    let since = trouble["since"]
+        .as_str()
+        .and_then(|since| parse(since).ok())
+        .map(|since| format!("since {}", moment(since.0, now_ms)));
+    lines.extend(since);
+    let follows: Vec<String> = trouble["follows"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(plain)
+        .collect();
+    if !follows.is_empty() {
+        lines.push(format!("so not well either: {}", follows.join(", ")));
+    }
+    if let Some(command) = trouble["command"].as_str() {
+        lines.push(format!("try {command}"));
+    }
+    SafeText::joined(lines.into_iter().map(SafeText::from), "\n  ")
+}
+
+/// How many messages fall due when, where Redis has told it.
+fn due_table(due: &Value) -> SafeText {
+    if due.is_null() {
+        return SafeText::from("");
+    }
     let sum = |window: &str| {
         due[window]
             .as_array()
@@ -102,38 +151,19 @@ pub(super) fn render(client: &ApiClient, json: bool) -> Result<SafeText, ClientE
             .sum::<u64>()
             .to_string()
     };
-    let due_row = vec![
+    let row = vec![
         plain(&due["overdue"]),
         sum("minute"),
         sum("hour"),
         sum("day"),
     ];
-    let parts = [
-        styled_table(
-            &["REPLICA", "VERSION", "STATE", "PARTITIONS"],
-            &replicas,
-            &replica_styles,
-        ),
-        styled_table(
-            &["ROUTE", "PENDING", "IN FLIGHT", "DEAD", "OVERDUE", "PAUSED"],
-            &routes_shown,
-            &route_styles,
-        ),
-        troubles,
-        table(
-            &[
-                "DUE AND NOT CLAIMED",
-                "DUE IN A MINUTE",
-                "IN AN HOUR",
-                "IN A DAY",
-            ],
-            &[due_row],
-        ),
+    let columns = [
+        "DUE AND NOT CLAIMED",
+        "DUE IN A MINUTE",
+        "IN AN HOUR",
+        "IN A DAY",
     ];
-    Ok(SafeText::joined(
-        parts.into_iter().filter(|part| !part.as_str().is_empty()),
-        "\n\n",
-    ))
+    table(&columns, &[row])
 }
 
 /// The state of a replica, in a word.
@@ -190,7 +220,32 @@ pub(super) fn lateness(seconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn a_trouble_says_what_it_is_since_when_what_follows_and_what_to_do() {
+        let trouble = json!({
+            "part": "kafka:main", "why": "connection\u{1b} refused", "since": "2026-11-27T10:00:00.000Z",
+            "follows": ["source:orders", "target:main:orders"], "command": "postdate check --connect",
+        });
+        let now_ms = parse("2026-11-27T10:04:51Z").expect("a moment").0;
+        let text = trouble_text(&trouble, now_ms);
+        let lines: Vec<_> = text.as_str().lines().collect();
+        assert_eq!(lines[0], "kafka:main: connection\\u{1b} refused");
+        assert!(
+            lines[1].starts_with("  since 2") && lines[1].ends_with("(4 min 51 s ago)"),
+            "{lines:#?}"
+        );
+        assert_eq!(
+            lines[2..],
+            [
+                "  so not well either: source:orders, target:main:orders",
+                "  try postdate check --connect"
+            ]
+        );
+    }
 
     #[test]
     fn rows_that_need_attention_have_a_style() {

@@ -1,17 +1,22 @@
 //! Tables and moments for people.
 
 use anstyle::Style;
-use comfy_table::{CellAlignment, ContentArrangement, Row, Table, presets};
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Row, Table, presets};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use super::output::{self, HEADER_STYLE, SafeText};
+use crate::domain::duration;
 
 /// Spaces between two columns.
 const COLUMN_GAP: u16 = 2;
 
+/// Columns that are never cut, so that their cells can be copied.
+const WHOLE_COLUMNS: [&str; 2] = ["ID", "DEAD ID"];
+
 /// Renders a table with these column names and rows of cells. Columns of numbers are aligned to the right. On a terminal
-/// no line is wider than the terminal: cells are cut, the widest first. A cell is one line: its line ends are escaped.
+/// cells are cut where a line would be wider than the terminal, the widest first, but for ids. A cell is one line: its
+/// line ends are escaped.
 pub(super) fn table(names: &[&str], rows: &[Vec<String>]) -> SafeText {
     styled_table(names, rows, &[])
 }
@@ -41,6 +46,9 @@ pub(super) fn styled_table(names: &[&str], rows: &[Vec<String>], styles: &[Style
     let last = names.len().saturating_sub(1);
     for (at, column) in table.column_iter_mut().enumerate() {
         column.set_padding((0, if at == last { 0 } else { COLUMN_GAP }));
+        if WHOLE_COLUMNS.contains(&names[at]) {
+            column.set_constraint(ColumnConstraint::ContentWidth);
+        }
         if is_number(at) {
             column.set_cell_alignment(CellAlignment::Right);
         }
@@ -67,11 +75,36 @@ pub(super) fn moment(ms: i64, now_ms: i64) -> String {
         |_| ms.to_string(),
         |t| {
             t.to_zoned(TimeZone::system())
-                .strftime("%Y-%m-%d %H:%M:%S")
+                .strftime("%Y-%m-%d %H:%M:%S %Z")
                 .to_string()
         },
     );
     format!("{local} ({})", distance(ms - now_ms))
+}
+
+/// A moment for lists, in this machine's time zone: the time of day with its distance from now, or the date of another day.
+pub(super) fn listed_moment(ms: i64, now_ms: i64) -> String {
+    let local = |ms: i64| {
+        Some(
+            Timestamp::from_millisecond(ms)
+                .ok()?
+                .to_zoned(TimeZone::system()),
+        )
+    };
+    let Some(at) = local(ms) else {
+        return ms.to_string();
+    };
+    if local(now_ms).is_some_and(|now| now.date() == at.date()) {
+        format!("{} ({})", at.strftime("%H:%M:%S"), distance(ms - now_ms))
+    } else {
+        at.strftime("%Y-%m-%d %H:%M").to_string()
+    }
+}
+
+/// The name of a column of listed moments, with this machine's time zone as it is now: `DUE (CET)`.
+pub(super) fn moment_title(title: &str) -> String {
+    let zone = Timestamp::now().to_zoned(TimeZone::system());
+    format!("{title} ({})", zone.strftime("%Z"))
 }
 
 /// A moment in this machine's time zone, to the millisecond.
@@ -80,31 +113,19 @@ pub(super) fn precise_moment(ms: i64) -> String {
         |_| ms.to_string(),
         |t| {
             t.to_zoned(TimeZone::system())
-                .strftime("%Y-%m-%d %H:%M:%S%.3f")
+                .strftime("%Y-%m-%d %H:%M:%S%.3f %Z")
                 .to_string()
         },
     )
 }
 
-/// The distance of a moment in its two largest units: `in 2h 5m`, `3s ago`.
+/// The distance of a moment: `in 2 h 5 min`, `3 s ago`.
 fn distance(ms: i64) -> String {
-    let mut rest = ms.unsigned_abs() / 1000;
-    let parts = [("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)].map(|(unit, length)| {
-        let count = rest / length;
-        rest %= length;
-        (count, unit)
-    });
-    let parts: Vec<String> = parts
-        .iter()
-        .skip_while(|(n, _)| *n == 0)
-        .take(2)
-        .filter(|(n, _)| *n > 0)
-        .map(|(n, u)| format!("{n}{u}"))
-        .collect();
-    match (parts.is_empty(), ms < 0) {
-        (true, _) => "now".to_owned(),
-        (false, true) => format!("{} ago", parts.join(" ")),
-        (false, false) => format!("in {}", parts.join(" ")),
+    let whole_s = ms / 1_000 * 1_000;
+    match whole_s {
+        0 => "now".to_owned(),
+        1.. => format!("in {}", duration::words(whole_s)),
+        _ => format!("{} ago", duration::words(whole_s)),
     }
 }
 
@@ -124,11 +145,11 @@ mod tests {
                 "now",
                 "now",
                 "now",
-                "in 1s",
-                "1m 1s ago",
-                "in 1h",
-                "in 2h 5m",
-                "in 1d 1h"
+                "in 1 s",
+                "1 min 1 s ago",
+                "in 1 h",
+                "in 2 h 5 min",
+                "in 1 d 1 h"
             ]
         );
     }

@@ -5,9 +5,6 @@ use serde_json::Value;
 use super::table::precise_moment;
 use crate::domain::duration;
 
-/// Lateness from which it is told in larger units, ms.
-const LONG_MS: i64 = 10_000;
-
 /// Reports whether an answer tells of a message that is gone.
 pub(super) fn is_of_gone(message: &Value) -> bool {
     message["trail"].is_array() && message["due_ms"].is_null()
@@ -27,9 +24,10 @@ pub(super) fn told(event: &Value) -> String {
     };
     match text("event").unwrap_or("?") {
         "delivered" => format!(
-            "delivered {at}{}{}{}",
+            "delivered {at}{}{}{}{}",
             lateness(event),
             target(event),
+            place(&event["landed"]),
             attempt(event)
         ),
         "moved" => {
@@ -58,8 +56,7 @@ fn lateness(event: &Value) -> String {
     match event["late_ms"].as_i64() {
         None => String::new(),
         Some(..=0) => ", on time".to_owned(),
-        Some(late) if late < LONG_MS => format!(", {late} ms late"),
-        Some(late) => format!(", {} late", duration::render(late)),
+        Some(late) => format!(", {} late", duration::words(late)),
     }
 }
 
@@ -98,16 +95,21 @@ fn by(event: &Value) -> String {
     }
 }
 
+/// Where in the target it lies.
+fn place(landed: &Value) -> String {
+    let partition_and_offset = landed
+        .as_object()
+        .map(|at| (&at["partition"], &at["offset"]));
+    partition_and_offset.map_or_else(String::new, |(partition, offset)| {
+        format!(", partition {partition}, offset {offset}")
+    })
+}
+
 fn position(event: &Value) -> String {
-    let position = event["position"].as_object();
-    position
-        .map(|at| {
-            format!(
-                " (Kafka partition {}, offset {})",
-                at["partition"], at["offset"]
-            )
-        })
-        .unwrap_or_default()
+    match place(&event["position"]).strip_prefix(", ") {
+        Some(place) => format!(" (Kafka {place})"),
+        None => String::new(),
+    }
 }
 
 #[cfg(test)]
@@ -130,7 +132,13 @@ mod tests {
             ),
             (
                 json!({ "event": "delivered", "late_ms": 61_000, "attempt": 7, "connection": "rabbitmq.main", "target": "/q" }),
-                format!("delivered {at}, 1m1s late, to rabbitmq main, queue q, attempt 7"),
+                format!("delivered {at}, 1 min 1 s late, to rabbitmq main, queue q, attempt 7"),
+            ),
+            (
+                json!({ "event": "delivered", "late_ms": 3, "attempt": 1, "connection": "kafka.main", "target": "t", "landed": position }),
+                format!(
+                    "delivered {at}, 3 ms late, to kafka main, topic t, partition 3, offset 1881, first attempt"
+                ),
             ),
             (
                 json!({ "event": "cancelled", "by": "header", "position": position }),

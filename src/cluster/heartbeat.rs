@@ -15,13 +15,14 @@ use super::store_identity::IdentityWatcher;
 use super::view::{NameRefusal, RegistryNews, ReplicaView, partitions_of};
 use super::{Cluster, Config, OwnedPartitions};
 use crate::domain::{Route, UnixMs};
-use crate::lifecycle::{Readiness, Shutdown, Tasks, until_tick};
+use crate::health::{Health, Overdue, OverduePlace};
+use crate::lifecycle::{Shutdown, Tasks, until_tick};
 use crate::mutants;
 use crate::store::{
     self, HeartbeatReply, KnownStore, PreflightError, RegisteredReplica, ReplicaStatus, Store,
     StoreError, until_available,
 };
-use crate::telemetry::{FlowSampler, FollowRegistry, Metrics, OverduePlace};
+use crate::telemetry::{FlowSampler, FollowRegistry, Metrics};
 
 /// Longest time between two heartbeats; half of `cluster.heartbeat` if that is less. A replica that leaves is
 /// replaced within this time.
@@ -57,7 +58,7 @@ pub struct ClusterDependencies<'a> {
     /// Number of timer shards of this replica.
     pub shards: usize,
     /// Tells whether this replica takes work.
-    pub readiness: &'a Readiness,
+    pub health: &'a Health,
     /// The metrics of the process.
     pub metrics: Arc<Metrics>,
     /// This replica's `timer.claim`.
@@ -94,7 +95,7 @@ pub async fn start(dependencies: &ClusterDependencies<'_>) -> Result<Cluster, Cl
         },
         interval: dependencies.config.heartbeat,
         store: dependencies.store.clone(),
-        readiness: dependencies.readiness.clone(),
+        health: dependencies.health.clone(),
         metrics: dependencies.metrics.clone(),
         watch: dependencies.watch.clone(),
         rounds: rounds.clone(),
@@ -105,7 +106,7 @@ pub async fn start(dependencies: &ClusterDependencies<'_>) -> Result<Cluster, Cl
         watcher: IdentityWatcher::new(
             dependencies.store_config,
             &dependencies.store,
-            dependencies.readiness,
+            dependencies.health,
             &dependencies.metrics,
         ),
         skew: SkewAlarm::new(dependencies.config.max_clock_skew),
@@ -144,7 +145,7 @@ struct Heartbeat {
     /// `cluster.heartbeat`.
     interval: Duration,
     store: Store,
-    readiness: Readiness,
+    health: Health,
     metrics: Arc<Metrics>,
     watch: Arc<FollowRegistry>,
     rounds: Arc<ClaimRounds>,
@@ -189,11 +190,11 @@ impl Heartbeat {
     async fn beat(&mut self) -> Result<(), ClusterError> {
         let clock = self.store.clock().clone();
         let now_us = clock.local().mono_us();
-        self.presence.ready = self.readiness.is_ready();
+        self.presence.ready = self.health.is_ready();
         self.presence.rounds = self.rounds.ages_ms(now_us);
         self.presence.follow = self.watch.news();
         self.presence.skew_ms = clock.skew_us() / 1000;
-        self.presence.overdue = overdue(&self.metrics);
+        self.presence.overdue = self.overdue();
         let flows = self.sampler.sample(&self.metrics, now_us);
         self.measured = flows.is_some();
         self.presence.flows = flows.unwrap_or_else(|| std::mem::take(&mut self.presence.flows));
@@ -225,6 +226,7 @@ impl Heartbeat {
                 if self.measured {
                     self.hear_flows(now, &members);
                 }
+                self.hear_overdue(now, &members);
                 self.heard(identity, silence_ms, members)
             }
             Ok(HeartbeatReply::Replaced(found)) => {
@@ -261,7 +263,6 @@ impl Heartbeat {
             self.presence.joined = identity.heartbeat;
         }
         self.identity = identity;
-        self.hear_overdue(&members);
         let longest = members.iter().map(|member| member.status.claim_ms).max();
         self.longest_claim_ms
             .store(longest.unwrap_or_default(), Ordering::Relaxed);
@@ -304,7 +305,7 @@ impl Heartbeat {
 
     /// Notes the overdue messages that other replicas have claimed. Those of a dead replica count for as long as its
     /// claims may last.
-    fn hear_overdue(&self, members: &[RegisteredReplica]) {
+    fn hear_overdue(&self, now: UnixMs, members: &[RegisteredReplica]) {
         let others = members
             .iter()
             .filter(|member| member.nonce != self.store.nonce());
@@ -314,15 +315,30 @@ impl Heartbeat {
             (OverduePlace::Elsewhere, alive),
             (OverduePlace::DeadReplica, dead),
         ];
-        for (name, metrics) in self.metrics.routes() {
+        for (name, _) in self.metrics.routes() {
+            let overdue = &self.health.route(name).overdue;
             for (place, members) in &places {
                 let oldest = members
                     .iter()
                     .filter_map(|m| m.status.overdue.get(name.as_str()))
                     .min();
-                metrics.overdue.report(*place, oldest.copied().map(UnixMs));
+                let oldest = oldest.map(|&asked| Overdue {
+                    asked: UnixMs(asked),
+                    seen: now,
+                });
+                overdue.report(*place, oldest);
             }
         }
+    }
+
+    /// The oldest overdue message of each route that this replica has claimed.
+    fn overdue(&self) -> BTreeMap<String, i64> {
+        let names = self.metrics.routes().map(|(name, _)| name);
+        let claimed = names.filter_map(|name| {
+            let oldest = self.health.route(name).overdue.claimed()?;
+            Some((name.as_str().to_owned(), oldest.0))
+        });
+        claimed.collect()
     }
 
     /// Adds up what the living replicas moved in their last steps: once for each step of this replica.
@@ -340,12 +356,4 @@ impl Heartbeat {
             Err(why) => warn!(error = %why, "leaving the other replicas failed; they will notice"),
         }
     }
-}
-
-/// The oldest overdue message of each route that this replica has claimed.
-fn overdue(metrics: &Metrics) -> BTreeMap<String, i64> {
-    let claimed = metrics
-        .routes()
-        .filter_map(|(name, m)| Some((name.as_str().to_owned(), m.overdue.claimed()?.0)));
-    claimed.collect()
 }

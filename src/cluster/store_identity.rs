@@ -12,7 +12,7 @@ use tracing::{error, info, warn};
 
 use super::ClusterError;
 use crate::domain::UnixMs;
-use crate::lifecycle::{Readiness, ReadinessPart};
+use crate::health::{Health, Part};
 use crate::store::{self, KnownStore, PreflightFailure, Store, preflight};
 use crate::telemetry::Metrics;
 
@@ -38,7 +38,7 @@ pub(super) struct IdentityWatcher {
     config: store::Config,
     store: Store,
     /// Down while the store may not be used.
-    part: ReadinessPart,
+    part: Part,
     metrics: Arc<Metrics>,
     /// Permission to use it. The log has a line on each change.
     usage: StoreUsage,
@@ -50,10 +50,10 @@ impl IdentityWatcher {
     pub(super) fn new(
         config: &store::Config,
         store: &Store,
-        readiness: &Readiness,
+        health: &Health,
         metrics: &Arc<Metrics>,
     ) -> Self {
-        let part = readiness.part("store", true);
+        let part = health.part_of("store", "redis");
         part.up();
         Self {
             config: config.clone(),

@@ -6,7 +6,7 @@ use super::connections::{DeclaredConnections, named};
 use super::section::SectionReader;
 use crate::domain::route::{
     DeadLetterLimits, DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, OnUndecodable,
-    RateLimit, RetryPolicy, RoutePolicy, TrailLimits, split_exchange,
+    OnUnroutable, RateLimit, RetryPolicy, RoutePolicy, TrailLimits, split_exchange,
 };
 use crate::domain::{Endpoint, Route, RouteName, RoutingKey, Target, nearest};
 
@@ -316,6 +316,14 @@ fn policy(section: &SectionReader<'_>, delay_from: DelayFrom) -> Option<RoutePol
             ("drop", OnRefused::Drop),
         ],
     );
+    let on_unroutable = section.choice(
+        "on_unroutable",
+        &[
+            ("retry", OnUnroutable::Retry),
+            ("dead_letter", OnUnroutable::DeadLetter),
+            ("drop", OnUnroutable::Drop),
+        ],
+    );
     let on_duplicate = section.choice(
         "on_duplicate",
         &[
@@ -370,6 +378,7 @@ fn policy(section: &SectionReader<'_>, delay_from: DelayFrom) -> Option<RoutePol
         on_invalid: on_invalid?,
         on_undecodable: on_undecodable?,
         on_refused: on_refused?,
+        on_unroutable: on_unroutable?,
         on_duplicate: on_duplicate?,
         dedupe_ms: dedupe_ms?,
         rate: Some(rate?).filter(|rate| rate.per_second > 0),

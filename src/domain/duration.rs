@@ -114,6 +114,43 @@ pub fn render(ms: i64) -> String {
     text
 }
 
+/// A length of time for people, without its sign: `31 ms`, `2.4 s`, `4 min 51 s`, `2 h`.
+pub fn words(ms: i64) -> String {
+    const UNITS: [(&str, u64); 4] = [
+        ("d", 86_400_000),
+        ("h", 3_600_000),
+        ("min", 60_000),
+        ("s", 1_000),
+    ];
+    let ms = ms.unsigned_abs();
+    if ms < 1_000 {
+        return format!("{ms} ms");
+    }
+    if ms < 59_950 {
+        let tenths = (ms + 50) / 100;
+        return match (tenths / 10, tenths % 10) {
+            (whole, 0) => format!("{whole} s"),
+            (whole, tenth) => format!("{whole}.{tenth} s"),
+        };
+    }
+    // Two units, the second one rounded; that may make one more of the first.
+    let second_of = |ms: u64| match ms {
+        86_400_000.. => 3_600_000,
+        3_600_000.. => 60_000,
+        _ => 1_000,
+    };
+    let rounded = |ms: u64| (ms + second_of(ms) / 2) / second_of(ms) * second_of(ms);
+    let mut rest = rounded(rounded(ms));
+    let mut shown = Vec::new();
+    for (unit, size) in UNITS {
+        if rest >= size {
+            shown.push(format!("{} {unit}", rest / size));
+            rest %= size;
+        }
+    }
+    shown.join(" ")
+}
+
 /// The sum of the units read so far. Numbers have at most 19 digits and each unit appears at most once, so the sum is
 /// far below the limit of a `u128`.
 #[derive(Default)]

@@ -1,5 +1,6 @@
 //! An entry of a bundle: a message with everything that Postdate knows of it.
 
+use super::delay_request::DelayRequest;
 use super::due::UnixMs;
 use super::kafka_position::KafkaPosition;
 use super::message::Message;
@@ -24,6 +25,8 @@ pub struct Entry {
     pub flags: Flags,
     /// The position of a Kafka message in its source: partition and offset.
     pub position: Option<KafkaPosition>,
+    /// What its producer asked for, and when it came. `None`: an earlier version stored it, or nothing was asked for.
+    pub request: Option<DelayRequest>,
     /// Its last failures, oldest first, at most [`super::limits::MAX_HISTORY`].
     pub history: Vec<Failure>,
     /// The producer's message without the delay headers.
@@ -41,6 +44,7 @@ impl Entry {
             failures: 0,
             flags: Flags::default(),
             position: None,
+            request: None,
             history: Vec::new(),
             message,
         }
@@ -54,6 +58,11 @@ impl Entry {
     /// The due time that was asked for.
     pub fn asked_due(&self) -> UnixMs {
         self.asked.unwrap_or(self.due)
+    }
+
+    /// The same, if its producer is known to have asked for one: an invalid message has only the moment of its death.
+    pub fn requested_due(&self) -> Option<UnixMs> {
+        self.request.map(|_| self.asked_due())
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::due::UnixMs;
 use super::entry::{Entry, Flags};
-use super::route::{OnRefused, RetryPolicy, Route};
+use super::route::{OnRefused, OnUnroutable, RetryPolicy, Route, RoutePolicy};
 use super::verdict::{DeadReason, Refusal, Verdict};
 use super::{dying, retry};
 
@@ -141,7 +141,7 @@ fn decide_living(
         };
     }
     let entry = retry::failed(entry, verdict, handouts, now);
-    let rule = rule(verdict, flow, route.policy.on_refused);
+    let rule = rule(&entry, verdict, flow, &route.policy);
     let retry = route.policy.retry;
     let again = |at| {
         if rule == RetryRule::Wait {
@@ -186,8 +186,14 @@ enum RetryRule {
     Drop,
 }
 
-fn rule(verdict: &Verdict, flow: PublishFlow, on_refused: OnRefused) -> RetryRule {
+fn rule(entry: &Entry, verdict: &Verdict, flow: PublishFlow, policy: &RoutePolicy) -> RetryRule {
+    let on_refused = policy.on_refused;
     match (flow, verdict) {
+        (PublishFlow::Delayed, _) if is_unwanted(entry, verdict) => match policy.on_unroutable {
+            OnUnroutable::Retry => RetryRule::Retry,
+            OnUnroutable::DeadLetter => RetryRule::DeadLetter,
+            OnUnroutable::Drop => RetryRule::Drop,
+        },
         (PublishFlow::Delayed | PublishFlow::Dying, _) => RetryRule::Retry,
         (_, Verdict::Refused { reason, .. }) if reason.is_hopeless() => match on_refused {
             OnRefused::Wait => RetryRule::Wait,
@@ -202,6 +208,19 @@ fn rule(verdict: &Verdict, flow: PublishFlow, on_refused: OnRefused) -> RetryRul
         // Nobody knows whether it arrived, so it keeps its place in its source.
         _ => RetryRule::Wait,
     }
+}
+
+/// Reports whether no binding wants a delayed message. What passed through asked for no delay, and keeps the retries that
+/// `on_refused` gave it.
+pub fn is_unwanted(entry: &Entry, verdict: &Verdict) -> bool {
+    let is_unroutable = matches!(
+        verdict,
+        Verdict::Refused {
+            reason: Refusal::Unroutable,
+            ..
+        }
+    );
+    is_unroutable && entry.request.is_some()
 }
 
 /// The decision on a publish that leaves nothing to note: it was never tried, or its target is away and its source can

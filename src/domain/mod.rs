@@ -6,6 +6,7 @@
 
 mod arrival;
 pub mod clock;
+mod delay_request;
 pub mod due;
 pub mod duration;
 pub mod dying;
@@ -32,6 +33,7 @@ pub mod verdict;
 
 pub use arrival::Arrival;
 pub use clock::{Clock, StoreClock};
+pub use delay_request::{DelayRequest, RequestedTime};
 pub use due::{MonoUs, UnixMs};
 pub use entry::{Entry, Failure, Flags};
 pub use kafka_position::{KafkaPosition, ReadMark};

@@ -9,7 +9,7 @@ use super::verdict::Verdict;
 /// The label and the error text of a verdict that is not a confirm.
 pub fn describe(verdict: &Verdict) -> (&'static str, Text) {
     match verdict {
-        Verdict::Confirmed => ("confirmed", Text::default()),
+        Verdict::Confirmed(_) => ("confirmed", Text::default()),
         Verdict::Refused { reason, error } => (reason.as_str(), error.clone()),
         Verdict::Unknown { error } | Verdict::Interrupted { error } => {
             ("confirm_unknown", error.clone())

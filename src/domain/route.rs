@@ -253,6 +253,8 @@ pub struct RoutePolicy {
     pub on_undecodable: OnUndecodable,
     /// The treatment of a message that passes through and that its target refuses for its own sake.
     pub on_refused: OnRefused,
+    /// The treatment of a delayed message that no binding wants.
+    pub on_unroutable: OnUnroutable,
     /// The treatment of a second message with the name of a pending one.
     pub on_duplicate: OnDuplicate,
     /// How long a name stays taken after its message was delivered, ms. With 0 it is free while its message is in
@@ -364,6 +366,28 @@ impl OnRefused {
         match self {
             Self::Retry => "retry",
             Self::Wait => "wait",
+            Self::DeadLetter => "dead_letter",
+            Self::Drop => "drop",
+        }
+    }
+}
+
+/// A route's policy for a delayed message that no binding of its exchange wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnUnroutable {
+    /// Retry it like one that is refused for another reason.
+    Retry,
+    /// Make it a dead letter at once.
+    DeadLetter,
+    /// Count it, and log it in bursts.
+    Drop,
+}
+
+impl OnUnroutable {
+    /// The name in the configuration and in the API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Retry => "retry",
             Self::DeadLetter => "dead_letter",
             Self::Drop => "drop",
         }

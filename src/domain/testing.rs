@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::route::OnUnroutable;
 use super::{
     DelayFrom, Endpoint, Entry, HeaderNames, Message, OnDuplicate, OnInvalid, OnRefused,
     OnUndecodable, Origin, RetryPolicy, Route, RouteName, RoutePolicy, Target, UnixMs,
@@ -40,6 +41,7 @@ pub fn route() -> Arc<Route> {
             on_invalid: OnInvalid::DeadLetter,
             on_undecodable: OnUndecodable::Wait,
             on_refused: OnRefused::Retry,
+            on_unroutable: OnUnroutable::Retry,
             on_duplicate: OnDuplicate::Keep,
             dedupe_ms: 0,
             rate: None,

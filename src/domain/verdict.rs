@@ -1,12 +1,13 @@
 //! Verdicts on publishes, and the reasons why a message is invalid or dead.
 
+use super::kafka_position::KafkaPosition;
 use super::text::Text;
 
 /// The end of one hand-over to a lane. Every publication gets exactly one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The broker has the message, routed.
-    Confirmed,
+    /// The broker has the message, routed. Kafka says where.
+    Confirmed(Option<KafkaPosition>),
     /// The broker certainly does not have the message.
     Refused {
         /// The reason.
@@ -71,6 +72,11 @@ impl Refusal {
 }
 
 impl Verdict {
+    /// Reports whether the broker has the message.
+    pub fn is_confirmed(&self) -> bool {
+        matches!(self, Self::Confirmed(_))
+    }
+
     /// Reports whether this is a refusal that no retry can change.
     pub fn is_hopeless(&self) -> bool {
         matches!(self, Self::Refused { reason, .. } if reason.is_hopeless())

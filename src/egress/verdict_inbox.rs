@@ -57,7 +57,7 @@ mod tests {
         let pusher = inbox.clone();
         let thread = std::thread::spawn(move || {
             for index in 0..100 {
-                pusher.push(Ticket { batch: 7, index }, Verdict::Confirmed);
+                pusher.push(Ticket { batch: 7, index }, Verdict::Confirmed(None));
             }
         });
         let mut seen = Vec::new();

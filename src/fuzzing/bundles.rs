@@ -5,7 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::input::Input;
-use crate::domain::{Entry, Failure, Flags, KafkaPosition, TargetRef, UnixMs};
+use crate::domain::{
+    DelayRequest, Entry, Failure, Flags, KafkaPosition, RequestedTime, TargetRef, UnixMs,
+};
 use crate::store::{Bundle, BundleOutline, CodecError, decode, decode_outline, encode, fuzzing};
 
 /// Most messages of a bundle that is made here.
@@ -107,6 +109,14 @@ fn entry(input: &mut Input<'_>) -> Entry {
         position: input.maybe(|input| KafkaPosition {
             partition: i32::from_le_bytes(input.array()),
             offset: input.signed(),
+        }),
+        request: input.maybe(|input| DelayRequest {
+            received: UnixMs(input.signed()),
+            time: if input.byte() > 127 {
+                RequestedTime::Delay(input.signed())
+            } else {
+                RequestedTime::At(UnixMs(input.signed()))
+            },
         }),
         history: history.into_iter().take(MAX_FAILURES).collect(),
         message,

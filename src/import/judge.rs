@@ -75,12 +75,14 @@ impl EntryJudge {
         match admit(message, None, None, &self.route, arrival) {
             Admitted::Delayed {
                 due,
+                request,
                 id: Some(id),
                 target,
                 message,
             } => Ok(AcceptedEntry {
                 message: ImportedMessage {
                     due,
+                    request,
                     id,
                     target,
                     message,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::Route;
+use crate::domain::{Route, UnixMs};
 use crate::store::import::{ForeignKeys, ForeignServer};
 
 /// Request to import a queue.
@@ -185,6 +185,23 @@ pub struct ImportOutcome {
     pub tally: ImportTally,
     /// Entries of the queue at the end.
     pub remaining: u64,
+    /// What the queue's own program has delivered, and its consumers have not taken. The import leaves it to them.
+    pub delivered: u64,
+    /// What a dry run found first and last, if anything can be moved.
+    pub preview: Option<ImportPreview>,
+}
+
+/// A look at the messages that a queue would become, by due time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImportPreview {
+    /// When the first one would be due.
+    pub first_due: UnixMs,
+    /// When the last one would be due.
+    pub last_due: UnixMs,
+    /// The size of the first body, bytes.
+    pub first_size: usize,
+    /// The beginning of the first body, escaped.
+    pub first_body: String,
 }
 
 /// Reason why a running import waits.

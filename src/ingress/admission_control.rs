@@ -20,11 +20,10 @@ use tracing::{debug, info, warn};
 use super::memory_room::{ALL_WAIT_SHARE, room};
 use super::permits::{AdmissionGate, GateControl, MessageVolume, share_of};
 use crate::domain::{Route, RouteName};
+use crate::health::{Health, RedisMemory};
 use crate::lifecycle::{Shutdown, Tasks, tick};
 use crate::mutants::{self, Mutant};
-use crate::store::{
-    Counts, DeadFilter, DeadLetterQuota, RedisMemory, RoutePauses, Store, StoreError,
-};
+use crate::store::{Counts, DeadFilter, DeadLetterQuota, RoutePauses, Store, StoreError};
 use crate::telemetry::Metrics;
 
 /// Longest time between two counts.
@@ -45,6 +44,7 @@ struct AdmissionController {
     store: Store,
     quota: Arc<DeadLetterQuota>,
     metrics: Arc<Metrics>,
+    health: Health,
     admission: BTreeMap<RouteName, GateControl>,
     /// Notified when a gate wants a count.
     count_now: Arc<Notify>,
@@ -73,6 +73,8 @@ pub struct AdmissionDependencies<'a> {
     pub quota: &'a Arc<DeadLetterQuota>,
     /// Receives the counts.
     pub metrics: &'a Arc<Metrics>,
+    /// Receives why the routes wait.
+    pub health: &'a Health,
     /// The number of replicas that take in, this one included.
     pub replicas: Box<dyn Fn() -> usize + Send + Sync>,
     /// Difference between the clocks that is worth a warning.
@@ -90,6 +92,7 @@ pub fn start(dependencies: AdmissionDependencies<'_>) -> BTreeMap<RouteName, Adm
         store,
         quota,
         metrics,
+        health,
         replicas,
         max_skew,
         tasks,
@@ -108,6 +111,7 @@ pub fn start(dependencies: AdmissionDependencies<'_>) -> BTreeMap<RouteName, Adm
         store: store.clone(),
         quota: quota.clone(),
         metrics: metrics.clone(),
+        health: health.clone(),
         admission,
         count_now,
         replicas,
@@ -230,9 +234,10 @@ impl AdmissionController {
     fn set_gates(&self) {
         for route in &self.routes {
             let paused = self.pauses.of(route.name.as_str());
-            if let (Some(metrics), Some(paused)) = (self.metrics.route(&route.name), paused) {
-                metrics.ingress_paused("paused", paused.ingress);
-                metrics.publishing_paused.set(i64::from(paused.publishing));
+            if let Some(paused) = paused {
+                let health = self.health.route(&route.name);
+                health.ingress_waits("paused", paused.ingress);
+                health.pause_publishing(paused.publishing);
             }
             let open = paused.is_some_and(|paused| !paused.ingress)
                 && !self.dead_letters_full.contains(&route.name)
@@ -250,8 +255,8 @@ impl AdmissionController {
         // A store that was replaced has a part of readiness and a line of its own.
         let may_be_used = !self.store.is_replaced();
         let answers = counted.is_ok();
-        self.metrics
-            .show_count_failure(counted.as_ref().err().map(StoreError::to_string));
+        let failure = counted.as_ref().err().map(StoreError::to_string);
+        self.health.store().counted(failure);
         self.set_gates();
         for (route, excess) in counted
             .unwrap_or_default()
@@ -263,9 +268,7 @@ impl AdmissionController {
         let takes_nothing_in = !answers || !may_be_used || self.store.write_failure().is_some();
         let waits = takes_nothing_in || self.memory.share() >= ALL_WAIT_SHARE;
         for route in &self.routes {
-            if let Some(metrics) = self.metrics.route(&route.name) {
-                metrics.ingress_paused("store", waits);
-            }
+            self.health.route(&route.name).ingress_waits("store", waits);
         }
         self.check_clock_skew();
     }
@@ -316,8 +319,7 @@ impl AdmissionController {
     async fn read_memory(&mut self) {
         match tokio::time::timeout(COUNT_TIMEOUT, self.store.redis_memory()).await {
             Ok(Ok(memory)) => {
-                self.metrics.store_memory.set(memory.used as i64);
-                self.metrics.store_memory_limit.set(memory.limit as i64);
+                self.health.store().measured(memory);
                 self.memory = memory;
             }
             Ok(Err(why)) => debug!(error = %why, "redis's memory is not known"),
@@ -341,13 +343,11 @@ impl AdmissionController {
             let counts = counts.get(name).copied().unwrap_or_default();
             let waits = self.room(&counts) == 0;
             if waits && self.without_room.insert(name.clone()) {
-                warn!(route = %name, bytes = counts.bytes, used, limit, "redis has no room left for the route; its ingress waits");
+                debug!(route = %name, bytes = counts.bytes, used, limit, "redis has no room left for the route; its ingress waits");
             } else if !waits && self.without_room.remove(name) {
-                info!(route = %name, bytes = counts.bytes, used, limit, "redis has room for the route again");
+                debug!(route = %name, bytes = counts.bytes, used, limit, "redis has room for the route again");
             }
-            if let Some(metrics) = self.metrics.route(name) {
-                metrics.ingress_paused("store_memory", waits);
-            }
+            self.health.route(name).ingress_waits("store_memory", waits);
         }
     }
 
@@ -392,11 +392,13 @@ impl AdmissionController {
             };
             let counts = counts.get(&route.name).copied().unwrap_or_default();
             metrics.show_counts(counts.messages, counts.dead);
+            let health = self.health.route(&route.name);
+            health.counted(counts.messages);
             let full = limit_reached(route, pending(&counts));
-            metrics.ingress_paused("max_pending", full == Some("max_pending"));
-            metrics.ingress_paused("max_pending_bytes", full == Some("max_pending_bytes"));
+            health.ingress_waits("max_pending", full == Some("max_pending"));
+            health.ingress_waits("max_pending_bytes", full == Some("max_pending_bytes"));
             let dead_letters = self.quota.counted(&route.name, &counts, asked_at);
-            metrics.ingress_paused("dead_letters", dead_letters.full);
+            health.ingress_waits("dead_letters", dead_letters.full);
             if dead_letters.full {
                 self.dead_letters_full.insert(route.name.clone());
             } else {
@@ -410,10 +412,10 @@ impl AdmissionController {
             let pending_bytes = counts.pending_bytes();
             match full.or(dead_letters.full.then_some("dead_letters")) {
                 Some(limit) if self.at_limit.insert(route.name.clone()) => {
-                    warn!(route = %route.name, pending, pending_bytes, dead, limit, "a limit is reached; ingress waits");
+                    debug!(route = %route.name, pending, pending_bytes, dead, limit, "a limit is reached; ingress waits");
                 }
                 None if self.at_limit.remove(&route.name) => {
-                    info!(route = %route.name, pending, pending_bytes, dead, "below its limits; ingress goes on");
+                    debug!(route = %route.name, pending, pending_bytes, dead, "below its limits; ingress goes on");
                 }
                 _ => {}
             }

@@ -6,8 +6,8 @@ use super::Missing;
 use super::headers::{self, DelayHeaders, HeaderCommand};
 use crate::domain::route::DelayFrom;
 use crate::domain::{
-    Arrival, Header, InvalidReason, Message, Route, Target, Text, UnixMs, duration,
-    message::stamped,
+    Arrival, DelayRequest, Header, InvalidReason, Message, RequestedTime, Route, Target, Text,
+    UnixMs, duration, message::stamped,
 };
 
 /// The kind of a record, by its headers.
@@ -24,6 +24,8 @@ pub enum Admitted {
     Delayed {
         /// The due time, which may be past already.
         due: UnixMs,
+        /// What was asked for.
+        request: DelayRequest,
         /// The producer's own name for the message.
         id: Option<Text>,
         /// The route's own target, or the allowed one that the message names.
@@ -42,6 +44,8 @@ pub enum Admitted {
         id: Text,
         /// The new due time.
         due: UnixMs,
+        /// What was asked for.
+        request: DelayRequest,
         /// Target of the message that the command becomes if its name is unknown.
         target: Arc<Target>,
         /// The command's own body and headers, for that case.
@@ -87,21 +91,33 @@ pub fn admit(
             }
             Admitted::PassThrough { target, message }
         }
-        Ok(AdmitDecision::Delayed { due, id, target }) => {
+        Ok(AdmitDecision::Delayed {
+            due,
+            request,
+            id,
+            target,
+        }) => {
             message.headers.retain(|h| !is_delay_header(h, route));
             Admitted::Delayed {
                 due,
+                request,
                 id,
                 target,
                 message,
             }
         }
         Ok(AdmitDecision::Cancel { id }) => Admitted::Cancel { id },
-        Ok(AdmitDecision::Reschedule { id, due, target }) => {
+        Ok(AdmitDecision::Reschedule {
+            id,
+            due,
+            request,
+            target,
+        }) => {
             message.headers.retain(|h| !is_delay_header(h, route));
             Admitted::Reschedule {
                 id,
                 due,
+                request,
                 target,
                 message,
             }
@@ -148,6 +164,7 @@ enum AdmitDecision {
     },
     Delayed {
         due: UnixMs,
+        request: DelayRequest,
         id: Option<Text>,
         target: Arc<Target>,
     },
@@ -157,6 +174,7 @@ enum AdmitDecision {
     Reschedule {
         id: Text,
         due: UnixMs,
+        request: DelayRequest,
         target: Arc<Target>,
     },
 }
@@ -239,9 +257,10 @@ fn decide(
         .map_err(bad_id)?;
     let Some(op) = op else {
         let target = target(&found, message, route)?;
-        let due = due(&found, message, produced, route, arrival)?;
+        let (due, request) = due(&found, message, produced, route, arrival)?;
         return Ok(AdmitDecision::Delayed {
             due,
+            request,
             id: id.flatten(),
             target,
         });
@@ -261,9 +280,11 @@ fn decide(
         return Ok(AdmitDecision::Cancel { id });
     }
     let target = target(&found, message, route)?;
+    let (due, request) = due(&found, message, produced, route, arrival)?;
     Ok(AdmitDecision::Reschedule {
         id,
-        due: due(&found, message, produced, route, arrival)?,
+        due,
+        request,
         target,
     })
 }
@@ -289,17 +310,17 @@ fn target(
     })
 }
 
-/// The due time of a message.
+/// The due time of a message, and what was asked for.
 fn due(
     found: &DelayHeaders<'_>,
     message: &Message,
     produced: Option<UnixMs>,
     route: &Route,
     arrival: Arrival,
-) -> Result<UnixMs, InvalidCause> {
+) -> Result<(UnixMs, DelayRequest), InvalidCause> {
     let policy = &route.policy;
     let names = &policy.headers;
-    let (due, name) = match (found.delay, found.deliver_at) {
+    let (due, time, name) = match (found.delay, found.deliver_at) {
         (Some(value), _) => {
             let delay = headers::delay_ms(value, message.origin);
             let delay =
@@ -314,15 +335,14 @@ fn due(
                 } else {
                     from.plus(delay)
                 },
+                RequestedTime::Delay(delay),
                 &names.delay,
             )
         }
         (None, Some(value)) => {
-            let due = headers::deliver_at(value, message.origin);
-            (
-                due.map_err(|e| (InvalidReason::BadTime, format!("{}: {e}", names.deliver_at)))?,
-                &names.deliver_at,
-            )
+            let at = headers::deliver_at(value, message.origin)
+                .map_err(|e| (InvalidReason::BadTime, format!("{}: {e}", names.deliver_at)))?;
+            (at, RequestedTime::At(at), &names.deliver_at)
         }
         // Only a reschedule can have neither header.
         (None, None) => {
@@ -335,16 +355,20 @@ fn due(
     };
     let ahead = due.since(arrival.latest);
     if ahead > policy.max_delay_ms {
-        let ahead = duration::render(ahead);
+        let ahead = duration::words(ahead);
         let most = duration::render(policy.max_delay_ms);
         return Err((
             InvalidReason::TooFar,
             format!("{name}: due in {ahead}, over max_delay of {most}"),
         ));
     }
+    let request = DelayRequest {
+        received: arrival.earliest,
+        time,
+    };
     // RFC 3339 reaches back to the year 0. Every past due time means now, and the store need not know times
     // before 1970.
-    Ok(due.max(UnixMs(0)))
+    Ok((due.max(UnixMs(0)), request))
 }
 
 /// The time that a delay counts from.

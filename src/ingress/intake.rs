@@ -452,6 +452,7 @@ impl Source {
             }
             Admitted::Delayed {
                 due,
+                request,
                 id,
                 target,
                 mut message,
@@ -466,7 +467,10 @@ impl Source {
                     flags
                 };
                 let p = self.partition_of(key.as_ref(), id.as_ref(), position);
-                let entry = entry(due, id, flags, message);
+                let entry = Entry {
+                    request: Some(request),
+                    ..entry(due, id, flags, message)
+                };
                 // Judge by the wheel's own clock, but do not ask it about a due time in the future.
                 if !named
                     && self.bypasses_store
@@ -511,6 +515,7 @@ impl Source {
             Admitted::Reschedule {
                 id,
                 due,
+                request,
                 target,
                 mut message,
             } => {
@@ -520,7 +525,11 @@ impl Source {
                 let Some(p) = self.partition_of_command(key.as_ref(), &id).await else {
                     return;
                 };
-                let entry = entry(due, Some(id.clone()), flags.with(Flags::NAMED), message);
+                let flags = flags.with(Flags::NAMED);
+                let entry = Entry {
+                    request: Some(request),
+                    ..entry(due, Some(id.clone()), flags, message)
+                };
                 let fallback = Some(Bundle {
                     target: self.route.target_ref(&target),
                     entries: Arc::new(vec![entry]),

@@ -2,7 +2,8 @@
 //! of delivery.
 //!
 //! The released prefix is contiguous in order of delivery, never by number: Kafka offsets have gaps
-//! (transaction markers, compaction), and RabbitMQ's tags may be acknowledged singly. Receipts of a channel or
+//! (transaction markers, compaction). RabbitMQ's tags may be acknowledged singly: there a record that waits, such as one
+//! whose target's queue hangs, holds up none of those behind it. Receipts of a channel or
 //! an assignment that has ended resolve into a ledger that nobody reads any more.
 
 use std::collections::VecDeque;
@@ -18,8 +19,12 @@ use crate::telemetry::AdmissionSpan;
 #[derive(Debug, Default)]
 pub struct Ledger {
     open: Mutex<LedgerEntries>,
+    /// With so many records that have ended behind one that has not, they are released singly. `None`: never.
+    singly_from: Option<usize>,
     advanced: Notify,
     pressed: Notify,
+    /// Notified when the last worn record has ended.
+    without_worn: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -28,6 +33,23 @@ struct LedgerEntries {
     base: u64,
     /// Position and state of each record, in order of delivery.
     entries: VecDeque<(i64, RecordState)>,
+    /// The number of records that have ended and are not released.
+    ended: usize,
+    /// The number of records that were released singly and stand behind one that is not released.
+    singly: usize,
+    /// The number of worn records among the unresolved ones.
+    worn: usize,
+}
+
+/// What ended with a record.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ended {
+    /// The oldest record.
+    oldest: bool,
+    /// The last one that was worn.
+    last_worn: bool,
+    /// Records that have ended and are not released, of the ledger.
+    unreleased: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,17 +59,21 @@ enum RecordState {
     Rejected,
     /// Its queue must deliver it again.
     GivenBack,
+    /// It was released singly.
+    Released,
     /// The receipt was dropped: nobody will resolve the record any more.
     Abandoned,
 }
 
-/// A resolved prefix that was taken out of a ledger.
+/// Records of a ledger that were released: its resolved prefix, and what was released singly behind that.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Released {
     /// Position of its last record.
     pub last: i64,
     /// Position of its last safe record. `None`: all of its records are rejected or given back.
     pub safe: Option<i64>,
+    /// Positions of the safe records behind the prefix. Empty for Kafka.
+    pub safe_singly: Vec<i64>,
     /// Positions of the records that the queue must take back for good. Empty for Kafka, which cannot.
     pub rejected: Vec<i64>,
     /// Positions of the records that the queue must deliver again. Empty for Kafka.
@@ -75,6 +101,15 @@ impl Ledger {
         Arc::default()
     }
 
+    /// The same for a queue, which takes single answers: with so many ended records behind one that has not ended, these
+    /// are released singly.
+    pub fn of_queue(singly_from: usize) -> Arc<Self> {
+        Arc::new(Self {
+            singly_from: Some(singly_from),
+            ..Self::default()
+        })
+    }
+
     /// Enters a record that was read at `position` (an offset or a delivery tag).
     pub fn enter(self: &Arc<Self>, position: i64) -> Receipt {
         let mut open = self.open.lock();
@@ -89,9 +124,10 @@ impl Ledger {
         }
     }
 
-    /// Takes the resolved prefix out. `None` if the oldest record is unresolved, or the ledger is empty.
+    /// Takes the resolved prefix out, and from a queue's ledger what is to be released singly. `None` if there is nothing
+    /// to release.
     pub fn release(&self) -> Option<Released> {
-        let mut open = self.open.lock();
+        let open = &mut *self.open.lock();
         let mut released: Option<Released> = None;
         while let Some(&(position, state)) = open.entries.front() {
             if matches!(state, RecordState::Unresolved | RecordState::Abandoned) {
@@ -102,17 +138,38 @@ impl Ledger {
             let released = released.get_or_insert_default();
             released.last = position;
             match state {
+                RecordState::Released => open.singly -= 1,
+                _ => open.ended -= 1,
+            }
+            match state {
                 RecordState::Rejected => released.rejected.push(position),
                 RecordState::GivenBack => released.given_back.push(position),
-                _ => released.safe = Some(position),
+                RecordState::Resolved => released.safe = Some(position),
+                RecordState::Released | RecordState::Unresolved | RecordState::Abandoned => {}
             }
+        }
+        if self.singly_from.is_some_and(|from| open.ended >= from) {
+            let released = released.get_or_insert_default();
+            for (position, state) in &mut open.entries {
+                match state {
+                    RecordState::Resolved => released.safe_singly.push(*position),
+                    RecordState::Rejected => released.rejected.push(*position),
+                    RecordState::GivenBack => released.given_back.push(*position),
+                    RecordState::Released | RecordState::Unresolved | RecordState::Abandoned => {
+                        continue;
+                    }
+                }
+                *state = RecordState::Released;
+            }
+            open.singly += std::mem::take(&mut open.ended);
         }
         released
     }
 
     /// The number of records that are not released.
     pub fn outstanding(&self) -> usize {
-        self.open.lock().entries.len()
+        let open = self.open.lock();
+        open.entries.len() - open.singly
     }
 
     /// The number of the oldest record that is not released, counted from the ledger's first one. `None`: all
@@ -142,6 +199,19 @@ impl Ledger {
             .is_some_and(|(_, state)| *state == RecordState::Abandoned)
     }
 
+    fn tell(&self, ended: Ended) {
+        if ended.oldest
+            || self
+                .singly_from
+                .is_some_and(|from| ended.unreleased >= from)
+        {
+            self.advanced.notify_one();
+        }
+        if ended.last_worn {
+            self.without_worn.notify_one();
+        }
+    }
+
     /// Tells whoever waits with records of this ledger that others stand behind them which must not wait: see
     /// [`Receipt::mark_worn`].
     pub(super) fn press(&self) {
@@ -153,7 +223,19 @@ impl Ledger {
         self.pressed.notified().await;
     }
 
-    /// Waits until the oldest record has ended since the last release. Cancel-safe.
+    /// The number of records that are unresolved and [marked](Receipt::mark_worn) as worn.
+    pub(super) fn worn(&self) -> usize {
+        self.open.lock().worn
+    }
+
+    /// Waits until no record is unresolved that was [marked](Receipt::mark_worn) as worn. Cancel-safe.
+    pub(super) async fn without_worn(&self) {
+        while self.worn() > 0 {
+            self.without_worn.notified().await;
+        }
+    }
+
+    /// Waits until there is something to release: the oldest record has ended, or many of those behind it. Cancel-safe.
     pub async fn advanced(&self) {
         self.advanced.notified().await;
     }
@@ -168,7 +250,10 @@ impl Receipt {
     /// Marks a record that its source has delivered so often that a few deliveries more may be too many: a quorum queue
     /// drops what is over its delivery limit. Such a record must not wait in its source.
     pub(super) fn mark_worn(&mut self) {
-        self.is_worn = true;
+        if let Some(ledger) = &self.ledger {
+            ledger.open.lock().worn += usize::from(!self.is_worn);
+            self.is_worn = true;
+        }
     }
 
     /// Reports whether the record must not wait in its source.
@@ -199,15 +284,13 @@ impl Receipt {
                 continue;
             };
             let mut open = ledger.open.lock();
-            let mut grew = open.end(first.slot, RecordState::Resolved);
+            let mut ended = open.end(&first, RecordState::Resolved);
             while let Some(mut next) = receipts.next_if(|next| next.is_of(&ledger)) {
                 next.ledger = None;
-                grew |= open.end(next.slot, RecordState::Resolved);
+                ended.add(open.end(&next, RecordState::Resolved));
             }
             drop(open);
-            if grew {
-                ledger.advanced.notify_one();
-            }
+            ledger.tell(ended);
         }
     }
 
@@ -231,10 +314,8 @@ impl Receipt {
         let Some(ledger) = self.ledger.take() else {
             return;
         };
-        let grew = ledger.open.lock().end(self.slot, state);
-        if grew {
-            ledger.advanced.notify_one();
-        }
+        let ended = ledger.open.lock().end(self, state);
+        ledger.tell(ended);
     }
 }
 
@@ -252,16 +333,28 @@ impl Drop for Receipt {
 }
 
 impl LedgerEntries {
-    /// Notes the end of a record. Reports whether it was the oldest.
-    fn end(&mut self, slot: u64, state: RecordState) -> bool {
-        let Some(at) = slot.checked_sub(self.base) else {
-            return false;
-        };
-        let Some(entry) = self.entries.get_mut(at as usize) else {
-            return false;
+    /// Notes the end of a record.
+    fn end(&mut self, receipt: &Receipt, state: RecordState) -> Ended {
+        let at = receipt.slot.checked_sub(self.base);
+        let Some(entry) = at.and_then(|at| self.entries.get_mut(at as usize)) else {
+            return Ended::default();
         };
         entry.1 = state;
-        at == 0
+        self.worn -= usize::from(receipt.is_worn);
+        self.ended += usize::from(state != RecordState::Abandoned);
+        Ended {
+            oldest: at == Some(0),
+            last_worn: receipt.is_worn && self.worn == 0,
+            unreleased: self.ended,
+        }
+    }
+}
+
+impl Ended {
+    fn add(&mut self, other: Self) {
+        self.oldest |= other.oldest;
+        self.last_worn |= other.last_worn;
+        self.unreleased = other.unreleased;
     }
 }
 
@@ -289,6 +382,40 @@ mod tests {
     }
 
     #[test]
+    fn what_ends_behind_one_that_waits_is_released_singly_by_a_queues_ledger() {
+        let ledger = Ledger::of_queue(3);
+        let mut receipts: Vec<_> = (1..=8).map(|tag| Some(ledger.enter(tag))).collect();
+        let mut take = |tag: usize| receipts[tag - 1].take().expect("not ended yet");
+        take(2).resolve();
+        take(4).reject();
+        assert!(ledger.advanced().now_or_never().is_none());
+        assert_eq!(ledger.release(), None, "the oldest may end soon");
+        take(5).give_back();
+        assert!(ledger.advanced().now_or_never().is_some());
+        let singly = Released {
+            safe_singly: vec![2],
+            rejected: vec![4],
+            given_back: vec![5],
+            ..Released::default()
+        };
+        assert_eq!(ledger.release(), Some(singly));
+        assert_eq!(ledger.release(), None, "each is released once");
+        take(6).resolve();
+        drop(take(7));
+        take(1).resolve();
+        take(3).resolve();
+        let rest = Released {
+            last: 6,
+            safe: Some(6),
+            ..Released::default()
+        };
+        assert_eq!(ledger.release(), Some(rest));
+        assert!(ledger.is_abandoned(), "7 is delivered again");
+        take(8).resolve();
+        assert_eq!(ledger.release(), None);
+    }
+
+    #[test]
     fn several_are_resolved_together_whichever_ledger_they_belong_to() {
         let one = Ledger::new();
         let other = Ledger::new();
@@ -296,6 +423,29 @@ mod tests {
         Receipt::resolve_all(receipts);
         assert_eq!(one.release().map(|r| r.last), Some(3));
         assert_eq!(other.release().map(|r| r.last), Some(7));
+    }
+
+    #[test]
+    fn who_waits_for_what_is_worn_waits_for_all_of_it_however_it_ends() {
+        let ledger = Ledger::new();
+        let mut receipts: Vec<_> = (1..=5).map(|p| ledger.enter(p)).collect();
+        let is_over = || ledger.without_worn().now_or_never().is_some();
+        assert!(is_over(), "nothing is worn");
+        for receipt in &mut receipts[1..] {
+            receipt.mark_worn();
+            receipt.mark_worn();
+        }
+        let [plain, one, two, three, four] = <[Receipt; 5]>::try_from(receipts).expect("five");
+        let mut waiting = std::pin::pin!(ledger.without_worn());
+        assert!(waiting.as_mut().now_or_never().is_none());
+        Receipt::resolve_all([one, two]);
+        drop(three);
+        assert!(!is_over(), "one is left");
+        four.give_back();
+        assert!(waiting.now_or_never().is_some());
+        assert!(is_over());
+        plain.resolve();
+        assert!(is_over());
     }
 
     #[test]
@@ -314,6 +464,7 @@ mod tests {
             ledger.release(),
             Some(Released {
                 last: 3,
+                safe_singly: vec![],
                 safe: Some(2),
                 rejected: vec![1, 3],
                 given_back: vec![]
@@ -324,6 +475,7 @@ mod tests {
             ledger.release(),
             Some(Released {
                 last: 4,
+                safe_singly: vec![],
                 safe: None,
                 rejected: vec![4],
                 given_back: vec![]

@@ -2,7 +2,7 @@
 //! its even share, and beyond a second mark nobody may use any, so that what is stored can still be published,
 //! retried and counted. A route that floods stops at the first mark, and the others go on. Pure.
 
-use crate::store::RedisMemory;
+use crate::health::RedisMemory;
 
 /// Share of `maxmemory` that every route may use.
 const SHARED_PART: f64 = 0.70;

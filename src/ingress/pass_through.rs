@@ -81,9 +81,10 @@ impl PassThroughPublisher {
     pub(super) fn new(submitter: Arc<Submitter>, lanes: Arc<dyn Lanes>) -> Self {
         let desk = PublishDesk::new(lanes.clone());
         let reporter = &submitter.reporter;
+        let name = &reporter.route().name;
         Self {
             verdicts: desk.verdicts(),
-            wait: TargetWait::new(reporter.route().name.clone(), reporter.metrics().clone()),
+            wait: TargetWait::new(name.clone(), reporter.health().route(name)),
             submitter,
             lanes,
             desk,

@@ -218,7 +218,7 @@ impl PublishDesk {
                 .submitter
                 .reporter
                 .heard(handed_over, &verdict, at);
-            if verdict == Verdict::Confirmed {
+            if verdict.is_confirmed() {
                 safe.push(one.receipt);
             } else {
                 let mut entry = batch.entries[ticket.index as usize].clone();

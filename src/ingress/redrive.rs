@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use super::admit::{is_delay_header, within_limits};
-use crate::domain::{DeadReason, Entry, Flags, InvalidReason, KafkaPosition, Route, UnixMs};
+use crate::domain::{
+    DeadReason, Entry, Flags, InvalidReason, KafkaPosition, Route, UnixMs, duration,
+};
 use crate::store::Bundle;
 
-/// The bundle that a dead letter becomes: its messages due now, without delay headers, their attempts counted from 1
+/// The bundle that a dead letter becomes: its messages due at this moment, without delay headers, their attempts counted from 1
 /// again, their hand-outs counted on. A dead letter holds one message, or several where a bundle was kept unopened.
 /// `target` names another target than the dead letter had. All rules of the route apply as they are now, to each
 /// message. `Err` names the broken rule, in a sentence for a person.
@@ -15,10 +17,17 @@ pub fn redrive(
     reason: DeadReason,
     route: &Route,
     target: Option<&str>,
+    due: UnixMs,
     now: UnixMs,
 ) -> Result<Bundle, String> {
     if letter.entries.is_empty() {
         return Err("there is no message in it that could be published".to_owned());
+    }
+    let ahead = due.since(now);
+    let most = route.policy.max_delay_ms;
+    if ahead > most {
+        let (ahead, most) = (duration::words(ahead), duration::render(most));
+        return Err(format!("due in {ahead}, over max_delay of {most}"));
     }
     let found = match target {
         Some(name) => route.named_target(name),
@@ -33,7 +42,7 @@ pub fn redrive(
     let entries: Result<Vec<Entry>, String> = letter
         .entries
         .iter()
-        .map(|entry| redrive_entry(entry, reason, route, now))
+        .map(|entry| redrive_entry(entry, reason, route, due))
         .collect();
     Ok(Bundle {
         target: route.target_ref(found),
@@ -46,7 +55,7 @@ fn redrive_entry(
     entry: &Entry,
     reason: DeadReason,
     route: &Route,
-    now: UnixMs,
+    due: UnixMs,
 ) -> Result<Entry, String> {
     let mut entry = entry.clone();
     if entry.flags.has(Flags::LEFT_OUT) {
@@ -72,7 +81,7 @@ fn redrive_entry(
         .headers
         .retain(|header| !is_delay_header(header, route));
     within_limits(&entry.message, None, route).map_err(|(_, why)| why)?;
-    entry.due = now;
+    entry.due = due;
     entry.asked = None;
     entry.failures = 0;
     entry.flags = entry.flags.without(Flags::DYING);
@@ -121,7 +130,7 @@ mod tests {
     }
 
     fn again(letter: &Bundle, target: Option<&str>) -> Result<Bundle, String> {
-        redrive(letter, FAILED, &route(), target, UnixMs(100))
+        redrive(letter, FAILED, &route(), target, UnixMs(100), UnixMs(100))
     }
 
     #[test]
@@ -145,6 +154,16 @@ mod tests {
             !made.entries[0].flags.has(Flags::NAMED),
             "an id that Postdate made is no name"
         );
+    }
+
+    #[test]
+    fn it_may_be_due_later_within_max_delay() {
+        let route = route();
+        let most = route.policy.max_delay_ms;
+        let due = |due: UnixMs| redrive(&letter(|_| ()), FAILED, &route, None, due, UnixMs(100));
+        let later = due(UnixMs(100 + most)).expect("it may go");
+        assert_eq!(later.entries[0].asked_due(), UnixMs(100 + most));
+        assert!(due(UnixMs(101 + most)).is_err_and(|why| why.contains("over max_delay")));
     }
 
     #[test]
@@ -205,7 +224,7 @@ mod tests {
         assert!(why(&left_out).contains("partition 3, offset 42"));
         let undecodable = DeadReason::Invalid(InvalidReason::Undecodable);
         assert_eq!(
-            redrive(&left_out, undecodable, &route(), None, UnixMs(0)),
+            redrive(&left_out, undecodable, &route(), None, UnixMs(0), UnixMs(0)),
             Err("it could not be opened, so there is nothing to send: it is in its topic, partition 3, offset 42".to_owned())
         );
         let empty = Bundle {
@@ -215,6 +234,6 @@ mod tests {
         assert!(why(&empty).contains("no message"));
         let reason = DeadReason::Invalid(InvalidReason::BadHeaders);
         let headless = letter(|e| e.message.headers.clear());
-        assert!(redrive(&headless, reason, &route(), None, UnixMs(0)).is_err());
+        assert!(redrive(&headless, reason, &route(), None, UnixMs(0), UnixMs(0)).is_err());
     }
 }

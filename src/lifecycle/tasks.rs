@@ -48,6 +48,11 @@ impl Shutdown {
         self.drain.cancelled().await;
     }
 
+    /// Goes on with this work until it is done or draining begins; then what is left of it is dropped.
+    pub async fn until_draining(&self, work: impl Future<Output = ()>) {
+        self.drain.run_until_cancelled(work).await;
+    }
+
     /// Resolves when the tasks must stop now.
     pub async fn forced(&self) {
         self.force.cancelled().await;

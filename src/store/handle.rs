@@ -28,7 +28,8 @@ use super::trail::Trails;
 use super::write::{StoreWriter, WriteContext};
 use super::{Config, WakeUps};
 use crate::domain::{Clock, Partition, Partitions, RouteName, StoreClock, Text, TrailLimits};
-use crate::lifecycle::{Readiness, Shutdown, Tasks};
+use crate::health::Health;
+use crate::lifecycle::{Shutdown, Tasks};
 use crate::telemetry::Metrics;
 
 /// The store. Cheap to clone. Tasks of its own keep its connections up.
@@ -73,7 +74,7 @@ pub struct StoreDependencies<'a> {
     /// Receives the duration of each round trip.
     pub metrics: Arc<Metrics>,
     /// Receives whether the store is there.
-    pub readiness: &'a Readiness,
+    pub health: &'a Health,
     /// Runs the tasks that keep connections up.
     pub tasks: &'a Tasks,
     /// Ends the wait for an unreachable store.
@@ -109,7 +110,7 @@ impl Store {
         let force = force_token(dependencies);
         let health = Arc::new(RedisHealth::new(
             config,
-            dependencies.readiness,
+            dependencies.health,
             &["side", "browse", "claim", "content", "settle", "write"],
         ));
         let keys = Keys::new(&config.prefix);

@@ -64,8 +64,10 @@ pub use self::model::claim::{
     Settlement, SweepOutcome,
 };
 pub use self::model::codec::{BundleOutline, CodecError, decode, decode_outline, encode};
-pub use self::model::condition::{OldestOverdue, RedisMemory};
-pub use self::model::dead_letter::{DeadBody, DeadFilter, DeadId, DeadLetter, DeadMark, DeadPage};
+pub use self::model::condition::OldestOverdue;
+pub use self::model::dead_letter::{
+    DeadBody, DeadFilter, DeadId, DeadLetter, DeadMark, DeadOrder, DeadPage,
+};
 pub use self::model::error::{PreflightError, StoreError};
 pub use self::model::heads::{Head, HeadsSeen, UnservedHeads};
 pub use self::model::key_order::{
@@ -82,5 +84,5 @@ pub use self::model::view::{
 pub use self::model::write_op::{IntendedMessage, WriteOp, WriteResult};
 pub use self::patience::until_available;
 pub use self::query::scan::ScannedState;
-pub use self::trail::{RouteTrail, TRAIL_DELAY, TrailCause};
+pub use self::trail::{Delivered, RouteTrail, TRAIL_DELAY, TrailCause};
 pub use self::write::PendingWrite;

@@ -6,11 +6,10 @@
 pub mod descriptions;
 mod labels;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::exemplar::HistogramWithExemplars;
 use prometheus_client::metrics::family::Family;
@@ -24,8 +23,8 @@ use self::labels::{
     RouteLabel, TraceLabel, VersionLabel, WhatLabel,
 };
 use super::flow::{FlowHistory, RecentLateness};
-use super::{FullCredits, KafkaClients, OldestOverdue, SpanLosses, TargetFailures};
-use crate::domain::{InvalidReason, RepeatCause, RouteName, UnixMs};
+use super::{KafkaClients, SpanLosses};
+use crate::domain::{InvalidReason, RepeatCause, RouteName};
 
 /// A gauge of whole numbers.
 pub type CountGauge = Gauge<i64>;
@@ -75,18 +74,13 @@ pub struct Metrics {
     pub clock_skew: SecondsGauge,
     store_damage: Family<WhatLabel, Counter>,
     /// `unknown_routes`: routes that the store has messages of and that are not configured.
-    unknown_routes: CountGauge,
-    /// Such routes that each timer shard has found in its partitions.
-    found_unknown: Mutex<BTreeMap<usize, BTreeSet<String>>>,
+    pub unknown_routes: CountGauge,
     /// `unknown_versions_total`
     pub unknown_versions: Counter,
     /// `store_memory_bytes`: memory of the fullest master.
     pub store_memory: CountGauge,
     /// `store_memory_limit_bytes`: limit of the same master; 0 if it has none.
     pub store_memory_limit: CountGauge,
-    count_failure: Mutex<Option<String>>,
-    /// Failures of the targets of all routes.
-    pub target_failures: Arc<TargetFailures>,
     part_up: Family<PartLabel, CountGauge>,
     admin_refused: Family<RefusalLabel, Counter>,
     /// Figures of the Kafka clients.
@@ -112,9 +106,7 @@ pub struct RouteMetrics {
     pub in_flight: CountGauge,
     pub dead: CountGauge,
     pub ingress_lag: CountGauge,
-    ingress_unresolved: CountGauge,
-    /// The oldest unresolved record of each partition of the source, see [`Self::show_unresolved`].
-    oldest_unresolved: Mutex<BTreeMap<i32, u64>>,
+    pub ingress_unresolved: CountGauge,
     pub source_lost: Counter,
     pub publishing_paused: CountGauge,
     pub oldest_overdue: SecondsGauge,
@@ -129,15 +121,6 @@ pub struct RouteMetrics {
     dead_letters: Family<ReasonLabels, Counter>,
     dropped: Family<ReasonLabels, Counter>,
     ingress_paused: Family<ReasonLabels, CountGauge>,
-    paused: Mutex<BTreeSet<&'static str>>,
-    target_waits: Mutex<usize>,
-    /// The oldest overdue message of the route, and its place.
-    pub overdue: OldestOverdue,
-    /// What the timer shards say of the route's credit.
-    pub full_credits: FullCredits,
-    /// Failures of the targets of all routes.
-    pub target_failures: Arc<TargetFailures>,
-    source_trouble: Mutex<Option<String>>,
 }
 
 #[derive(Default)]
@@ -206,10 +189,8 @@ impl Metrics {
             Family::<RouteLabel, Histogram, HistogramMaker>::new_with_constructor(seconds);
         add(registry, words::LATENESS, &lateness);
         add(registry, words::CONFIRM, &confirm);
-        let target_failures = Arc::<TargetFailures>::default();
         let routes = routes.into_iter().map(|name| {
-            let handles =
-                RouteMetrics::new(&families, &lateness, &confirm, &target_failures, &name);
+            let handles = RouteMetrics::new(&families, &lateness, &confirm, &name);
             (name, Arc::new(handles))
         });
         let metrics = Self {
@@ -222,12 +203,9 @@ impl Metrics {
             store_changes: Counter::default(),
             clock_skew: SecondsGauge::default(),
             unknown_routes: CountGauge::default(),
-            found_unknown: Mutex::default(),
             unknown_versions: Counter::default(),
             store_memory: CountGauge::default(),
             store_memory_limit: CountGauge::default(),
-            count_failure: Mutex::default(),
-            target_failures,
             part_up: Family::default(),
             admin_refused: Family::default(),
             kafka_clients: KafkaClients::default(),
@@ -236,25 +214,6 @@ impl Metrics {
         metrics.register(registry);
         registry.register_collector(Box::new(metrics.kafka_clients.clone()));
         Arc::new(metrics)
-    }
-
-    /// Notes the routes that are not configured and of which a timer shard has found messages. Replaces the last report of
-    /// the shard.
-    pub fn found_unknown_routes(&self, shard: usize, routes: BTreeSet<String>) {
-        let mut found = self.found_unknown.lock();
-        found.insert(shard, routes);
-        let all: BTreeSet<&String> = found.values().flatten().collect();
-        self.unknown_routes.set(all.len() as i64);
-    }
-
-    /// Shows why the last count of the store's messages failed; `None` if it succeeded.
-    pub fn show_count_failure(&self, why: Option<String>) {
-        *self.count_failure.lock() = why;
-    }
-
-    /// Why the last count of the store's messages failed, if it did.
-    pub fn count_failure(&self) -> Option<String> {
-        self.count_failure.lock().clone()
     }
 
     fn register(&self, r: &mut Registry) {
@@ -326,7 +285,6 @@ impl RouteMetrics {
         f: &RouteFamilies,
         lateness: &LatenessFamily,
         confirm: &Family<RouteLabel, Histogram, HistogramMaker>,
-        target_failures: &Arc<TargetFailures>,
         name: &RouteName,
     ) -> Self {
         let label = RouteLabel {
@@ -346,7 +304,6 @@ impl RouteMetrics {
             dead: f.dead.get_or_create_owned(&label),
             ingress_lag: f.ingress_lag.get_or_create_owned(&label),
             ingress_unresolved: f.ingress_unresolved.get_or_create_owned(&label),
-            oldest_unresolved: Mutex::default(),
             source_lost: f.source_lost.get_or_create_owned(&label),
             publishing_paused: f.publishing_paused.get_or_create_owned(&label),
             oldest_overdue: f.oldest_overdue.get_or_create_owned(&label),
@@ -360,12 +317,6 @@ impl RouteMetrics {
             dead_letters: f.dead_letters.clone(),
             dropped: f.dropped.clone(),
             ingress_paused: f.ingress_paused.clone(),
-            paused: Mutex::default(),
-            target_waits: Mutex::default(),
-            overdue: OldestOverdue::default(),
-            full_credits: FullCredits::default(),
-            target_failures: target_failures.clone(),
-            source_trouble: Mutex::default(),
             route: label.route,
         };
         for cause in RepeatCause::ALL {
@@ -434,31 +385,9 @@ impl RouteMetrics {
 
     /// `ingress_paused{reason}`
     pub fn ingress_paused(&self, reason: &'static str, paused: bool) {
-        let mut reasons = self.paused.lock();
-        if paused {
-            reasons.insert(reason)
-        } else {
-            reasons.remove(reason)
-        };
         self.ingress_paused
             .get_or_create(&self.reason(reason))
             .set(i64::from(paused));
-    }
-
-    /// Counts a source that begins or ends to wait for its target. `ingress_paused{reason="target"}` is 1 while one
-    /// waits. Returns true for the first that begins and the last that ends.
-    pub fn target_wait(&self, begins: bool) -> bool {
-        let mut waiting = self.target_waits.lock();
-        *waiting = if begins {
-            *waiting + 1
-        } else {
-            waiting.saturating_sub(1)
-        };
-        let turns = *waiting == usize::from(begins);
-        if turns {
-            self.ingress_paused("target", begins);
-        }
-        turns
     }
 
     /// Shows the messages and the dead letters that the store has of the route. Those in flight at this replica are no
@@ -466,53 +395,6 @@ impl RouteMetrics {
     pub fn show_counts(&self, messages: i64, dead: i64) {
         self.pending.set((messages - self.in_flight.get()).max(0));
         self.dead.set(dead);
-    }
-
-    /// The reasons for which the ingress of the route is paused now.
-    pub fn paused(&self) -> Vec<&'static str> {
-        self.paused.lock().iter().copied().collect()
-    }
-
-    /// Shows the number of records of the source that are read and not resolved, and the oldest of each partition (a
-    /// queue has partition 0 alone). The number of a record tells only whether it is still the same one.
-    pub fn show_unresolved(&self, records: usize, oldest: BTreeMap<i32, u64>) {
-        self.ingress_unresolved.set(records as i64);
-        *self.oldest_unresolved.lock() = oldest;
-    }
-
-    /// The number of records of the source that are read and not resolved, as last shown.
-    pub fn unresolved(&self) -> i64 {
-        self.ingress_unresolved.get()
-    }
-
-    /// The oldest record of each partition that is read and not resolved, as last shown.
-    pub fn oldest_unresolved(&self) -> BTreeMap<i32, u64> {
-        self.oldest_unresolved.lock().clone()
-    }
-
-    /// Sets the reason why the source cannot be read; `None` if it is read, or waits for a reason that `paused`
-    /// returns.
-    pub fn source_trouble(&self, why: Option<String>) {
-        *self.source_trouble.lock() = why;
-    }
-
-    /// The reason why the source is not read now; `None` while it is read.
-    pub fn source_waits(&self) -> Option<String> {
-        if let Some(why) = self.source_trouble.lock().clone() {
-            return Some(why);
-        }
-        let reasons = self.paused();
-        (!reasons.is_empty()).then(|| format!("ingress waits: {}", reasons.join(", ")))
-    }
-
-    /// Sets `oldest_overdue_seconds` from the reports of all places, and returns it.
-    pub fn count_overdue(&self, now: UnixMs) -> f64 {
-        let late_ms = self
-            .overdue
-            .oldest()
-            .map_or(0, |asked| now.since(asked).max(0));
-        self.oldest_overdue.set(late_ms as f64 / 1e3);
-        late_ms as f64 / 1e3
     }
 
     fn reason(&self, reason: &'static str) -> ReasonLabels {

@@ -1,4 +1,4 @@
-//! Logs, metrics and traces of the process, and the state from which both are made.
+//! Logs, metrics and traces of the process: what it tells. What it knows of its state is in [`crate::health`].
 //!
 //! The registry is an argument, never a global. Handles of routes are made once, from the configuration, so no label
 //! ever comes from a message.
@@ -10,9 +10,7 @@ pub mod follow;
 pub mod kafka_clients;
 pub mod logging;
 pub mod metrics;
-pub mod overdue;
 pub mod process;
-pub mod target_failures;
 pub mod traces;
 
 pub use burst::BurstLog;
@@ -22,7 +20,5 @@ pub use follow::{FollowNews, FollowRegistry, MAX_FOLLOWERS, MessageEnd, MessageF
 pub use kafka_clients::KafkaClients;
 pub use logging::{LogError, init};
 pub use metrics::{Metrics, RouteMetrics};
-pub use overdue::{FullCredit, FullCredits, OldestOverdue, OverduePlace};
 pub use process::ProcessFigures;
-pub use target_failures::{TargetChange, TargetFailures};
 pub use traces::{AdmissionSpan, DeliveryFacts, DeliverySpan, SpanExporter, SpanLosses, Tracer};

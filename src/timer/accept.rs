@@ -13,6 +13,7 @@ use crate::domain::failure_policy::PublishFlow;
 use crate::domain::limits::{MAX_EXPIRIES, SPLIT_EXPIRIES};
 use crate::domain::{DeadReason, Entry, Flags, MonoUs, TargetRef, Text, Verdict, dying, retry};
 use crate::egress::{PublishBatch, Ticket};
+use crate::health::Overdue;
 use crate::mutants::{self, Mutant};
 use crate::store::{
     Bundle, Claim, ClaimAnswer, CodecError, DeadLetter, Division, NewBundle, Remainder,
@@ -108,8 +109,9 @@ pub(super) async fn accept(
     };
     if target.is_some_and(|target| served.credit.is_full(target)) {
         let asked = bundle.entries.iter().map(Entry::asked_due).min();
-        if let Some(asked) = asked.filter(|&asked| asked <= shard.store.clock().now()) {
-            served.metrics.overdue.put_back(asked);
+        let now = shard.store.clock().now();
+        if let Some(asked) = asked.filter(|&asked| asked <= now) {
+            served.health.overdue.put_back(Overdue { asked, seen: now });
         }
         return AcceptOutcome::TargetFull(claimed.claim, credit);
     }

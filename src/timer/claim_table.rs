@@ -64,8 +64,10 @@ impl ClaimSlots {
                 ref unknown if unknown.is_unknown() && mutants::is(Mutant::UnknownIsConfirmed) => {
                     DeliveryState::Confirmed
                 }
-                Verdict::Confirmed if in_flight.flow == PublishFlow::Dying => DeliveryState::Died,
-                Verdict::Confirmed => {
+                Verdict::Confirmed(_) if in_flight.flow == PublishFlow::Dying => {
+                    DeliveryState::Died
+                }
+                Verdict::Confirmed(_) => {
                     claimed.news = true;
                     DeliveryState::Confirmed
                 }

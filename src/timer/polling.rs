@@ -9,6 +9,7 @@ use super::Shard;
 use super::claim_scope::{ClaimScope, POLL_INTERVAL, is_open};
 use super::claimer::Claimer;
 use crate::domain::{Partition, UnixMs};
+use crate::health::Overdue;
 use crate::store::{Head, HeadsQuery, HeadsSeen, RoutePauses, StoreError, UnservedHeads};
 
 /// Time between two polls of other replicas' partitions, for what is overdue there, microseconds.
@@ -104,8 +105,8 @@ impl Claimer {
         Ok(looked)
     }
 
-    /// The earliest due time of each route with something overdue.
-    fn note_waiting(&mut self, heads: &[Head]) -> BTreeMap<String, UnixMs> {
+    /// The oldest message of each route with something overdue.
+    fn note_waiting(&mut self, heads: &[Head]) -> BTreeMap<String, Overdue> {
         let now = self.shard.store.clock().now();
         let mut served: BTreeMap<String, UnixMs> = BTreeMap::new();
         for head in heads.iter().filter(|head| head.due <= now) {
@@ -126,7 +127,8 @@ impl Claimer {
             let oldest = served.entry(route.clone()).or_insert(*due);
             *oldest = (*due).min(*oldest);
         }
-        served
+        let seen = |(route, asked)| (route, Overdue { asked, seen: now });
+        served.into_iter().map(seen).collect()
     }
 
     fn count_unknown(&mut self, heads: &[Head]) {
@@ -143,9 +145,8 @@ impl Claimer {
             );
         }
         self.history.unknown = unknown.len();
-        self.shard
-            .metrics
-            .found_unknown_routes(self.shard.number, unknown);
+        let store = self.shard.health.store();
+        store.found_unconfigured(self.shard.number, unknown);
     }
 }
 

@@ -27,6 +27,7 @@ use crate::cluster::OwnedPartitions;
 use crate::domain::limits::MAX_CALL_NAMES;
 use crate::domain::{MonoUs, Partition, Verdict};
 use crate::egress::Ticket;
+use crate::health::Overdue;
 use crate::lifecycle::tick;
 use crate::publishing::VerdictTime;
 use crate::store::{
@@ -378,8 +379,10 @@ impl Settler {
             }
             Ok(SettleAnswer::Applied(_)) => {
                 if let Some(claimed) = slots.bundles.get_mut(&slot) {
-                    if let Some(asked) = claimed.oldest_overdue(shard.store.clock().now()) {
-                        claimed.in_flight.served.metrics.overdue.put_back(asked);
+                    let now = shard.store.clock().now();
+                    if let Some(asked) = claimed.oldest_overdue(now) {
+                        let health = &claimed.in_flight.served.health;
+                        health.overdue.put_back(Overdue { asked, seen: now });
                     }
                     claimed.stored.clear();
                 }

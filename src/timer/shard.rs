@@ -15,6 +15,7 @@ use super::wheel::Wheel;
 use crate::cluster::Cluster;
 use crate::domain::{Clock, MonoUs, Partition, Route};
 use crate::egress::{Lanes, VerdictInbox};
+use crate::health::{Health, RouteHealth};
 use crate::lifecycle::Shutdown;
 use crate::publishing::RouteReporter;
 use crate::store::Store;
@@ -24,6 +25,7 @@ use crate::telemetry::{Metrics, RouteMetrics};
 pub(super) struct ServedRoute {
     pub(super) route: Arc<Route>,
     pub(super) metrics: Arc<RouteMetrics>,
+    pub(super) health: Arc<RouteHealth>,
     /// Tells what happens to its publishes.
     pub(super) reporter: Arc<RouteReporter>,
     /// Limits how fast messages leave; `None`: no limit.
@@ -43,6 +45,7 @@ pub(super) struct Shard {
     pub(super) lanes: Arc<dyn Lanes>,
     pub(super) routes: Arc<BTreeMap<String, Arc<ServedRoute>>>,
     pub(super) metrics: Arc<Metrics>,
+    pub(super) health: Health,
     /// The log already has a line on a bundle of a later version.
     pub(super) saw_later_version: AtomicBool,
     pub(super) table: ClaimTable,

@@ -103,6 +103,7 @@ pub(super) fn served(clock: Clock) -> Arc<ServedRoute> {
             metrics.clone(),
             clock,
         )),
+        health: Arc::default(),
         metrics,
         route,
         limit: None,

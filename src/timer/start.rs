@@ -16,6 +16,7 @@ use super::{Config, claimer, maintenance, settler};
 use crate::cluster::Cluster;
 use crate::domain::Route;
 use crate::egress::Lanes;
+use crate::health::Health;
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::publishing::Reporters;
 use crate::store::Store;
@@ -35,6 +36,8 @@ pub struct TimerDependencies<'a> {
     pub routes: &'a [Arc<Route>],
     /// The metrics of the process.
     pub metrics: Arc<Metrics>,
+    /// Receives what is late, and for which target it waits.
+    pub health: Health,
     /// Tell what happens to the publishes of each route.
     pub reporters: &'a Reporters,
     /// Number of shards. The store's wake-ups have to know the same number.
@@ -60,7 +63,6 @@ pub fn start(dependencies: &TimerDependencies<'_>) -> std::io::Result<()> {
         let metrics = reporter.metrics().clone();
         let served = ServedRoute {
             route: route.clone(),
-            reporter,
             limit: route
                 .policy
                 .rate
@@ -73,7 +75,9 @@ pub fn start(dependencies: &TimerDependencies<'_>) -> std::io::Result<()> {
                 wake_ups.clone(),
                 clock,
             ),
+            health: reporter.health().route(&route.name),
             metrics,
+            reporter,
         };
         Some((route.name.as_str().to_owned(), Arc::new(served)))
     });
@@ -109,6 +113,7 @@ pub fn start(dependencies: &TimerDependencies<'_>) -> std::io::Result<()> {
             lanes: dependencies.lanes.clone(),
             routes: routes.clone(),
             metrics: dependencies.metrics.clone(),
+            health: dependencies.health.clone(),
             saw_later_version: AtomicBool::new(false),
             table: ClaimTable::default(),
             verdicts: Arc::default(),

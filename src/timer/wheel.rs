@@ -349,11 +349,11 @@ fn publication(in_flight: &InFlightBatch, index: u32, now_us: i64) -> Option<Pub
         return None;
     }
     if mutants::drops() {
-        publication.answer(Verdict::Confirmed);
+        publication.answer(Verdict::Confirmed(None));
         return None;
     }
     if mutants::is(Mutant::SettleBeforeConfirm) {
-        publication.answer(Verdict::Confirmed);
+        publication.answer(Verdict::Confirmed(None));
     }
     Some(publication)
 }

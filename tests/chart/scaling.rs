@@ -21,8 +21,20 @@ fn nothing_of_it_is_there_unless_asked_for() {
             "{kind}"
         );
     }
-    let job = find(&all, "Job", "rel-postdate-check");
-    assert!(!job.to_string().contains("--connect"), "{job}");
+}
+
+#[test]
+fn the_check_before_changes_connects_unless_told_not_to_or_its_redis_comes_later() {
+    for (case, set, connects) in [
+        ("kafka-values.yaml", &[][..], true),
+        ("kafka-values.yaml", &["check.connect=false"], false),
+        ("evaluation-values.yaml", &[], false),
+    ] {
+        let all = rendered(case, set);
+        let job = find(&all, "Job", "rel-postdate-check");
+        let is_asked = job.to_string().contains("--connect");
+        assert_eq!(is_asked, connects, "{case} {set:?}: {job}");
+    }
 }
 
 /// The number of pods belongs to one of the two: an upgrade must not take it back.
@@ -100,7 +112,7 @@ async fn keda_asks_for_metrics_that_are_there_in_words_of_prometheus() {
 }
 
 #[test]
-fn the_job_connects_only_where_it_is_asked_to_and_may_reach_the_same_servers() {
+fn the_job_that_connects_may_reach_the_same_servers_and_no_pod_connects_before_it_starts() {
     let all = rendered("scaled-values.yaml", &[]);
     let connects = |pod: &Value| {
         let containers = list(&pod["initContainers"]).chain(list(&pod["containers"]));

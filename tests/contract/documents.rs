@@ -166,19 +166,19 @@ const FIGURES: &[(&str, &str, &str, &str)] = &[
     (
         "faults.md",
         "a record that was read three seconds ago",
-        "app/readiness_parts/standstill.rs",
+        "health/standstill.rs",
         "const STANDSTILL_US: i64 = 3_000_000;",
     ),
     (
         "faults.md",
         "none has failed for ten seconds",
-        "telemetry/target_failures.rs",
+        "health/target_failures.rs",
         "const QUIET_US: i64 = 10_000_000;",
     ),
     (
         "faults.md",
         "not answered for 2.5 s",
-        "telemetry/target_failures.rs",
+        "health/target_failures.rs",
         "const SILENT_US: i64 = 2_500_000;",
     ),
     (
@@ -190,7 +190,7 @@ const FIGURES: &[(&str, &str, &str, &str)] = &[
     (
         "faults.md",
         "three seconds late or more",
-        "app/readiness_parts/lateness.rs",
+        "health/lateness.rs",
         "const LATE_FROM_S: f64 = 3.0;",
     ),
     (

@@ -10,6 +10,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("backoff", &["domain"]),
     ("credential", &["domain"]),
     ("lifecycle", &["domain"]),
+    ("health", &["domain"]),
     ("telemetry", &["domain", "backoff", "credential", "tls"]),
     ("mutants", &[]),
     ("tls", &[]),
@@ -21,6 +22,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "backoff",
             "credential",
             "lifecycle",
+            "health",
             "telemetry",
             "tls",
         ],
@@ -32,6 +34,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "backoff",
             "credential",
             "lifecycle",
+            "health",
             "telemetry",
             "tls",
             "mutants",
@@ -44,11 +47,15 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "broker",
             "backoff",
             "lifecycle",
+            "health",
             "telemetry",
             "mutants",
         ],
     ),
-    ("publishing", &["domain", "telemetry", "store", "egress"]),
+    (
+        "publishing",
+        &["domain", "health", "telemetry", "store", "egress"],
+    ),
     (
         "ingress",
         &[
@@ -56,6 +63,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "broker",
             "backoff",
             "lifecycle",
+            "health",
             "telemetry",
             "mutants",
             "store",
@@ -68,6 +76,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &[
             "domain",
             "lifecycle",
+            "health",
             "telemetry",
             "backoff",
             "mutants",
@@ -80,6 +89,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "domain",
             "backoff",
             "lifecycle",
+            "health",
             "telemetry",
             "mutants",
             "store",
@@ -90,7 +100,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     (
         "admin",
-        &["domain", "lifecycle", "telemetry", "tls", "store"],
+        &["domain", "health", "lifecycle", "telemetry", "tls", "store"],
     ),
     (
         "config",
@@ -111,6 +121,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &[
             "domain",
             "backoff",
+            "health",
             "lifecycle",
             "mutants",
             "telemetry",
@@ -148,6 +159,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 /// Commands that build rooms of their own.
 const BUILDS_ROOMS: &[&str] = &[
     "domain",
+    "health",
     "lifecycle",
     "telemetry",
     "broker",
@@ -219,6 +231,34 @@ const WALL: usize = 620;
 struct Source {
     path: String,
     text: String,
+}
+
+/// Files that show figures to people, and may read metrics for that.
+const SHOWS_METRICS: &[&str] = &["admin/routes.rs", "replay.rs"];
+
+#[test]
+fn metrics_are_outputs_and_nobody_reads_one_to_decide_anything() {
+    let declared = read(repository("src/telemetry/metrics.rs"));
+    let fields = declared.lines().filter_map(|line| {
+        let (name, of) = line.trim().strip_prefix("pub ")?.split_once(": ")?;
+        let is_metric = ["Counter,", "CountGauge,", "SecondsGauge,"].contains(&of);
+        is_metric.then(|| format!(".{name}.get()"))
+    });
+    let reads: Vec<String> = fields.collect();
+    assert!(reads.len() > 15, "{reads:?}");
+    let mut readers = BTreeMap::new();
+    for Source { path, text } in sources() {
+        if path.starts_with("telemetry/") || path.contains("/tests") {
+            continue;
+        }
+        for line in code(&text) {
+            if let Some(read) = reads.iter().find(|read| line.contains(read.as_str())) {
+                readers.insert(path.clone(), read.clone());
+            }
+        }
+    }
+    let names: Vec<_> = readers.keys().map(String::as_str).collect();
+    assert_eq!(names, SHOWS_METRICS, "{readers:?}: ask crate::health");
 }
 
 /// Keys that each line of the log has already. A field of such a name would be there twice as JSON, and most readers keep one.

@@ -176,6 +176,14 @@ fn answer(request: &str, nasty: &str, manner: Manner) -> String {
             body["items"] = [nasty, "redriven", "dropped"]
                 .map(|result| document(nasty, name, result))
                 .into();
+            if path.ends_with("/overview") {
+                body["replicas"] = [document(nasty, nasty, nasty)].into();
+                body["routes"] = body["items"].clone();
+                body["troubles"] = json!([{
+                    "part": nasty, "why": nasty, "since": nasty, "follows": [nasty, nasty], "command": nasty,
+                }]);
+                body["unconfigured_routes"] = json!([nasty]);
+            }
             (200, body.to_string())
         }
         Manner::Refuses => (409, json!({ "detail": nasty, "result": nasty }).to_string()),

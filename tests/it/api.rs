@@ -7,6 +7,7 @@ use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use serde_json::{Value, json};
 
+use crate::support::run::now_ms;
 use crate::support::{Config, Kafka, Redis, Relay, eventually, relay};
 
 const READ: &str = "canary-read-Pa55";
@@ -561,7 +562,7 @@ async fn the_commands_speak_the_api() {
     let pending = ok(&cli(&relay, &["pending", "--limit", "3"]).await);
     let lines: Vec<_> = pending.lines().collect();
     assert!(
-        lines[0].starts_with("DUE ") && lines[1].contains("(in 59m") && lines.len() == 5,
+        lines[0].starts_with("DUE ") && lines[1].contains("(in 59 min") && lines.len() == 5,
         "{pending}"
     );
     assert!(!pending.contains('\u{1b}'), "colour without a terminal");
@@ -575,7 +576,7 @@ async fn the_commands_speak_the_api() {
     );
     let top = ok(&cli(&relay, &["top"]).await);
     assert!(
-        top.contains("REPLICA") && top.contains("PENDING") && top.contains("(in 59m"),
+        top.contains("REPLICA") && top.contains("PENDING") && top.contains("(in 59 min"),
         "{top}"
     );
     assert_eq!(
@@ -938,13 +939,25 @@ async fn dead_commands_list_show_and_export() {
     };
     let table = ok(&cli(&relay, &["dead", "list"]).await);
     assert_eq!(table.lines().count(), 5, "{table}");
+    assert!(table.starts_with("DEAD ID "), "{table}");
+    let listed: Vec<&str> = table
+        .lines()
+        .skip(1)
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    let mut newest_first = dead_ids(&all);
+    newest_first.reverse();
+    assert_eq!(listed, newest_first);
+    let some = ok(&cli(&relay, &["dead", "list", "--limit", "3", "--oldest"]).await);
     assert!(
-        table.starts_with("DEAD AT ") && table.contains(dead_ids(&all)[3]),
-        "{table}"
+        some.contains(dead_ids(&all)[0])
+            && some.ends_with("there are more: --limit, --from, --to)\n"),
+        "{some}"
     );
     let some = ok(&cli(&relay, &["dead", "list", "--limit", "3", "--json"]).await);
     let some: Value = serde_json::from_str(&some).expect("JSON");
     assert_eq!(some["items"].as_array().map(Vec::len), Some(3));
+    assert!(some["next"].is_string(), "{some}");
     let lines = ok(&cli(&relay, &["dead", "export", "--route", "orders"]).await);
     let exported: Vec<Value> = lines
         .lines()
@@ -964,6 +977,45 @@ async fn dead_commands_list_show_and_export() {
         error.contains("there is no dead letter `nobody/%`"),
         "{error}"
     );
+    assert!(relay.terminate().await.success());
+}
+
+#[tokio::test]
+async fn what_is_redriven_may_be_due_later_and_one_after_the_other() {
+    let kafka = Kafka::shared().await;
+    let (mut relay, topic) = start_on(kafka).await;
+    four_dead_letters(&relay, kafka, &topic).await;
+    for (body, says) in [
+        (json!({ "ids": ["a"], "delay": "1h", "at": 5 }), "either"),
+        (json!({ "ids": ["a"], "delay": "soon" }), "`delay`"),
+        (json!({ "ids": ["a"], "spread": "x" }), "`spread`"),
+    ] {
+        let (status, problem) = write(&relay, "POST", "/dead/redrive", Some(body)).await;
+        assert_eq!(status, 400, "{problem}");
+        let detail = problem["detail"].as_str().expect("a sentence");
+        assert!(detail.contains(says), "{detail}");
+    }
+    let far = json!({ "ids": ["a"], "delay": "4000d" });
+    let (_, answer) = write(&relay, "POST", "/dead/redrive", Some(far)).await;
+    assert_eq!(answer["items"][0]["result"], "refused", "{answer}");
+
+    let before = now_ms();
+    let line = [
+        "dead", "redrive", "--route", "orders", "--yes", "--delay", "1h", "--spread", "20m",
+    ];
+    let output = cli(&relay, &line).await;
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let (_, page) = get(&relay, "/messages?route=orders").await;
+    let items = page["items"].as_array().expect("items");
+    let due: Vec<i64> = items
+        .iter()
+        .map(|item| item["due_ms"].as_i64().expect("due"))
+        .collect();
+    assert_eq!(due.len(), 4, "{page}");
+    let hour = 3_600_000;
+    assert!((before + hour..now_ms() + hour).contains(&due[0]), "{page}");
+    let steps: Vec<i64> = due.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert_eq!(steps, [300_000; 3], "{page}");
     assert!(relay.terminate().await.success());
 }
 

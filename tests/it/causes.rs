@@ -1,6 +1,8 @@
 //! Causes of late messages, as whoever is on call meets them: each is named by the page, by the terminal and by an alert, and
 //! none takes two minutes to be told.
 
+mod troubles;
+
 use std::fmt::Write as _;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -68,8 +70,8 @@ impl OnCall<'_> {
     async fn all_is_well(&self) {
         eventually("no server is in trouble", async || {
             let (status, text) = self.relay.get("/readyz").await?;
-            let readiness: Value = serde_json::from_str(&text)?;
-            let parts = readiness["parts"].as_array().into_iter().flatten();
+            let health: Value = serde_json::from_str(&text)?;
+            let parts = health["parts"].as_array().into_iter().flatten();
             let down: Vec<_> = parts.filter(|part| part["state"] != "up").collect();
             ensure!(status == 200 && down.is_empty(), "{status} {down:?}");
             anyhow::Ok(())
@@ -334,7 +336,7 @@ async fn a_server_in_trouble_is_told_by_page_terminal_and_alert() {
         "Redis hung",
         "redis",
         "redis",
-        "Redis",
+        "redis: timed out",
         ("PostdateStoreDown", "redis"),
     );
     on_call.learns(&hung).await;

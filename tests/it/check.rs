@@ -148,7 +148,7 @@ async fn everything_that_is_wrong_is_said_in_one_run() {
         ),
         (
             "error: kafka dead: cannot be used (target of route far): ",
-            "Connection refused",
+            "refuses connections",
         ),
         (
             "error: rabbitmq locked: amqp://***@127.0.0.1",

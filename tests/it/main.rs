@@ -20,6 +20,8 @@ mod credentials;
 mod credit;
 mod fixture;
 mod flow;
+// The longest: tests begin in the order of their names, and nothing should be left to wait for these.
+mod gates;
 mod guides;
 mod hostile;
 mod import;
@@ -43,4 +45,3 @@ mod tls;
 mod topology;
 mod traces;
 mod trail;
-mod waiting;

@@ -106,7 +106,7 @@ async fn a_message_that_nobody_stores_is_found_before_it_is_due() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_another_overtakes_is_found() {
     let mut theft = Theft::of(When::At(7000)).await;
-    theft.send(When::At(11_000)).await;
+    theft.send(When::At(13_000)).await;
     eventually("the later one arrives", async || {
         let delivered = theft.run.ledger().delivered();
         if delivered > 0 {
@@ -130,13 +130,15 @@ async fn a_message_that_another_overtakes_is_found() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_that_outlives_its_lease_is_found() {
     let (redis, rabbitmq) = tokio::join!(Redis::shared(), Rabbitmq::shared());
-    let [source, prefix] = ["source", "store"].map(names::unique);
-    rabbitmq.declare_queue(&source, QueueKind::Classic).await;
+    let [source, target, prefix] = ["source", "target", "store"].map(names::unique);
+    for queue in [&source, &target] {
+        rabbitmq.declare_queue(queue, QueueKind::Classic).await;
+    }
     let from = format!(r#"{{ rabbitmq = "main", queue = "{source}" }}"#);
-    let to = r#"{ rabbitmq = "main", exchange = "", routing_key = "nowhere" }"#;
+    let to = format!(r#"{{ rabbitmq = "main", exchange = "", routing_key = "{target}" }}"#);
     let config = Config::under(&format!("url = \"{}\"", redis.url()), &prefix)
         .rabbitmq("main", rabbitmq)
-        .route("one", &from, to, "");
+        .route("one", &from, &to, "");
     let relay = Relay::start(&config).await;
     let mut raw = redis.connection().await.expect("connected");
     let said = eventually("the observer notices", async || {

@@ -272,7 +272,7 @@ async fn it_waits_while_the_route_is_paused_or_full() {
     let mut running = fixture.start_replay(&["--since", &ago(&fixture), "--yes"]);
     fixture::logs(&running, "waits: the route's ingress is paused").await;
     fixture.resume().await;
-    fixture::logs(&running, "a limit is reached; ingress waits").await;
+    fixture::logs(&running, "ingress waits: max_pending").await;
     assert_eq!(fixture.pending().await.len(), 4, "nothing is stored");
     for id in ids {
         let path = format!("/api/v1/routes/r/messages/{id}");
@@ -313,7 +313,7 @@ async fn it_says_that_it_waits_for_a_store_that_does_not_answer() {
     let running = fixture.start_replay(&["--since", &ago(&fixture), "--yes"]);
     fixture::logs(&running, "waits: the route's ingress is paused").await;
     fixture.redis.stop();
-    fixture::logs(&running, "the store does not answer; ingress waits for it").await;
+    fixture::logs(&running, "redis is away; waiting for it").await;
     fixture.redis.cont();
 }
 

@@ -144,8 +144,14 @@ async fn a_message_is_followed_through_both_brokers() {
             .filter(|l| l.contains(&format!("\"message\":\"{message}\"")))
             .count()
     };
-    let expected = ["postdate starts", "admin listens", "draining", "drained"];
-    assert_eq!(expected.map(said), [1; 4], "each is said, and once:\n{log}");
+    let expected = [
+        "postdate starts",
+        "admin listens",
+        "ready",
+        "draining",
+        "drained",
+    ];
+    assert_eq!(expected.map(said), [1; 5], "each is said, and once:\n{log}");
     assert!(said("connected to redis") > 0, "{log}");
 }
 

@@ -101,8 +101,8 @@ fn check(path: &Path, received: &BTreeMap<String, String>, spans: &(Span, Vec<Sp
         key
     );
     let asked = number(admission, "postdate.delay_ms");
-    // A record's delay counts from the moment it was made.
-    assert!((1..=DELAY_MS + 5).contains(&asked), "{asked}");
+    // A record's delay counts from the moment it was made, by a clock that a busy machine reads late.
+    assert!((1..=DELAY_MS + 500).contains(&asked), "{asked}");
     let of_delivery = text(admission, "postdate.delivery.trace_id");
     for (attempt, delivery) in (1..).zip(deliveries) {
         assert_eq!(delivery.kind(), SpanKind::Producer);

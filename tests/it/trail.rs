@@ -45,6 +45,17 @@ async fn told(relay: &Relay, id: &str, state: &str, events: &[&str]) -> Value {
     .await
 }
 
+/// What became of a route's messages lately.
+async fn lately(relay: &Relay, route: &str) -> Vec<Value> {
+    let (status, text) = relay
+        .get(&format!("/api/v1/routes/{route}/trail"))
+        .await
+        .expect("asked");
+    assert_eq!(status, 200, "{text}");
+    let page: Value = serde_json::from_str(&text).expect("JSON");
+    page["items"].as_array().expect("a list").clone()
+}
+
 /// What `postdate show` prints.
 async fn shown(relay: &Relay, id: &str) -> String {
     let (is_good, text) = command(relay, &["show", id]).await;
@@ -148,6 +159,7 @@ async fn what_became_of_each_message_is_told_by_the_api_and_by_the_command() {
     fixture.open(std::slice::from_ref(&path)).await;
     let more = "max_delay = \"2d\"\nhistory = \"1h\"\nhistory_max = 1000";
     let mut relay = Relay::start(&path.configure(config(&fixture), more)).await;
+    let began = now_ms() - 1000;
     let far = [("x-delay", "1h")];
     let messages = [
         message("passed", &[]),
@@ -183,8 +195,18 @@ async fn what_became_of_each_message_is_told_by_the_api_and_by_the_command() {
         delivered["due_ms"].is_null() && delivered["route"] == "orders",
         "{delivered}"
     );
-    let place = format!("to kafka b, topic {}, first attempt", path.target);
-    assert!(shown(&relay, "delivered").await.contains(&place));
+    let late = event["late_ms"].as_i64().zip(event["at_ms"].as_i64());
+    let due_ms = late.map(|(late, at)| at - late);
+    assert_eq!(event["due_ms"].as_i64(), due_ms, "{delivered}");
+    assert_eq!(event["landed"]["partition"], 0, "{delivered}");
+    let offset = event["landed"]["offset"].as_i64().expect("an offset");
+    assert!((0..=1).contains(&offset), "{delivered}");
+    let place = format!(
+        "to kafka b, topic {}, partition 0, offset {offset}, first attempt",
+        path.target
+    );
+    let words = shown(&relay, "delivered").await;
+    assert!(words.contains(&place), "{words}");
 
     nameless(&fixture, &relay, &path).await;
     let withdrawn = told(&relay, "withdrawn", "cancelled", &["cancelled"]).await;
@@ -208,7 +230,9 @@ async fn what_became_of_each_message_is_told_by_the_api_and_by_the_command() {
     );
     let (is_done, again) = command(&relay, &["cancel", "by-hand"]).await;
     assert!(
-        !is_done && again.contains("no message `by-hand` waits any more: cancelled "),
+        !is_done
+            && again.contains("no message `by-hand` of the route `orders` waits: cancelled at ")
+            && again.contains(", by anybody at this machine"),
         "{again}"
     );
     let cancelled = told(&relay, "by-hand", "cancelled", &["cancelled"]).await;
@@ -226,13 +250,20 @@ async fn what_became_of_each_message_is_told_by_the_api_and_by_the_command() {
         json!({ "partition": 0, "offset": 6 })
     );
 
+    // A move changes neither when it came nor what was asked for then.
+    let (_, before) = get(&relay, "orders", "later").await;
     edit(&relay, "PATCH", "later", "{\"delay\":\"2h\"}").await;
     let later = told(&relay, "later", "pending", &["moved"]).await;
     assert!(
         later["due_ms"].is_i64() && later["trail"][0]["due_ms"] == later["due_ms"],
         "{later}"
     );
+    assert_eq!(later["delay_ms"], 3_600_000, "{later}");
+    let received_ms = later["received_ms"].as_i64().expect("it came");
+    assert!((began..=now_ms()).contains(&received_ms), "{later}");
+    assert_eq!(later["received_ms"], before["received_ms"], "{later}");
     let words = shown(&relay, "later").await;
+    assert!(words.contains(", with a delay of 1 h"), "{words}");
     assert!(
         words.contains("state     pending") && words.contains("trail     moved "),
         "{words}"
@@ -258,6 +289,22 @@ async fn what_became_of_each_message_is_told_by_the_api_and_by_the_command() {
         status == 404 && detail.contains("trail goes back to "),
         "{problem}"
     );
+
+    let events = lately(&relay, "orders").await;
+    for (id, event) in [
+        ("delivered", "delivered"),
+        ("by-hand", "cancelled"),
+        ("bad", "dropped"),
+        ("mended", "redriven"),
+    ] {
+        let is_it = |listed: &Value| listed["id"] == id && listed["event"] == event;
+        assert_eq!(
+            events.iter().filter(|listed| is_it(listed)).count(),
+            1,
+            "{id}: {events:#?}"
+        );
+    }
+    assert!(events.is_sorted_by_key(|event| std::cmp::Reverse(event["at_ms"].as_i64())));
 
     // What the last half second brought is written at the end, and read by the next.
     edit(&relay, "DELETE", "later", "").await;
@@ -291,4 +338,5 @@ async fn a_route_without_a_history_says_so() {
     })
     .await;
     assert!(detail.contains("the route has no trail"), "{detail}");
+    assert_eq!(lately(&relay, "orders").await, Vec::<Value>::new());
 }

@@ -493,7 +493,8 @@ impl Kafka {
         self.client().create().expect("an admin client")
     }
 
-    fn has_leaders(&self, topic: &str, partitions: usize) -> anyhow::Result<()> {
+    /// `Err` tells that a topic does not have so many partitions with a leader.
+    pub fn has_leaders(&self, topic: &str, partitions: usize) -> anyhow::Result<()> {
         let consumer: BaseConsumer = self.client().create()?;
         let metadata = consumer.fetch_metadata(Some(topic), Duration::from_secs(5))?;
         let topic = metadata
@@ -574,7 +575,7 @@ fn options() -> AdminOptions {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        self.process.signal(Signal::KILL);
+        self.process.end();
         folders::remove(&self.folder);
     }
 }

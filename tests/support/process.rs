@@ -6,11 +6,12 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{LazyLock, Mutex, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use rustix::process::Signal;
 use rustix::process::{
-    Pid, Resource, Rlimit, WaitId, WaitIdOptions, getrlimit, kill_process, prlimit, waitid,
+    Pid, Resource, Rlimit, WaitId, WaitIdOptions, getrlimit, kill_process, kill_process_group,
+    prlimit, waitid,
 };
 use tokio::sync::oneshot;
 
@@ -133,13 +134,9 @@ impl Process {
 
     /// SIGSTOP returns before it has taken effect: a server could still answer in between.
     fn await_stopped(&self) {
-        let end = std::time::Instant::now() + Duration::from_secs(10);
+        let end = Instant::now() + Duration::from_secs(10);
         while !is_stopped(self.id()) {
-            assert!(
-                std::time::Instant::now() < end,
-                "{} does not stop",
-                self.name
-            );
+            assert!(Instant::now() < end, "{} does not stop", self.name);
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -215,11 +212,47 @@ impl Process {
     }
 }
 
+impl Process {
+    /// SIGKILL to it and to what it has started: none of them writes any more when this returns. Also for a drop,
+    /// which can await nothing.
+    pub fn end(&mut self) {
+        // Once its end has been seen, its number may be another's.
+        if self.ended().is_some() {
+            return;
+        }
+        kill_process_group(self.pid(), Signal::KILL).expect("a child of ours");
+        self.child.wait().expect("a child of ours");
+        let end = Instant::now() + Duration::from_secs(30);
+        while group_runs(self.id()) {
+            assert!(
+                Instant::now() < end,
+                "what {} has started survived SIGKILL",
+                self.name
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
 impl Drop for Process {
     fn drop(&mut self) {
-        // Both fail only for a child that has been waited for already.
-        drop(self.child.kill().and_then(|()| self.child.wait()));
+        self.end();
     }
+}
+
+/// Reports whether a process of this group still runs. One that was killed may end a call that it was in, such as
+/// one that makes a file.
+fn group_runs(group: u32) -> bool {
+    let processes = std::fs::read_dir("/proc").expect("Linux");
+    processes.flatten().any(|process| {
+        let stat = std::fs::read_to_string(process.path().join("stat")).unwrap_or_default();
+        // After the name: the state, the parent, the group.
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| {
+            let mut fields = rest.split(' ');
+            let state = fields.next();
+            fields.nth(1) == Some(&group.to_string()) && !matches!(state, Some("Z" | "X"))
+        })
+    })
 }
 
 /// Reports whether no thread of a process runs; a process that has ended has none.

@@ -466,6 +466,17 @@ impl Rabbitmq {
         .await;
     }
 
+    /// Takes a binding away.
+    pub async fn unbind(&self, queue: &str, exchange: &str, routing_key: &str) {
+        self.admin(async |channel| {
+            let arguments = FieldTable::default();
+            channel
+                .queue_unbind(queue.into(), exchange.into(), routing_key.into(), arguments)
+                .await
+        })
+        .await;
+    }
+
     /// Deletes a queue with what is in it.
     pub async fn delete_queue(&self, name: &str) {
         self.admin(async |channel| {
@@ -606,9 +617,9 @@ fn program() -> String {
 impl Drop for Rabbitmq {
     fn drop(&mut self) {
         for node in &mut self.nodes {
-            node.process.signal(Signal::KILL);
+            node.process.end();
         }
-        self.epmd.signal(Signal::KILL);
+        self.epmd.end();
         if std::thread::panicking() {
             self.tell();
         }

@@ -288,7 +288,7 @@ fn run(program: &str, port: u16, folder: &Path, options: &[String]) -> Process {
 
 impl Drop for Redis {
     fn drop(&mut self) {
-        self.process.signal(Signal::KILL);
+        self.process.end();
         folders::remove(&self.folder);
     }
 }

@@ -287,7 +287,7 @@ impl Watcher {
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        self.process.signal(Signal::KILL);
+        self.process.end();
         folders::remove(&self.folder);
     }
 }

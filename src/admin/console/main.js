@@ -6,14 +6,16 @@ import { count, timeOfDay, zoneName } from "./lib/format.js";
 import { h, render } from "./lib/dom.js";
 import { mark } from "./lib/icons.js";
 import { freshness, onLive, overview, startLive, stopLive } from "./lib/live.js";
-import { address, location } from "./lib/router.js";
+import { address, go, location } from "./lib/router.js";
 import { onSettings, setSetting, setting, showTheme } from "./lib/settings.js";
 import { visibleText } from "./lib/text.js";
+import { troubles } from "./lib/troubles.js";
 import { View } from "./lib/view.js";
 import { pageHead, empty } from "./lib/widgets.js";
 import { auditPage } from "./pages/audit.js";
 import { deadLetterPage } from "./pages/dead_letter.js";
 import { deadPage } from "./pages/dead.js";
+import { latelyPage } from "./pages/lately.js";
 import { loginPage } from "./pages/login.js";
 import { messagePage } from "./pages/message.js";
 import { messagesPage } from "./pages/messages.js";
@@ -28,6 +30,7 @@ const PAGES = {
   routes: { title: "Route", detail: routePage },
   messages: { title: "Messages", page: messagesPage, detail: messagePage },
   retries: { title: "Retries", page: retriesPage },
+  lately: { title: "Lately", page: latelyPage },
   dead: { title: "Dead letters", page: deadPage, detail: deadLetterPage },
   send: { title: "Send", page: sendPage },
   audit: { title: "Audit", page: auditPage },
@@ -38,6 +41,7 @@ const LINKS = [
   { segment: "", title: "Overview" },
   { segment: "messages", title: "Messages" },
   { segment: "retries", title: "Retries" },
+  { segment: "lately", title: "Lately" },
   { segment: "dead", title: "Dead letters", counted: (route) => route.dead },
   { segment: "send", title: "Send", writes: true },
   { segment: "audit", title: "Audit" },
@@ -50,6 +54,7 @@ let session = null;
 /** The page that is shown, and its address. */
 let view = null;
 let shownPath = null;
+let title = "";
 let main;
 let header;
 let footer;
@@ -64,6 +69,7 @@ function start() {
     h("div", { id: "announcer", class: "for-readers", role: "status", "aria-live": "polite" }),
     h("div", { id: "toasts", role: "status", "aria-live": "polite" }));
   window.addEventListener("hashchange", () => open(true));
+  document.addEventListener("keydown", focusFind);
   whenUnauthorized(() => login());
   onSettings(() => { drawFrame(); view?.redraw(); });
   onLive(drawFrame);
@@ -112,10 +118,10 @@ function open(isNavigation) {
   }
 }
 
-function show(title, page, { segments = [], params = {}, keepsNodes = false, ...given }) {
+function show(name, page, { segments = [], params = {}, keepsNodes = false, ...given }) {
   view?.close();
   if (!keepsNodes) render(main);
-  document.title = `${[title, ...segments.slice(1).reverse().map(visibleText)].join(" · ")} – Postdate`;
+  title = `${[name, ...segments.slice(1).reverse().map(visibleText)].join(" · ")} – Postdate`;
   view = new View(main, { segments, params, session });
   page(view, given);
   drawFrame();
@@ -130,11 +136,21 @@ function skip(event) {
   main.focus();
 }
 
+/** The title, with the number of troubles in front, so that a tab in the background tells it too. */
+function showTitle() {
+  const now = session !== null && overview();
+  const number = now ? troubles(now).length : 0;
+  const shown = freshness().isStale ? `(?) ${title}` : number > 0 ? `(${number}) ${title}` : title;
+  if (document.title !== shown) document.title = shown;
+}
+
 function drawFrame() {
+  showTitle();
   render(header,
     h("a", { class: "brand", href: "#/" }, h("img", { src: "icon.svg", alt: "", width: 24, height: 24 }), "Postdate"),
     session !== null && h("nav", { "aria-label": "Pages of the console" }, h("ul", null,
       LINKS.filter(({ writes }) => !writes || session.role === "write").map(navLink))),
+    session !== null && findBox(),
     session !== null && liveMark());
   render(footer,
     session !== null && h("span", null, "Postdate ", session.version, " · replica ", h("bdi", null, overview()?.replica ?? session.replica)),
@@ -150,6 +166,27 @@ function navLink({ segment, title, counted }) {
   const n = counted && overview()?.routes.reduce((sum, route) => sum + counted(route), 0);
   return h("li", { key: segment }, h("a", { href: address(segment ? [segment] : []), "aria-current": isCurrent ? "page" : null },
     title, n > 0 && [" ", h("span", { class: "nav-count" }, count(n))]));
+}
+
+/** Opens the message of an id, from every page. */
+function findBox() {
+  const submit = (event) => {
+    event.preventDefault();
+    const input = event.currentTarget.elements.find;
+    if (input.value !== "") go(["messages"], { find: input.value });
+    input.value = "";
+  };
+  return h("form", { class: "find", role: "search", onsubmit: submit },
+    h("input", { type: "search", name: "find", "aria-label": "Find a message by its id", "aria-keyshortcuts": "/", placeholder: "Find an id ( / )", autocomplete: "off", spellcheck: "false", maxlength: 256 }));
+}
+
+/** The key `/` goes to the find box, unless something is being typed or a dialog asks. */
+function focusFind(event) {
+  const isTyped = event.target.closest("input, textarea, select, dialog") !== null;
+  const input = header.querySelector(".find input");
+  if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || isTyped || input === null) return;
+  event.preventDefault();
+  input.focus();
 }
 
 /** How fresh the page is. A page that has heard nothing for five seconds says so. */

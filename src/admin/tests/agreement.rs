@@ -58,6 +58,7 @@ impl TableRow {
             "v1/messages",
             "/messages/{id}/body",
             "/retries",
+            "/trail",
             "/histogram",
             "/partitions",
             "/audit",
@@ -194,10 +195,7 @@ async fn answers_have_the_members_that_openapi_promises() {
             .collect::<BTreeSet<_>>()
     };
     let promised = |name: &str| members(&schemas[name]["properties"]);
-    server
-        .readiness
-        .part("redis", true)
-        .down("connection refused");
+    server.health.part("redis", true).down("connection refused");
     let ready = server.call("GET", "/readyz", None, "").await.json();
     assert_eq!(members(&ready), promised("Readiness"));
     let route = server

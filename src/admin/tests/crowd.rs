@@ -181,7 +181,7 @@ fn probes_answer_while_every_worker_of_the_relay_is_blocked() {
     let tasks = Tasks::default().on(relay.handle());
     let shutdown = Shutdown::default();
     let (state, _recorder) = state();
-    state.readiness.part("redis", true).up();
+    state.health.part("redis", true).up();
     let listening = relay.block_on(start(&config(&[], &[]), state, &tasks, shutdown.clone()));
     let address = listening.expect("started").admin;
     let (blocked, begun) = std::sync::mpsc::channel();

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::super::dead::{DeadLetterFilter, write_mark};
+use super::super::dead::{DeadLetterFilter, ListedOrder, write_mark};
 use super::super::testing::{DEAD_ID, READ_TOKEN, TestServer, WRITE_TOKEN};
 use crate::domain::UnixMs;
 use crate::store::{DeadId, DeadMark};
@@ -28,7 +28,7 @@ fn cursor_of_all() -> String {
             at: UnixMs(1000),
             id,
         },
-        &DeadLetterFilter::default(),
+        &(DeadLetterFilter::default(), ListedOrder::Oldest),
     );
     written.unwrap_or_else(|_| panic!("written"))
 }
@@ -65,6 +65,8 @@ async fn what_cannot_be_is_refused_with_a_sentence() {
     assert_eq!(status, 400, "{problem}");
     let (status, problem) = get(&server, &format!("/api/v1/dead?cursor={cursor}")).await;
     assert_eq!(status, 503, "its own list takes it: {problem}");
+    let other_order = format!("/api/v1/dead?order=newest&cursor={cursor}");
+    assert_eq!(get(&server, &other_order).await.0, 400);
     assert_eq!(
         get(&server, "/api/v1/dead?route=ordes").await.1["nearest"],
         "orders"

@@ -4,6 +4,8 @@ use serde_json::json;
 
 use super::super::testing::{READ_TOKEN, TestServer};
 use super::guarded;
+use crate::domain::{Clock, RouteName};
+use crate::health::{Overdue, OverduePlace};
 
 #[tokio::test]
 async fn readiness_names_each_part_and_says_why_not() {
@@ -13,25 +15,31 @@ async fn readiness_names_each_part_and_says_why_not() {
         guarded(&answer);
         (answer.status, answer.json())
     };
-    let redis = server.readiness.part("redis", true);
-    let kafka = server.readiness.part("kafka:main", false);
+    let redis = server.health.part("redis", true);
+    let kafka = server.health.part("kafka:main", false);
     redis.up();
     kafka.down("connection refused");
     let part = |name: &str, state: &str| json!({ "name": name, "state": state });
     let (status, mut body) = ready().await;
-    let since = body["parts"][0]
-        .as_object_mut()
-        .and_then(|part| part.remove("since"));
-    assert!(
-        since.is_some_and(|since| since.as_str().is_some_and(|since| since.ends_with('Z'))),
-        "since when"
-    );
+    for list in ["parts", "troubles"] {
+        let since = body[list][0]
+            .as_object_mut()
+            .and_then(|told| told.remove("since"));
+        assert!(
+            since.is_some_and(|since| since.as_str().is_some_and(|since| since.ends_with('Z'))),
+            "since when"
+        );
+    }
     let waiting = json!({ "name": "kafka:main", "state": "waiting", "why": "connection refused" });
-    let expected =
-        json!({ "ready": false, "draining": false, "parts": [waiting, part("redis", "up")] });
+    let trouble = json!({
+        "part": "kafka:main", "why": "connection refused", "follows": [], "command": "postdate check --connect", "runbook": "postdatepartdown",
+    });
+    let expected = json!({
+        "ready": false, "draining": false, "parts": [waiting, part("redis", "up")], "troubles": [trouble],
+    });
     assert_eq!((status, body), (503, expected));
     kafka.up();
-    let body = json!({ "ready": true, "draining": false, "parts": [part("kafka:main", "up"), part("redis", "up")] });
+    let body = json!({ "ready": true, "draining": false, "parts": [part("kafka:main", "up"), part("redis", "up")], "troubles": [] });
     assert_eq!(ready().await, (200, body));
     kafka.down("gone");
     let (status, body) = ready().await;
@@ -42,7 +50,7 @@ async fn readiness_names_each_part_and_says_why_not() {
     redis.down("gone");
     assert_eq!(ready().await.0, 503);
     redis.up();
-    server.readiness.drain();
+    server.health.drain();
     let (status, body) = ready().await;
     assert_eq!(
         (status, &body["ready"], &body["draining"]),
@@ -91,18 +99,26 @@ async fn a_route_is_shown_in_the_words_of_the_configuration() {
     mail.pending.set(7);
     mail.in_flight.set(2);
     mail.dead.set(1);
-    mail.ingress_paused("max_pending", true);
-    mail.oldest_overdue.set(12.5);
+    let health = server
+        .health
+        .route(&RouteName::new("mail").expect("a name"));
+    health.ingress_waits("max_pending", true);
+    let now = Clock::start().wall();
+    let oldest = Overdue {
+        asked: now.plus(-12_500),
+        seen: now,
+    };
+    health.overdue.report(OverduePlace::Waiting, Some(oldest));
     server
-        .readiness
+        .health
         .side_part("source:mail")
         .down("topic t is missing");
     server
-        .readiness
+        .health
         .side_part("source:orders")
         .down("nothing of this route's");
     server
-        .readiness
+        .health
         .side_part("target:main:mail/")
         .down("it refuses");
     let answer = server
@@ -117,7 +133,7 @@ async fn a_route_is_shown_in_the_words_of_the_configuration() {
         "dead_letter_to": "dead/key",
         "policy": {
             "delay_from": "produced", "max_delay": "30d", "max_size": "1MiB", "max_headers": "64KiB",
-            "max_pending": 10_000_000, "max_pending_bytes": "4GiB", "commands": true, "copies": false, "on_invalid": "dead_letter", "on_undecodable": "wait", "on_refused": "retry",
+            "max_pending": 10_000_000, "max_pending_bytes": "4GiB", "commands": true, "copies": false, "on_invalid": "dead_letter", "on_undecodable": "wait", "on_refused": "retry", "on_unroutable": "retry",
             "on_duplicate": "keep",
             "dedupe": "0s", "rate": 0, "burst": 0, "jitter": "0s",
             "history": "1h", "history_max": 100_000,
@@ -130,14 +146,22 @@ async fn a_route_is_shown_in_the_words_of_the_configuration() {
         },
         "pending": 7, "in_flight": 2, "dead": 1, "paused": ["max_pending"],
         "publishing_paused": false,
-        "oldest_overdue_s": 12.5,
         "troubles": ["source:mail: topic t is missing", "target:main:mail/: it refuses"],
     });
-    assert_eq!((answer.status, answer.json()), (200, expected.clone()));
-    let list = server
+    let late_s = |route: &mut serde_json::Value| {
+        let late_s = route
+            .as_object_mut()
+            .and_then(|route| route.remove("oldest_overdue_s"));
+        late_s.and_then(|late_s| late_s.as_f64()).unwrap_or(0.0)
+    };
+    let mut shown = answer.json();
+    assert!((12.5..60.0).contains(&late_s(&mut shown)), "{shown}");
+    assert_eq!((answer.status, shown), (200, expected.clone()));
+    let mut list = server
         .call("GET", "/api/v1/routes", Some(READ_TOKEN), "")
         .await
         .json();
+    assert!(late_s(&mut list["items"][0]) >= 12.5, "{list}");
     let names: Vec<_> = list["items"]
         .as_array()
         .expect("items")

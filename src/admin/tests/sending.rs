@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use super::super::InjectError;
 use super::super::router::router;
-use super::super::send::obstacles;
 use super::super::testing::{InjectBehaviour, TestServer, open_admin, state, text};
+use super::super::troubles::obstacles;
 use super::problem;
 use crate::domain::{HeaderValue, Message, Origin, RouteName, UnixMs};
 use crate::telemetry::{MAX_FOLLOWERS, MessageEnd};
@@ -192,7 +192,7 @@ async fn a_broker_that_fails_is_told_apart() {
             assert_eq!(answer.json()["id"], "a");
         }
     }
-    server.readiness.drain();
+    server.health.drain();
     let sent = server.recorder.injected.lock().len();
     problem(&server.send("orders", json!({})).await, 503);
     assert_eq!(
@@ -302,31 +302,31 @@ async fn every_wait_is_bounded() {
 async fn what_keeps_a_message_from_arriving_is_named() {
     let (state, _) = state();
     let orders = RouteName::new("orders").expect("a name");
-    let metrics = state.metrics.clone();
-    let readiness = state.readiness.clone();
+    let health = state.health.clone();
     let admin = open_admin(state);
     let route = admin
         .route("orders")
         .unwrap_or_else(|_| panic!("configured"))
         .clone();
-    let named = || obstacles(&admin, &route);
+    let named = || obstacles(&admin, &route).join("; ");
     let before = named();
-    assert!(
-        !before.contains("orders") && !before.contains("paused"),
-        "{before}"
-    );
-    let of_route = metrics.route(&orders).expect("its metrics");
-    of_route.publishing_paused.set(1);
-    of_route.ingress_paused("max_pending", true);
-    readiness
-        .part("target:main:lost", false)
+    assert_eq!(before, "");
+    let of_route = health.route(&orders);
+    of_route.pause_publishing(true);
+    of_route.ingress_waits("max_pending", true);
+    health
+        .part("target:main:orders", false)
         .down("it does not exist");
+    health
+        .part("target:main:of.another.route", false)
+        .down("it is no concern of this one");
     let after = named();
     for expected in [
         "publishing of the route is paused",
         "(max_pending)",
-        "target:main:lost: it does not exist",
+        "target:main:orders: it does not exist",
     ] {
         assert!(after.contains(expected), "{after}");
     }
+    assert!(!after.contains("another"), "{after}");
 }

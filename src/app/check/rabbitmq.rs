@@ -9,7 +9,7 @@ use crate::broker::rabbitmq::{
     AmqpFault, Broker, Connection, FaultKind, QueueOrExchange, QueueTraits,
 };
 use crate::domain::{Endpoint, Route, RoutingKey, Target};
-use crate::lifecycle::Readiness;
+use crate::health::Health;
 
 /// By queue or exchange that the routes name: the routes that read from it or publish to it. The default exchange is always
 /// there; a fixed routing key on it is a queue.
@@ -65,7 +65,7 @@ pub(super) async fn check(connection: &Connection, routes: &[Arc<Route>]) -> Vec
         ))];
     }
     let used = used_things(name, routes);
-    let broker = Broker::new(connection.clone(), &Readiness::default());
+    let broker = Broker::new(connection.clone(), &Health::default());
     match broker
         .look_for(used.keys().cloned().collect(), CHECK_DEADLINE)
         .await

@@ -15,7 +15,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
-use super::{Connection, FetchSizes, TopicState, log, look_up};
+use super::{Connection, FetchSizes, TopicState, log, look_up, plain_cause, without_counts};
 
 /// Longest wait for each answer of a broker that has answered before.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -298,7 +298,8 @@ impl ClientContext for ProbeContext {
         // The loss of all brokers follows from the errors before it.
         if error.rdkafka_error_code() != Some(RDKafkaErrorCode::AllBrokersDown) {
             // Leave out the client's own timing and counting.
-            let (reason, _) = reason.split_once(" (after ").unwrap_or((reason, ""));
+            let plain = plain_cause(reason);
+            let reason = plain.as_deref().unwrap_or_else(|| without_counts(reason));
             *self.trouble.lock() = Some(reason.trim_end_matches('.').to_owned());
         }
     }

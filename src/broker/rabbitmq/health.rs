@@ -4,19 +4,19 @@ use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 
-use crate::lifecycle::{Readiness, ReadinessPart};
+use crate::health::{Health, Part};
 
 /// The part `rabbitmq:<name>`: up while every role that was opened is up.
 #[derive(Debug)]
 pub(super) struct RoleHealth {
-    part: ReadinessPart,
+    part: Part,
     /// The trouble of each role, if any.
     roles: Mutex<BTreeMap<&'static str, Option<String>>>,
 }
 
 impl RoleHealth {
-    pub(super) fn new(connection: &str, readiness: &Readiness) -> Self {
-        let part = readiness.part(format!("rabbitmq:{connection}"), false);
+    pub(super) fn new(connection: &str, health: &Health) -> Self {
+        let part = health.part(format!("rabbitmq:{connection}"), false);
         Self {
             part,
             roles: Mutex::default(),
@@ -53,22 +53,22 @@ mod tests {
 
     #[test]
     fn a_connection_is_up_only_while_both_its_roles_are() {
-        let readiness = Readiness::default();
-        let health = RoleHealth::new("main", &readiness);
-        health.announce("consume", "waits");
-        health.announce("consume", "not reached");
-        health.report("publish", None);
+        let health = Health::default();
+        let roles = RoleHealth::new("main", &health);
+        roles.announce("consume", "waits");
+        roles.announce("consume", "not reached");
+        roles.report("publish", None);
         assert!(
-            format!("{:?}", readiness.parts()).contains("consume: not reached"),
+            format!("{:?}", health.parts()).contains("consume: not reached"),
             "it waits no longer"
         );
-        health.report("consume", Some("refused".into()));
-        assert!(!readiness.is_ready(), "one role was never up");
-        assert!(health.report("consume", None), "news");
-        assert!(!health.report("consume", None), "no news");
-        assert!(readiness.is_ready());
-        health.report("publish", Some("blocked".into()));
-        assert!(readiness.is_ready(), "lost later is degraded, not unready");
-        assert!(format!("{:?}", readiness.parts()).contains("publish: blocked"));
+        roles.report("consume", Some("refused".into()));
+        assert!(!health.is_ready(), "one role was never up");
+        assert!(roles.report("consume", None), "news");
+        assert!(!roles.report("consume", None), "no news");
+        assert!(health.is_ready());
+        roles.report("publish", Some("blocked".into()));
+        assert!(health.is_ready(), "lost later is degraded, not unready");
+        assert!(format!("{:?}", health.parts()).contains("publish: blocked"));
     }
 }

@@ -19,8 +19,9 @@ use super::guarded_connect;
 use super::health::RoleHealth;
 use super::{AmqpFault, Connection, FaultKind};
 use crate::backoff::Backoff;
-use crate::lifecycle::readiness::{NOT_REACHED, WAITS_FOR_STORE};
-use crate::lifecycle::{Readiness, Shutdown, Tasks};
+use crate::health::Health;
+use crate::health::{NOT_REACHED, WAITS_FOR_STORE};
+use crate::lifecycle::{Shutdown, Tasks};
 use crate::tls::{Expected, examine};
 
 /// Longest wait for the broker to answer anything but a publish.
@@ -62,8 +63,8 @@ pub struct LiveConnection {
 
 impl Broker {
     /// A broker without a connection yet. Announces the readiness part `rabbitmq:<name>`.
-    pub fn new(connection: Connection, readiness: &Readiness) -> Arc<Self> {
-        let health = RoleHealth::new(&connection.name, readiness);
+    pub fn new(connection: Connection, health: &Health) -> Arc<Self> {
+        let health = RoleHealth::new(&connection.name, health);
         Arc::new(Self { connection, health })
     }
 
@@ -186,6 +187,10 @@ impl Broker {
             Some(trouble) => {
                 let sentence = trouble.sentence(&self.connection.tls_hints());
                 AmqpFault::new(FaultKind::Tls, format!("{sentence} ({fault})"))
+            }
+            None if fault.to_string().contains("Connection refused") => {
+                let address = format!("{}:{}", uri.authority.host, uri.authority.port);
+                AmqpFault::new(fault.kind, format!("{address} refuses connections"))
             }
             None => fault,
         }

@@ -78,6 +78,28 @@ fn every_refused_form_has_its_reason() {
 }
 
 #[test]
+fn a_span_for_people_has_two_units_at_most() {
+    let spans = [
+        (0, "0 ms"),
+        (999, "999 ms"),
+        (1_000, "1 s"),
+        (2_449, "2.4 s"),
+        (59_949, "59.9 s"),
+        (59_950, "1 min"),
+        (291_000, "4 min 51 s"),
+        (3_599_600, "1 h"),
+        (-7_500_000, "2 h 5 min"),
+        (100 * DAY - 8, "100 d"),
+        (DAY + 3_600_000, "1 d 1 h"),
+    ];
+    for (ms, text) in spans {
+        assert_eq!(words(ms), text, "{ms}");
+    }
+    words(i64::MAX);
+    words(i64::MIN);
+}
+
+#[test]
 fn rendered_text_is_the_shortest_sum_of_units() {
     let rendered = [
         (0, "0s"),

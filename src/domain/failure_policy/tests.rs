@@ -1,5 +1,5 @@
 use super::*;
-use crate::domain::{Flags, testing};
+use crate::domain::{DelayRequest, Flags, RequestedTime, testing};
 
 const NOW: UnixMs = UnixMs(10_000);
 const MAX_MS: i64 = 1500;
@@ -385,5 +385,47 @@ fn a_dead_message_is_tried_again_for_ever_unless_its_target_can_never_take_it() 
             verdict.is_unknown(),
             "{verdict:?}"
         );
+    }
+}
+
+#[test]
+fn a_delayed_message_that_no_binding_wants_is_treated_by_on_unroutable() {
+    let decided = |policy, refusal, request, flow| {
+        let mut route = (*testing::route()).clone();
+        route.policy.on_unroutable = policy;
+        let mut entry = testing::entry(NOW, b"body");
+        entry.request = request;
+        let publish = FailedPublish {
+            entry: &entry,
+            verdict: &refused(refusal),
+            handouts: 1,
+            flow,
+            now: NOW,
+            jitter: 1.0,
+        };
+        decide(publish, &route, |_| true).decision
+    };
+    let request = Some(DelayRequest {
+        received: NOW,
+        time: RequestedTime::Delay(0),
+    });
+    let again = |decision| matches!(decision, FailureDecision::RetryAt(_));
+    let unwanted = |policy| decided(policy, Refusal::Unroutable, request, PublishFlow::Delayed);
+    assert!(again(unwanted(OnUnroutable::Retry)));
+    assert_eq!(
+        unwanted(OnUnroutable::DeadLetter),
+        FailureDecision::DeadLetter(DeadReason::Unroutable)
+    );
+    assert_eq!(unwanted(OnUnroutable::Drop), FailureDecision::Drop);
+    for (refusal, request, flow) in [
+        (Refusal::UnknownTarget, request, PublishFlow::Delayed),
+        (Refusal::Unavailable, request, PublishFlow::Delayed),
+        // It passed through, and was stored because it was refused.
+        (Refusal::Unroutable, None, PublishFlow::Delayed),
+        (Refusal::Unroutable, None, PASSING),
+        (Refusal::Unroutable, request, PublishFlow::Dying),
+    ] {
+        let decision = decided(OnUnroutable::Drop, refusal, request, flow);
+        assert!(again(decision), "{refusal:?} {flow:?}: {decision:?}");
     }
 }

@@ -13,7 +13,7 @@ use rdkafka::statistics::Statistics;
 
 use super::lane::TopicLane;
 use super::outcome::{self, DeliveryOutcome};
-use crate::domain::{Text, Verdict};
+use crate::domain::{KafkaPosition, Text, Verdict};
 use crate::egress::Publication;
 
 /// A message in a producer, without a delivery report yet.
@@ -125,10 +125,15 @@ impl InFlightTable {
         Some(message)
     }
 
-    /// Takes a delivery report. Returns true if it is the first for [`Self::tell_lanes`].
-    pub(super) fn report(&self, slot: usize, result: Result<(), RDKafkaErrorCode>) -> bool {
+    /// Takes a delivery report, of a message that was stored with its place if that is known. Returns true if it is the
+    /// first for [`Self::tell_lanes`].
+    pub(super) fn report(
+        &self,
+        slot: usize,
+        result: Result<Option<KafkaPosition>, RDKafkaErrorCode>,
+    ) -> bool {
         let outcome = match result {
-            Ok(()) => Verdict::Confirmed.into(),
+            Ok(landed) => Verdict::Confirmed(landed).into(),
             Err(code) => {
                 let failed_before = self.slots.lock().failed(slot);
                 if code == RDKafkaErrorCode::MessageTimedOut {

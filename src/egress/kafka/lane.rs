@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
-use tracing::{info, warn};
+use tracing::debug;
 
 use super::connection::{ProducerConnection, ProducerKind};
 use super::dispatch::{self, MissingPart, RunRemainder, SendRun};
@@ -85,7 +85,7 @@ pub(super) struct TopicLane {
 #[derive(Debug)]
 struct LaneState {
     gate: TopicGate,
-    /// Why the brokers last refused the topic. Over once they say that it is there; the log has a line on each change.
+    /// Why the brokers last refused the topic. Over once they say that it is there.
     refusal: Option<Refusal>,
     queues: PartitionQueues,
     is_sending: bool,
@@ -165,7 +165,7 @@ impl TopicLane {
         self.pump(state, PumpCaller::Anyone);
     }
 
-    /// Takes what is known of the partitions. The log has a line when an obstacle begins and when it ends.
+    /// Takes what is known of the partitions.
     fn learn(&self, state: &mut LaneState, answer: &TopicAnswer) {
         let now_us = self.connection.clock.mono_us();
         let change = state.queues.learn(
@@ -178,7 +178,7 @@ impl TopicLane {
         let topic = &self.topic;
         for (partition, obstacle) in change.begun {
             let error = obstacle.sentence(topic, partition);
-            warn!(
+            debug!(
                 connection,
                 topic,
                 partition,
@@ -187,7 +187,7 @@ impl TopicLane {
             );
         }
         for partition in change.ended {
-            info!(
+            debug!(
                 connection,
                 topic, partition, "a partition of a topic can be written again"
             );
@@ -198,7 +198,7 @@ impl TopicLane {
     fn open(&self, state: &mut LaneState) {
         state.gate = TopicGate::Open;
         if state.refusal.take().is_some() {
-            info!(
+            debug!(
                 connection = self.connection.name,
                 topic = self.topic,
                 "publishing to a topic again"
@@ -212,7 +212,7 @@ impl TopicLane {
         state.gate = TopicGate::Shut { why, until_us };
         if state.refusal.replace(why) != Some(why) {
             let error = self.sentence(why);
-            warn!(
+            debug!(
                 connection = self.connection.name,
                 topic = self.topic,
                 error,

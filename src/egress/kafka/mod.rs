@@ -33,7 +33,8 @@ pub use lane::KafkaLane;
 use super::Lane;
 use crate::broker::kafka::{ConfigError, Connection};
 use crate::domain::{Clock, Target};
-use crate::lifecycle::{Readiness, Shutdown, Tasks};
+use crate::health::Health;
+use crate::lifecycle::{Shutdown, Tasks};
 use crate::telemetry::KafkaClients;
 
 /// Error of the start of a producer.
@@ -66,13 +67,13 @@ impl KafkaLanes {
         connections: impl IntoIterator<Item = &'a Connection>,
         clock: Clock,
         reports: &KafkaClients,
-        readiness: &Readiness,
+        health: &Health,
         tasks: &Tasks,
         shutdown: &Shutdown,
     ) -> Result<Self, ProducerStartError> {
         let mut started = BTreeMap::new();
         for connection in connections {
-            let part = readiness.part(format!("kafka:{}", connection.name), false);
+            let part = health.part(format!("kafka:{}", connection.name), false);
             let shared = ProducerConnection::new(connection.name.clone(), clock, reports.clone());
             let producers = producer::start(shared, connection, part, tasks, shutdown)?;
             started.insert(connection.name.clone(), producers);

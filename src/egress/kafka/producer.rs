@@ -8,7 +8,7 @@ use std::time::Duration;
 use rdkafka::client::{Client, ClientContext, OAuthToken};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::DeliveryResult;
+use rdkafka::message::{BorrowedMessage, DeliveryResult, Message as _};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, ProducerContext};
 use rdkafka::statistics::Statistics;
 use tracing::{debug, info, warn};
@@ -19,7 +19,9 @@ use super::in_flight::InFlightTable;
 use super::topics;
 use crate::backoff::Backoff;
 use crate::broker::kafka::{self, ConfigError, Connection, CredentialWatch, RENEWED};
-use crate::lifecycle::{ReadinessPart, Shutdown, Tasks};
+use crate::domain::KafkaPosition;
+use crate::health::Part;
+use crate::lifecycle::{Shutdown, Tasks};
 
 /// Longest poll of the event queue, and so the interval at which deadlines of waiting messages are checked. librdkafka
 /// cuts the time that is left down to whole milliseconds, and would spend the last millisecond of 100 in a busy loop:
@@ -34,7 +36,7 @@ const RENEWAL_FLUSH: Duration = Duration::from_secs(1);
 pub(super) fn start(
     connection: Arc<ProducerConnection>,
     settings: &Connection,
-    part: ReadinessPart,
+    part: Part,
     tasks: &Tasks,
     shutdown: &Shutdown,
 ) -> Result<Arc<ProducerConnection>, ProducerStartError> {
@@ -172,12 +174,20 @@ impl ProducerContext for ProducerCallbacks {
     fn delivery(&self, result: &DeliveryResult<'_>, slot: usize) {
         let result = result
             .as_ref()
-            .map(drop)
+            .map(landed)
             .map_err(|(error, _)| error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail));
         if self.in_flight.report(slot, result) {
             self.connection.wake_feeder();
         }
     }
+}
+
+/// Where a record was stored. A retry of a record that was stored already is not told where.
+fn landed(record: &BorrowedMessage<'_>) -> Option<KafkaPosition> {
+    (record.offset() >= 0).then(|| KafkaPosition {
+        partition: record.partition(),
+        offset: record.offset(),
+    })
 }
 
 /// The thread of one producer.
@@ -327,7 +337,7 @@ mod tests {
     use crate::broker::kafka::{PartitionState, TopicState};
     use crate::domain::{Clock, Entry, Message, Origin, Target, UnixMs, Verdict};
     use crate::egress::{Lane, Publication, VerdictInbox};
-    use crate::lifecycle::Readiness;
+    use crate::health::Health;
     use crate::telemetry::KafkaClients;
 
     fn publication(ticket: u64, verdicts: &Arc<VerdictInbox>) -> Publication {
@@ -382,7 +392,7 @@ mod tests {
         let tasks = Tasks::default();
         let shutdown = Shutdown::default();
         let verdicts = Arc::default();
-        let part = Readiness::default().part("kafka:main", false);
+        let part = Health::default().part("kafka:main", false);
         let connection =
             ProducerConnection::new("main".into(), Clock::start(), KafkaClients::default());
         let connection =

@@ -10,7 +10,7 @@ use super::connection::{ProducerConnection, ProducerKind};
 use super::producer::KafkaProducer;
 use crate::backoff::Backoff;
 use crate::broker::kafka::{self, Connection, PartitionState, TopicState};
-use crate::lifecycle::ReadinessPart;
+use crate::health::Part;
 
 /// Longest wait for the answer of brokers about a topic.
 const TOPIC_ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -46,7 +46,7 @@ impl TopicAnswer {
 pub(super) async fn answer_questions(
     connection: Arc<ProducerConnection>,
     settings: Connection,
-    part: ReadinessPart,
+    part: Part,
 ) {
     let mut questions = TopicQuestions {
         connection: connection.clone(),

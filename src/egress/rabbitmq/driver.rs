@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tracing::{info, warn};
+use tracing::debug;
 
 use super::channel::ConfirmChannel;
 use super::lane::{ExchangeLane, refused};
@@ -169,18 +169,18 @@ impl LaneDriver {
         self.lane.expire(self.clock.mono_us());
     }
 
-    /// Notes a trouble of the lane, and logs it if it is new.
+    /// Notes a trouble of the lane.
     pub(super) fn report_trouble(&self, trouble: &str) {
         let exchange = &self.exchange;
         if self.lane.set_trouble(Some(trouble)) {
-            warn!(exchange, error = trouble, "publishing to an exchange fails");
+            debug!(exchange, error = trouble, "publishing to an exchange fails");
         }
     }
 
-    /// Notes that the lane works again, and logs that if it had a trouble.
+    /// Notes that the lane works again.
     pub(super) fn report_recovery(&self) {
         if self.lane.set_trouble(None) {
-            info!(exchange = self.exchange, "publishing to an exchange again");
+            debug!(exchange = self.exchange, "publishing to an exchange again");
         }
     }
 }

@@ -6,7 +6,7 @@ use lapin::message::BasicReturnMessage;
 use lapin::types::ShortString;
 use lapin::{BasicProperties, Confirmation};
 use tokio::sync::watch;
-use tracing::{info, warn};
+use tracing::{debug, warn};
 
 use super::channel::{ConfirmChannel, NumberedConfirm};
 use super::driver::{EXPIRE_INTERVAL, LaneDriver};
@@ -301,7 +301,7 @@ impl LaneDriver {
             }
         }
         for key in flow.window.recovered().drain(..) {
-            info!(exchange = self.exchange, %key, "a routing key is confirmed again");
+            debug!(exchange = self.exchange, %key, "a routing key is confirmed again");
             self.lane.clear_hanging(&key);
         }
     }
@@ -320,7 +320,7 @@ impl LaneDriver {
                 && self.lane.set_hanging(&key)
             {
                 let error = not_confirmed(&key);
-                warn!(
+                debug!(
                     exchange = self.exchange,
                     error, "publishing to a routing key fails"
                 );

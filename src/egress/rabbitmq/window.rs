@@ -379,7 +379,7 @@ impl ConfirmWindow {
             (None, Some(BrokerAnswer::Ack)) if self.is_in_doubt(slot, &properties) => {
                 Some(unknown(DOUBT_TEXT))
             }
-            (None, Some(BrokerAnswer::Ack)) => Some(Verdict::Confirmed),
+            (None, Some(BrokerAnswer::Ack)) => Some(Verdict::Confirmed(None)),
             (None, None) => None,
         }
     }
@@ -412,7 +412,7 @@ impl ConfirmWindow {
         let (number, slot) = oldest.remove_entry();
         let verdict = match self.verdict_of(&slot, &properties) {
             // A return that is not matched yet may be its own.
-            Some(Verdict::Confirmed) => unknown(DOUBT_TEXT),
+            Some(Verdict::Confirmed(_)) => unknown(DOUBT_TEXT),
             Some(verdict) => verdict,
             None => unknown(&not_confirmed(&slot.routing_key)),
         };
@@ -438,7 +438,7 @@ impl ConfirmWindow {
         let mut abandoned = Vec::with_capacity(open.len());
         for (number, slot) in open {
             let mut verdict = self.verdict_of(&slot, &properties);
-            if verdict == Some(Verdict::Confirmed) && self.matched != returned {
+            if verdict == Some(Verdict::Confirmed(None)) && self.matched != returned {
                 verdict = None;
             }
             abandoned.push(AbandonedPublication {

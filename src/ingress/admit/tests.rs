@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::domain::route::{
-    HeaderNames, OnDuplicate, OnInvalid, OnRefused, OnUndecodable, RetryPolicy,
+    HeaderNames, OnDuplicate, OnInvalid, OnRefused, OnUndecodable, OnUnroutable, RetryPolicy,
 };
 use crate::domain::{Endpoint, HeaderValue, Origin, RouteName, RoutePolicy, RoutingKey};
 
@@ -48,6 +48,7 @@ fn route() -> Route {
             on_invalid: OnInvalid::DeadLetter,
             on_undecodable: OnUndecodable::Wait,
             on_refused: OnRefused::Retry,
+            on_unroutable: OnUnroutable::Retry,
             on_duplicate: OnDuplicate::Keep,
             dedupe_ms: 0,
             rate: None,
@@ -78,6 +79,14 @@ fn both(headers: &[(&str, &str)]) -> [Message; 2] {
         message(Origin::Kafka, HeaderValue::Bytes),
         message(Origin::Rabbitmq, HeaderValue::LongString),
     ]
+}
+
+/// The request of a message that came at [`ARRIVAL`].
+fn asked(time: RequestedTime) -> DelayRequest {
+    DelayRequest {
+        received: ARRIVAL,
+        time,
+    }
 }
 
 fn admit_now(message: &Message, route: &Route) -> Admitted {
@@ -166,6 +175,7 @@ fn a_delayed_message_loses_its_delay_headers_in_any_case_and_nothing_else() {
     for message in both(&headers) {
         let expected = Admitted::Delayed {
             due: ARRIVAL.plus(2000),
+            request: asked(RequestedTime::Delay(2000)),
             id: Some("order-7".into()),
             target: topic("orders.retry"),
             message: Message {
@@ -192,6 +202,7 @@ fn an_id_that_postdate_made_is_ignored_and_replaced() {
         let message_out = without(&message, &["x-delay", "x-delay-id", "x-delay-due"]);
         let expected = Admitted::Delayed {
             due: ARRIVAL.plus(1),
+            request: asked(RequestedTime::Delay(1)),
             id: None,
             target: topic("orders"),
             message: message_out,
@@ -212,6 +223,7 @@ fn spring_quotes_are_no_part_of_any_of_the_five() {
     let expected = Admitted::Reschedule {
         id: "order-7".into(),
         due: ARRIVAL.plus(1000),
+        request: asked(RequestedTime::At(ARRIVAL.plus(1000))),
         target: topic("orders.retry"),
         message: Message {
             headers: Vec::new(),
@@ -491,6 +503,7 @@ fn a_reschedule_carries_the_message_it_may_become() {
         let expected = Admitted::Reschedule {
             id: "order-7".into(),
             due: ARRIVAL.plus(4000),
+            request: asked(RequestedTime::Delay(5000)),
             target: topic("orders"),
             message: without(&message, &["x-delay-op", "x-delay-id", "x-delay"]),
         };

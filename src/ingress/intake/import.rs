@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use super::super::Ledger;
 use super::{JudgedBatch, Source};
-use crate::domain::{Entry, Flags, Message, Target, Text, UnixMs};
+use crate::domain::{DelayRequest, Entry, Flags, Message, Target, Text, UnixMs};
 
 /// A message of another program's delay queue, after admission.
 #[derive(Clone, Debug)]
 pub struct ImportedMessage {
     /// The moment of its publish.
     pub due: UnixMs,
+    /// What its entry asked for.
+    pub request: DelayRequest,
     /// The name that the import derived from its entry.
     pub id: Text,
     /// The route's own target, or the allowed one that the import names.
@@ -42,6 +44,7 @@ impl Source {
             let mut judged = JudgedBatch::new(&self.route, now);
             for ImportedMessage {
                 due,
+                request,
                 id,
                 target,
                 message,
@@ -58,6 +61,7 @@ impl Source {
                 let entry = Entry {
                     id: Some(id),
                     flags,
+                    request: Some(request),
                     ..Entry::new(due, message)
                 };
                 judged

@@ -52,7 +52,7 @@ impl Source {
                 if let Some((trail, id)) =
                     self.intake.store.trail(&self.route.name).zip(id.as_ref())
                 {
-                    trail.dropped(id.as_str(), entry.due, reason.as_str());
+                    trail.dropped(id.as_str(), entry.due, None, reason.as_str());
                 }
                 receipt.resolve();
             }

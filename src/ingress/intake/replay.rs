@@ -81,6 +81,7 @@ impl Source {
         let JudgedRecord {
             position,
             request,
+            asked,
             mut message,
             target,
             ..
@@ -101,6 +102,7 @@ impl Source {
             id,
             flags,
             position: Some(position),
+            request: asked,
             ..Entry::new(due, message)
         };
         let (id, request) = match request {

@@ -164,7 +164,7 @@ impl GroupContact {
                 if !was_unreachable {
                     warn!(%consumer, error = %why, "kafka cannot be reached, waiting");
                 }
-                part.down(why.clone());
+                part.down_unanswered(why.clone());
                 return;
             }
             // A client that could not log in ends like that.
@@ -175,7 +175,11 @@ impl GroupContact {
         match &self.reported {
             ReportedContact::Trouble(ContactTrouble::NothingToRead(why)) => {
                 warn!(%consumer, why, "kafka consumer is given nothing to read, waiting");
-                part.down(why.clone());
+                if why == NOT_JOINED {
+                    part.down_unanswered(why.clone());
+                } else {
+                    part.down(why.clone());
+                }
             }
             ReportedContact::Trouble(ContactTrouble::Broken(why)) => {
                 warn!(%consumer, why, "kafka consumer restarts");

@@ -249,8 +249,10 @@ impl<S: Sink> GroupContext<S> {
         for (route, shown) in shown {
             if let Some(metrics) = self.setup.deps.metrics.route(&route) {
                 metrics.ingress_lag.set(shown.lag);
-                metrics.show_unresolved(shown.unresolved, shown.oldest);
+                metrics.ingress_unresolved.set(shown.unresolved as i64);
             }
+            let health = self.setup.deps.health.route(&route);
+            health.unresolved(shown.oldest);
         }
     }
 }

@@ -39,7 +39,8 @@ use self::skip::SkipDesk;
 use super::{ReadBudget, Sink};
 use crate::broker::kafka::{ConfigError, Connection, FetchSizes};
 use crate::domain::{Clock, Route};
-use crate::lifecycle::{ReadinessPart, Shutdown, Tasks};
+use crate::health::{Health, Part};
+use crate::lifecycle::{Shutdown, Tasks};
 use crate::telemetry::Metrics;
 
 /// A consumer could not be started.
@@ -64,12 +65,14 @@ pub struct KafkaDependencies<S> {
     pub sink: Arc<S>,
     /// Receives each route's lag.
     pub metrics: Arc<Metrics>,
+    /// Receives why the topics are not read.
+    pub health: Health,
     /// The read budget that all Kafka sources share.
     pub budget: Arc<ReadBudget>,
     /// Takes the skips of operators.
     pub skips: SkipDesk,
     /// The readiness part of the connection.
-    pub part: ReadinessPart,
+    pub part: Part,
     /// Runs the consumer's thread and its partitions' tasks.
     pub tasks: Tasks,
     /// Draining stops reading. Forcing stops the wait for unresolved records.

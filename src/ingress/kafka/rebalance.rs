@@ -117,23 +117,21 @@ impl<S: Sink> GroupContext<S> {
     pub(super) fn show_troubles(&self) {
         let state = &mut *self.state.lock();
         for (topic, route) in &self.setup.routes {
-            let Some(metrics) = self.setup.deps.metrics.route(&route.name) else {
-                continue;
-            };
+            let health = self.setup.deps.health.route(&route.name);
             for reason in Standstill::REASONS {
                 let stands = state.standing(topic).any(|(_, why)| why.reason() == reason);
                 let shown = (topic.to_string(), reason);
                 if stands {
-                    metrics.ingress_paused(reason, true);
+                    health.ingress_waits(reason, true);
                     state.standing_topics.insert(shown);
                 } else if state.standing_topics.remove(&shown) {
-                    metrics.ingress_paused(reason, false);
+                    health.ingress_waits(reason, false);
                 }
             }
             let trouble = state.trouble(topic);
             // A consumer that leaves has not looked at what it is offered. Its successor shows what it finds.
             if !state.is_leaving() && (trouble.is_some() || state.has_joined) {
-                metrics.source_trouble(trouble);
+                health.source_trouble(trouble);
             }
         }
     }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, StreamExt};
 use lapin::message::Delivery as AmqpDelivery;
 use lapin::options::{
@@ -38,14 +39,16 @@ const GATHER_TIME: Duration = Duration::from_millis(5);
 const LOAD_GAP: Duration = Duration::from_millis(1);
 /// How often a channel is checked while its deliveries wait.
 const CHANNEL_CHECK_INTERVAL: Duration = Duration::from_millis(250);
+/// How long worn deliveries of a lost channel may take to be stored.
+const WORN_GRACE: Duration = Duration::from_secs(5);
 /// Header in which a quorum queue counts the earlier deliveries of a message.
 const DELIVERY_COUNT: &str = "x-delivery-count";
 /// Headers that the queue adds and no producer sent. They are removed.
 const BROKER_HEADERS: [&str; 3] = [DELIVERY_COUNT, "x-acquired-count", STREAM_OFFSET];
 /// Header in which a stream numbers its messages.
 const STREAM_OFFSET: &str = "x-stream-offset";
-/// Smallest delivery limit that a queue is taken to have if nobody tells its limit.
-const ASSUMED_DELIVERY_LIMIT: i64 = 3;
+/// The delivery limit that a queue is taken to have if nobody tells its limit. It may be smaller.
+const ASSUMED_DELIVERY_LIMIT: i64 = 4;
 /// Smallest `prefetch` with which a batch is gathered: a queue that lends few messages would wait for us.
 const MIN_GATHER_PREFETCH: usize = 64;
 
@@ -62,46 +65,57 @@ pub(super) struct Subscription {
     has_warned: AtomicBool,
 }
 
+/// A delivery, and the right to resolve it.
+struct Received {
+    amqp: AmqpDelivery,
+    receipt: Receipt,
+}
+
 /// The deliveries of a consumer, some of which were looked at before their turn.
 struct Incoming<'a> {
+    subscription: &'a Subscription,
     consumer: &'a mut lapin::Consumer,
     /// At most `prefetch`, for the broker lends no more; `None` behind them is the end.
-    ahead: VecDeque<Option<lapin::Result<AmqpDelivery>>>,
+    ahead: VecDeque<Option<lapin::Result<Received>>>,
 }
 
 impl<'a> Incoming<'a> {
-    fn new(consumer: &'a mut lapin::Consumer) -> Self {
+    fn new(subscription: &'a Subscription, consumer: &'a mut lapin::Consumer) -> Self {
         Self {
+            subscription,
             consumer,
             ahead: VecDeque::new(),
         }
     }
 
     /// The next delivery. Cancel-safe.
-    async fn next(&mut self) -> Option<lapin::Result<AmqpDelivery>> {
+    async fn next(&mut self) -> Option<lapin::Result<Received>> {
         match self.ahead.pop_front() {
             Some(next) => next,
-            None => self.consumer.next().await,
+            None => self.receive().await,
         }
     }
 
+    /// Waits for a delivery and enters it into the ledger. Cancel-safe.
+    async fn receive(&mut self) -> Option<lapin::Result<Received>> {
+        let next = self.consumer.next().await?;
+        Some(next.map(|amqp| self.subscription.enter(amqp)))
+    }
+
     /// Looks at deliveries before their turn, and presses on those before them if one must not wait. Cancel-safe.
-    async fn look_ahead(
-        &mut self,
-        must_not_wait: impl Fn(&AmqpDelivery) -> bool,
-        ledger: &Ledger,
-    ) -> Infallible {
-        let presses = |next: &Option<lapin::Result<AmqpDelivery>>| match next {
-            Some(Ok(delivery)) => must_not_wait(delivery),
+    async fn look_ahead(&mut self) -> Infallible {
+        let presses = |next: &Option<lapin::Result<Received>>| match next {
+            Some(Ok(received)) => received.receipt.is_worn(),
             Some(Err(_)) | None => false,
         };
+        let ledger = &self.subscription.ledger;
         // What pressed on an earlier batch has had its turn since, or is still here.
         ledger.pressed().now_or_never();
         if self.ahead.iter().any(presses) {
             ledger.press();
         }
         while !matches!(self.ahead.back(), Some(None | Some(Err(_)))) {
-            let next = self.consumer.next().await;
+            let next = self.receive().await;
             if presses(&next) {
                 ledger.press();
             }
@@ -166,9 +180,14 @@ impl Subscription {
             prefetch,
             may_be_stream: traits.is_stream.is_none(),
             worn_from: worn_from(traits.delivery_limit),
-            ledger: Ledger::new(),
+            ledger: Ledger::of_queue(singly_from(prefetch)),
             has_warned,
         })
+    }
+
+    /// Reports whether its queue may drop what it has delivered too often.
+    pub(super) fn may_drop(&self) -> bool {
+        self.worn_from < i64::MAX
     }
 
     /// The ledger of the deliveries that are not resolved.
@@ -198,12 +217,19 @@ impl Subscription {
         mode: &mut ReadingMode,
         shutdown: &Shutdown,
     ) -> Result<ReadExit, AmqpFault> {
+        let take_all = async {
+            let end = self.take_all(consumer, feed, mode, shutdown).await;
+            if end.is_err() {
+                self.keep_worn().await;
+            }
+            end
+        };
         tokio::select! {
             biased;
             () = shutdown.forced() => Ok(ReadExit::Drained),
             end = self.acknowledge_all() => Ok(end),
-            end = self.take_all(consumer, feed, mode, shutdown) => end,
-            // The feed is dropped with the ledger: whatever its deliveries wait for, they come again.
+            end = take_all => end,
+            // The feed is dropped with the ledger. Whatever its deliveries wait for, they come again, but for what is worn.
             fault = self.lost() => Err(fault),
         }
     }
@@ -220,7 +246,7 @@ impl Subscription {
         shutdown: &Shutdown,
     ) -> Result<ReadExit, AmqpFault> {
         let mut pace = ArrivalPace::new(self.prefetch);
-        let mut incoming = Incoming::new(consumer);
+        let mut incoming = Incoming::new(self, consumer);
         let mut asks_first = self.may_be_stream;
         let mut is_cancelled = false;
         loop {
@@ -234,16 +260,21 @@ impl Subscription {
                 tokio::time::sleep(GATHER_TIME).await;
             }
             if std::mem::take(&mut asks_first)
-                && let Some(Ok(delivery)) = &next
-                && is_of_stream(delivery)
+                && let Some(Ok(received)) = &next
+                && is_of_stream(&received.amqp)
             {
                 return Ok(ReadExit::IsStream);
             }
-            let mut batch = self.gather(next, &mut incoming, mode);
+            let mut batch = gather(next, &mut incoming, mode);
             pace.note(batch.deliveries.len(), Instant::now());
             if !is_cancelled && batch.end.is_none() && mode.must_change(Instant::now()) {
-                self.cancel(incoming.consumer).await?;
-                is_cancelled = true;
+                match self.cancel(incoming.consumer).await {
+                    Ok(()) => is_cancelled = true,
+                    // What was delivered has its time all the same, see `lost`.
+                    Err(fault) => {
+                        debug!(queue = %self.queue, %fault, "the deliveries cannot be stopped");
+                    }
+                }
             }
             // Not before the deliveries are stopped: this mode would leave them out again.
             batch.given_back.into_iter().for_each(Receipt::give_back);
@@ -255,10 +286,9 @@ impl Subscription {
                     () = feed.until_closed() => return Ok(ReadExit::Paused),
                 }
                 // What waits must not hide from us what comes behind it.
-                let looking = incoming.look_ahead(|delivery| self.is_worn(delivery), &self.ledger);
                 batch.deliveries = tokio::select! {
                     rest = feed.take(batch.deliveries) => rest,
-                    never = looking => match never {},
+                    never = incoming.look_ahead() => match never {},
                 };
             }
             match batch.end {
@@ -275,31 +305,6 @@ impl Subscription {
         }
     }
 
-    /// Gathers a delivery and those that are there with it.
-    fn gather(
-        &self,
-        first: Option<lapin::Result<AmqpDelivery>>,
-        incoming: &mut Incoming<'_>,
-        mode: &mut ReadingMode,
-    ) -> Batch {
-        let mut batch = Batch::default();
-        let mut next = Some(first);
-        while let Some(delivery) = next {
-            match delivery {
-                Some(Ok(delivery)) => self.enter(delivery, mode, &mut batch),
-                Some(Err(error)) => batch.end = Some(BatchEnd::Fault(error.into())),
-                None => batch.end = Some(BatchEnd::Cancelled),
-            }
-            let full = batch.end.is_some() || batch.deliveries.len() == MAX_BATCH;
-            next = if full {
-                None
-            } else {
-                incoming.next().now_or_never()
-            };
-        }
-        batch
-    }
-
     /// Stops the deliveries. Those that the broker sent before still come.
     async fn cancel(&self, consumer: &lapin::Consumer) -> Result<(), AmqpFault> {
         let cancel = self
@@ -308,64 +313,44 @@ impl Subscription {
         within("basic.cancel", cancel).await
     }
 
-    /// Waits until the channel is known to be lost, so that nothing can be acknowledged on it.
+    /// Waits until the channel is known to be lost, so that nothing can be acknowledged on it, and what is worn is stored.
     async fn lost(&self) -> AmqpFault {
         while self.channel.status().connected() {
             tick(CHANNEL_CHECK_INTERVAL).await;
         }
+        self.keep_worn().await;
         AmqpFault::new(
             FaultKind::Lost,
             "the channel was lost while its deliveries waited",
         )
     }
 
-    /// Enters a delivery into the ledger and into a batch.
-    fn enter(&self, amqp: AmqpDelivery, mode: &mut ReadingMode, batch: &mut Batch) {
-        let mut receipt = self.ledger.enter(amqp.delivery_tag as i64);
-        let is_worn = self.is_worn(&amqp);
-        let (mut headers, properties) = from_amqp(&amqp.properties);
-        let left_out = take_left_out(&mut headers);
-        let body_len = left_out.unwrap_or(amqp.data.len() as u64);
-        if mode.note(body_len, Instant::now()) {
-            batch.given_back.push(receipt);
-            return;
+    /// Waits until what is worn is stored, for a while: its queue may have delivered it for the last time, and then
+    /// nobody else has it.
+    async fn keep_worn(&self) {
+        if self.ledger.worn() > 0 {
+            self.ledger.press();
         }
-        if is_worn {
-            receipt.mark_worn();
+        let stored = tokio::time::timeout(WORN_GRACE, self.ledger.without_worn()).await;
+        if stored.is_err() {
+            let messages = self.ledger.worn();
+            warn!(
+                queue = %self.queue, messages,
+                "messages of a lost channel could not be stored in time; their queue may have dropped them"
+            );
         }
-        headers.retain(|header| !BROKER_HEADERS.contains(&header.name.as_str()));
-        let malformed = unreadable_reason(&headers);
-        if malformed.is_some() {
-            headers.clear();
-        }
-        let missing = match left_out {
-            Some(bytes) => Some(Missing::Body { bytes, malformed }),
-            None => malformed.map(Missing::Headers),
-        };
-        let flags = Flags::default();
-        batch.deliveries.push(Delivery {
-            missing,
-            produced: properties.timestamp.and_then(produced),
-            flags: if amqp.redelivered {
-                flags.with(Flags::SOURCE_REDELIVERY)
-            } else {
-                flags
-            },
-            position: None,
-            resolved_time: None,
-            receipt,
-            message: Message {
-                origin: Origin::Rabbitmq,
-                key: Some(Bytes::from(String::from(amqp.routing_key))),
-                body: Some(Bytes::from(amqp.data)),
-                headers,
-                properties: Some(Box::new(properties)),
-            },
-        });
     }
 
-    /// Reports whether the queue may drop a message after this delivery and one more, and warns of that once a
-    /// subscription.
+    /// Enters a delivery into the ledger.
+    fn enter(&self, amqp: AmqpDelivery) -> Received {
+        let mut receipt = self.ledger.enter(amqp.delivery_tag as i64);
+        if self.is_worn(&amqp) {
+            receipt.mark_worn();
+        }
+        Received { amqp, receipt }
+    }
+
+    /// Reports whether the queue may drop a message after a few deliveries more, and warns of that once a subscription.
     fn is_worn(&self, delivery: &AmqpDelivery) -> bool {
         let count = delivery_count(delivery);
         let is_worn = count >= self.worn_from && !mutants::is(Mutant::NeverWorn);
@@ -378,7 +363,7 @@ impl Subscription {
         is_worn
     }
 
-    /// Acknowledges whenever the resolved prefix has grown. Returns once a delivery is abandoned.
+    /// Acknowledges whenever there is something to release. Returns once a delivery is abandoned.
     async fn acknowledge_all(&self) -> ReadExit {
         loop {
             self.ledger.advanced().await;
@@ -389,7 +374,7 @@ impl Subscription {
         }
     }
 
-    /// Acknowledges the resolved prefix. Reading finds out that a channel is lost, and the broker then delivers
+    /// Answers what has ended. Reading finds out that a channel is lost, and the broker then delivers
     /// the unacknowledged messages again.
     async fn acknowledge(&self) {
         if let Err(fault) = self.send_answers().await {
@@ -397,32 +382,44 @@ impl Subscription {
         }
     }
 
-    /// Sends rejections, and what is given back, one by one, then acknowledges the rest of the prefix at once. The
-    /// acknowledged tag must be none of theirs.
+    /// Sends rejections, and what is given back, one by one, then acknowledges the rest of the prefix at once, and singly
+    /// what is behind one that waits. The acknowledged tag must be none of theirs.
     async fn send_answers(&self) -> Result<(), AmqpFault> {
         let Some(released) = self.ledger.release() else {
             return Ok(());
         };
+        let channel = &self.channel;
+        let mut answers: Vec<BoxFuture<'_, lapin::Result<()>>> = Vec::new();
         for tag in released.rejected {
-            let reject = self
-                .channel
-                .basic_reject(tag as u64, BasicRejectOptions { requeue: false });
-            within("basic.reject", reject).await?;
+            let options = BasicRejectOptions { requeue: false };
+            answers.push(channel.basic_reject(tag as u64, options).boxed());
         }
         for tag in released.given_back {
             let options = BasicNackOptions {
                 requeue: true,
                 ..Default::default()
             };
-            within("basic.nack", self.channel.basic_nack(tag as u64, options)).await?;
+            answers.push(channel.basic_nack(tag as u64, options).boxed());
         }
-        let Some(tag) = released.safe else {
-            return Ok(());
-        };
-        let ack = self
-            .channel
-            .basic_ack(tag as u64, BasicAckOptions { multiple: true });
-        within("basic.ack", ack).await
+        let prefix = released.safe.map(|tag| (tag, true));
+        let singly = released.safe_singly.into_iter().map(|tag| (tag, false));
+        for (tag, multiple) in prefix.into_iter().chain(singly) {
+            let options = BasicAckOptions { multiple };
+            answers.push(channel.basic_ack(tag as u64, options).boxed());
+        }
+        // The client library takes an answer at the first poll. All are handed to it before anything is awaited: the
+        // ledger has forgotten them, and whoever gives up waiting here must not lose some.
+        let mut waiting = Vec::new();
+        for mut answer in answers {
+            match (&mut answer).now_or_never() {
+                Some(answered) => answered?,
+                None => waiting.push(answer),
+            }
+        }
+        for answer in waiting {
+            within("basic.ack", answer).await?;
+        }
+        Ok(())
     }
 
     /// Stops the deliveries, waits until every delivery that was taken is resolved or given up, acknowledges,
@@ -434,7 +431,11 @@ impl Subscription {
         shutdown: &Shutdown,
     ) -> Result<(), AmqpFault> {
         let in_order = async {
-            self.cancel(&consumer).await?;
+            if let Err(fault) = self.cancel(&consumer).await {
+                self.keep_worn().await;
+                return Err(fault);
+            }
+            let mut lost = std::pin::pin!(self.lost());
             loop {
                 self.acknowledge().await;
                 if self.ledger.is_finished() {
@@ -442,7 +443,7 @@ impl Subscription {
                 }
                 tokio::select! {
                     () = self.ledger.advanced() => {}
-                    fault = self.lost() => return Err(fault),
+                    fault = &mut lost => return Err(fault),
                 }
             }
         };
@@ -453,6 +454,71 @@ impl Subscription {
         }
         self.send_answers().await
     }
+}
+
+/// Gathers a delivery and those that are there with it.
+fn gather(
+    first: Option<lapin::Result<Received>>,
+    incoming: &mut Incoming<'_>,
+    mode: &mut ReadingMode,
+) -> Batch {
+    let mut batch = Batch::default();
+    let mut next = Some(first);
+    while let Some(received) = next {
+        match received {
+            Some(Ok(received)) => add(received, mode, &mut batch),
+            Some(Err(error)) => batch.end = Some(BatchEnd::Fault(error.into())),
+            None => batch.end = Some(BatchEnd::Cancelled),
+        }
+        let full = batch.end.is_some() || batch.deliveries.len() == MAX_BATCH;
+        next = if full {
+            None
+        } else {
+            incoming.next().now_or_never()
+        };
+    }
+    batch
+}
+
+/// Adds a delivery to a batch.
+fn add(received: Received, mode: &mut ReadingMode, batch: &mut Batch) {
+    let Received { amqp, receipt } = received;
+    let (mut headers, properties) = from_amqp(&amqp.properties);
+    let left_out = take_left_out(&mut headers);
+    let body_len = left_out.unwrap_or(amqp.data.len() as u64);
+    if mode.note(body_len, Instant::now()) {
+        batch.given_back.push(receipt);
+        return;
+    }
+    headers.retain(|header| !BROKER_HEADERS.contains(&header.name.as_str()));
+    let malformed = unreadable_reason(&headers);
+    if malformed.is_some() {
+        headers.clear();
+    }
+    let missing = match left_out {
+        Some(bytes) => Some(Missing::Body { bytes, malformed }),
+        None => malformed.map(Missing::Headers),
+    };
+    let flags = Flags::default();
+    batch.deliveries.push(Delivery {
+        missing,
+        produced: properties.timestamp.and_then(produced),
+        flags: if amqp.redelivered {
+            flags.with(Flags::SOURCE_REDELIVERY)
+        } else {
+            flags
+        },
+        position: None,
+        resolved_time: None,
+        receipt,
+        message: Message {
+            origin: Origin::Rabbitmq,
+            key: Some(Bytes::from(String::from(amqp.routing_key))),
+            body: Some(Bytes::from(amqp.data)),
+            headers,
+            properties: Some(Box::new(properties)),
+        },
+    });
 }
 
 /// The pace of arrivals, which decides whether gathering pays.
@@ -493,13 +559,20 @@ impl ArrivalPace {
     }
 }
 
-/// The number of earlier deliveries from which on a message is worn, by the delivery limit of its queue: one before
-/// the last delivery. A negative limit is none.
+/// The number of earlier deliveries from which on a message is worn, by the delivery limit of its queue: half of it. A
+/// channel may be lost before what came on it is stored, so each delivery after that is one more chance. A negative limit
+/// is none.
 fn worn_from(delivery_limit: Option<i64>) -> i64 {
     match delivery_limit.unwrap_or(ASSUMED_DELIVERY_LIMIT) {
         ..0 => i64::MAX,
-        limit => (limit - 1).max(0),
+        limit => limit / 2,
     }
+}
+
+/// The number of messages that have ended behind one that has not from which on they are acknowledged singly: a part of
+/// what the queue lends, so that it always has something to lend.
+fn singly_from(prefetch: usize) -> usize {
+    (prefetch / 4).max(1)
 }
 
 /// How often its queue has delivered a message before. Only quorum queues count: a classic queue's `redelivered` says
@@ -564,9 +637,9 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_worn_one_delivery_before_its_last() {
+    fn a_message_is_worn_from_half_of_its_deliveries_on() {
         let limits = [None, Some(20), Some(3), Some(2), Some(1), Some(0), Some(-1)];
-        assert_eq!(limits.map(worn_from), [2, 19, 2, 1, 0, 0, i64::MAX]);
+        assert_eq!(limits.map(worn_from), [2, 10, 1, 1, 0, 0, i64::MAX]);
     }
 
     #[test]

@@ -4,7 +4,6 @@
 //! delivery, and drops messages that were delivered too often, so no message is delivered again and again only
 //! to wait here.
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +18,7 @@ use crate::broker::rabbitmq::{
     AmqpFault, Broker, ConnectionHandle, FaultKind, LiveConnection, QueueTraits, stream_refusal,
 };
 use crate::domain::Route;
+use crate::health::RouteHealth;
 use crate::ingress::{Feed, Ledger, QueueLimits, Sink};
 use crate::lifecycle::{Shutdown, tick};
 use crate::telemetry::RouteMetrics;
@@ -35,6 +35,7 @@ pub(super) struct QueueSetup<S> {
     pub(super) connection: ConnectionHandle,
     pub(super) sink: Arc<S>,
     pub(super) metrics: Option<Arc<RouteMetrics>>,
+    pub(super) health: Arc<RouteHealth>,
     pub(super) shutdown: Shutdown,
 }
 
@@ -194,11 +195,9 @@ impl<S: Sink> QueueConsumer<S> {
             Ok(begun) => begun,
             Err(fault) => return SubscriptionExit::Refused(fault),
         };
-        if let Some(metrics) = &self.setup.metrics {
-            metrics.source_trouble(None);
-        }
+        self.setup.health.source_trouble(None);
         if self.trouble.take().is_some() {
-            info!(route = %route.name, queue, "consuming again");
+            debug!(route = %route.name, queue, "consuming again");
         }
         let ledger = subscription.ledger();
         let end = tokio::select! {
@@ -206,9 +205,7 @@ impl<S: Sink> QueueConsumer<S> {
             never = show_unresolved(&self.setup, &ledger) => match never {},
         };
         self.has_seen_stream |= matches!(end, SubscriptionExit::Unfit(_));
-        if let Some(metrics) = &self.setup.metrics {
-            metrics.show_unresolved(0, BTreeMap::new());
-        }
+        show_counts(&self.setup, 0, None);
         end
     }
 
@@ -216,7 +213,7 @@ impl<S: Sink> QueueConsumer<S> {
     fn troubled(&mut self, fault: &AmqpFault) -> Backoff {
         let text = fault.to_string();
         if self.report(format!("queue {}: {text}", self.setup.queue)) {
-            warn!(route = %self.setup.route.name, queue = self.setup.queue, error = text, "cannot consume a queue");
+            debug!(route = %self.setup.route.name, queue = self.setup.queue, error = text, "cannot consume a queue");
         }
         if fault.kind == FaultKind::Lost {
             Backoff::BROKER
@@ -234,9 +231,7 @@ impl<S: Sink> QueueConsumer<S> {
 
     /// Shows the trouble as that of the source. Returns whether it is another one than before.
     fn report(&mut self, trouble: String) -> bool {
-        if let Some(metrics) = &self.setup.metrics {
-            metrics.source_trouble(Some(trouble.clone()));
-        }
+        self.setup.health.source_trouble(Some(trouble.clone()));
         let is_new = self.trouble.as_ref() != Some(&trouble);
         self.trouble = Some(trouble);
         is_new
@@ -246,12 +241,18 @@ impl<S: Sink> QueueConsumer<S> {
 /// Shows the number of unresolved deliveries, and the oldest of them.
 async fn show_unresolved<S>(setup: &QueueSetup<S>, ledger: &Ledger) -> Infallible {
     loop {
-        if let Some(metrics) = &setup.metrics {
-            let oldest = ledger.oldest().map(|record| (0, record));
-            metrics.show_unresolved(ledger.outstanding(), oldest.into_iter().collect());
-        }
+        show_counts(setup, ledger.outstanding(), ledger.oldest());
         tick(UNRESOLVED_INTERVAL).await;
     }
+}
+
+/// Shows so many unresolved deliveries, and the oldest.
+fn show_counts<S>(setup: &QueueSetup<S>, unresolved: usize, oldest: Option<u64>) {
+    if let Some(metrics) = &setup.metrics {
+        metrics.ingress_unresolved.set(unresolved as i64);
+    }
+    let oldest = oldest.map(|record| (0, record));
+    setup.health.unresolved(oldest.into_iter().collect());
 }
 
 /// Reads a subscription until its end, and closes it in order if possible.
@@ -270,7 +271,12 @@ async fn serve<S>(
     } = setup;
     let end = match subscription.read(&mut consumer, feed, mode, shutdown).await {
         Ok(end) => end,
-        Err(fault) => return SubscriptionExit::Lost(fault),
+        Err(fault) => {
+            if subscription.may_drop() {
+                mode.lost(Instant::now());
+            }
+            return SubscriptionExit::Lost(fault);
+        }
     };
     if end == channel::ReadExit::Paused {
         info!(route = %route.name, queue, "ingress is paused; what was delivered goes back to its queue");

@@ -23,6 +23,7 @@ use self::consumer::{QueueConsumer, QueueSetup};
 use super::{ReadAllocation, Sink};
 use crate::broker::rabbitmq::Broker;
 use crate::domain::{Endpoint, Route};
+use crate::health::Health;
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::telemetry::Metrics;
 
@@ -35,6 +36,8 @@ pub struct RabbitmqDependencies<'a, S> {
     pub sink: Arc<S>,
     /// The metrics of the routes.
     pub metrics: &'a Metrics,
+    /// Receives why the queues are not read.
+    pub health: &'a Health,
     /// The memory that each queue may fill.
     pub allocation: &'a ReadAllocation,
     /// Runs the consumers.
@@ -84,6 +87,7 @@ pub fn start<S: Sink>(
             connection: shared.handle(),
             sink: dependencies.sink.clone(),
             metrics: dependencies.metrics.route(&route.name).cloned(),
+            health: dependencies.health.route(&route.name),
             shutdown: dependencies.shutdown.clone(),
         });
         dependencies

@@ -12,9 +12,12 @@ const SMALL_BODIES: u32 = 20;
 /// Shortest time between a larger body and the usual mode. Each change from the usual mode to the careful one has up to
 /// `prefetch` bodies transferred in vain.
 const LARGE_BODY_PAUSE: Duration = Duration::from_secs(60);
+/// Shortest time between the loss of a channel and the usual mode. Whatever is on its way when a channel is lost counts
+/// as delivered once more, and a queue with a delivery limit drops at last what nobody has read.
+const LOST_CHANNEL_PAUSE: Duration = Duration::from_secs(2);
 
 /// The mode in which a queue is read. A process begins with the careful one, so that what is delivered again after a
-/// crash costs no second delivery. What it has learnt outlives its subscriptions.
+/// crash costs no second delivery; so does a channel after a lost one. What it has learnt outlives its subscriptions.
 #[derive(Debug)]
 pub(super) struct ReadingMode {
     limits: QueueLimits,
@@ -30,7 +33,8 @@ enum Mode {
         hand_over: HandOver,
         /// Bodies of at most `max_size` since the last larger one.
         small: u32,
-        last_large: Option<Instant>,
+        /// Not before this moment the usual mode follows.
+        until: Option<Instant>,
     },
     Usual {
         /// A body was left out that the careful mode reads.
@@ -61,12 +65,10 @@ impl ReadingMode {
     pub(super) fn note(&mut self, bytes: u64, now: Instant) -> bool {
         let is_large = bytes > self.limits.usual.largest_body;
         match &mut self.mode {
-            Mode::Careful {
-                small, last_large, ..
-            } => {
+            Mode::Careful { small, until, .. } => {
                 if is_large {
                     *small = 0;
-                    *last_large = Some(now);
+                    *until = (*until).max(Some(now + LARGE_BODY_PAUSE));
                 } else {
                     *small = small.saturating_add(1);
                 }
@@ -85,10 +87,8 @@ impl ReadingMode {
     /// Reports whether the mode must change.
     pub(super) fn must_change(&self, now: Instant) -> bool {
         match self.mode {
-            Mode::Careful {
-                small, last_large, ..
-            } => {
-                let is_quiet = last_large.is_none_or(|last| now - last >= LARGE_BODY_PAUSE);
+            Mode::Careful { small, until, .. } => {
+                let is_quiet = until.is_none_or(|until| now >= until);
                 self.may_give_back && small >= SMALL_BODIES && is_quiet
             }
             Mode::Usual { has_left_out } => has_left_out,
@@ -101,7 +101,7 @@ impl ReadingMode {
             Mode::Careful { .. } => Mode::Usual {
                 has_left_out: false,
             },
-            Mode::Usual { .. } => Mode::first(self.limits, Some(now)),
+            Mode::Usual { .. } => Mode::first(self.limits, Some(now + LARGE_BODY_PAUSE)),
         };
     }
 
@@ -116,6 +116,19 @@ impl ReadingMode {
         }
     }
 
+    /// Notes that a channel of a queue that counts deliveries was lost: the next one begins with few messages at a time,
+    /// whatever is known of the bodies.
+    pub(super) fn lost(&mut self, now: Instant) {
+        let until = now + LOST_CHANNEL_PAUSE;
+        match &mut self.mode {
+            Mode::Careful { until: quiet, .. } => *quiet = (*quiet).max(Some(until)),
+            Mode::Usual { has_left_out } => {
+                let large = has_left_out.then(|| now + LARGE_BODY_PAUSE);
+                self.mode = Mode::first(self.limits, large.max(Some(until)));
+            }
+        }
+    }
+
     pub(super) fn is_careful(&self) -> bool {
         matches!(self.mode, Mode::Careful { .. })
     }
@@ -123,12 +136,12 @@ impl ReadingMode {
 
 impl Mode {
     /// The careful mode, where there are two.
-    fn first(limits: QueueLimits, last_large: Option<Instant>) -> Self {
+    fn first(limits: QueueLimits, until: Option<Instant>) -> Self {
         match limits.careful {
             Some(hand_over) => Self::Careful {
                 hand_over,
                 small: 0,
-                last_large,
+                until,
             },
             None => Self::Usual {
                 has_left_out: false,
@@ -206,6 +219,40 @@ mod tests {
         assert!(mode.note(11, start), "a larger one is left out");
         mode.begin(true, start);
         assert_eq!(mode.hand_over(), CAREFUL, "it comes again");
+    }
+
+    #[test]
+    fn after_a_lost_channel_few_messages_are_on_their_way_until_the_next_one_holds() {
+        let start = Instant::now();
+        let mut mode = ReadingMode::new(QueueLimits {
+            usual: USUAL,
+            careful: Some(CAREFUL),
+        });
+        let read_small = |mode: &mut ReadingMode| {
+            for _ in 0..SMALL_BODIES {
+                assert!(!mode.note(10, start));
+            }
+        };
+        read_small(&mut mode);
+        mode.begin(true, start);
+        assert_eq!(mode.hand_over(), USUAL);
+        for lost in [start, start + LOST_CHANNEL_PAUSE / 2] {
+            mode.lost(lost);
+            mode.begin(true, lost);
+            assert_eq!(mode.hand_over(), CAREFUL);
+            read_small(&mut mode);
+            assert!(!mode.must_change(lost + LOST_CHANNEL_PAUSE - Duration::from_millis(1)));
+        }
+        assert!(mode.must_change(start + LOST_CHANNEL_PAUSE * 3 / 2));
+        mode.change(start);
+        assert!(
+            mode.note(160, start),
+            "a large body is left out, and its channel lost"
+        );
+        mode.lost(start);
+        assert_eq!(mode.hand_over(), CAREFUL);
+        read_small(&mut mode);
+        assert!(!mode.must_change(start + LOST_CHANNEL_PAUSE));
     }
 
     #[test]

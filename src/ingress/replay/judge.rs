@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::stored::content_of;
 use crate::domain::{
-    InvalidReason, KafkaPosition, Message, OnInvalid, Origin, Route, Target, Text, UnixMs,
+    DelayRequest, InvalidReason, KafkaPosition, Message, OnInvalid, Origin, Route, Target, Text,
+    UnixMs,
 };
 use crate::ingress::admit::{Admitted, admit, credible};
 use crate::ingress::jitter::SourceJitter;
@@ -31,6 +32,8 @@ pub struct JudgedRecord {
     /// The time at which the record came, as far as its timestamp says.
     pub at: Option<UnixMs>,
     pub(in crate::ingress) request: RecordRequest,
+    /// What a message or a reschedule asked for.
+    pub(in crate::ingress) asked: Option<DelayRequest>,
     /// Hash that tells this record from another one with the same position: see [`content_of`].
     pub(super) content: u32,
     pub(in crate::ingress) message: Message,
@@ -100,15 +103,18 @@ impl RecordJudge {
         } = record;
         let arrival = credible(produced, now).unwrap_or(now);
         let unreadable = malformed.is_some();
+        let mut asked = None;
         let (request, message, target) =
             match admit(message, malformed, produced, route, arrival.into()) {
                 Admitted::PassThrough { message, .. } => (RecordRequest::Passing, message, None),
                 Admitted::Delayed {
                     due,
+                    request,
                     id,
                     target,
                     message,
                 } => {
+                    asked = Some(request);
                     let due = jitter.apply(due, id.as_ref(), Some(position));
                     (RecordRequest::Delayed { id, due }, message, Some(target))
                 }
@@ -116,9 +122,11 @@ impl RecordJudge {
                 Admitted::Reschedule {
                     id,
                     due,
+                    request,
                     target,
                     message,
                 } => {
+                    asked = Some(request);
                     let due = jitter.apply(due, Some(&id), Some(position));
                     (RecordRequest::Reschedule { id, due }, message, Some(target))
                 }
@@ -149,6 +157,7 @@ impl RecordJudge {
             position,
             at: credible(produced.map(|at| at.min(now)), now),
             request,
+            asked,
             content,
             message,
             target,

@@ -284,12 +284,6 @@ impl CallTurn<'_> {
                     failures += 1;
                     *self.calls.last_failure.lock() = error.to_string();
                     waiting.get_or_insert_with(|| WaitingCall::new(&self.calls.waiting));
-                    if failures == 1 && matches!(error, StoreError::Full(_)) {
-                        warn!(
-                            op = call.op,
-                            "redis is at maxmemory; ingress waits until memory is free"
-                        );
-                    }
                     tracing::debug!(partition = p.0, op = call.op, %error, failures, "a call to the store failed; retrying");
                     tokio::time::sleep(Backoff::CLIENT.wait(failures)).await;
                 }

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use parking_lot::Mutex;
 use tracing::{info, warn};
 
-use super::refusals::Refusals;
-use crate::lifecycle::readiness::NOT_REACHED;
-use crate::lifecycle::{Readiness, ReadinessPart};
+use super::refusals::LastRefusal;
+use crate::health::NOT_REACHED;
+use crate::health::{Health, Part};
 use crate::store::Config;
 
 /// A connection: its role, and the number of its node.
@@ -18,14 +18,14 @@ const WHOLE_ROLE: u64 = 0;
 
 /// Readiness part `redis`: up while every connection to every master is up.
 pub(in crate::store) struct RedisHealth {
-    part: ReadinessPart,
+    part: Part,
     place: String,
     /// Each connection and its trouble, if any.
     connections: Mutex<BTreeMap<ConnectionKey, Option<String>>>,
     /// The reasons that the log has of the trouble that lasts.
     told: Mutex<BTreeSet<String>>,
     /// What servers that are up refuse.
-    pub(in crate::store) refusals: Refusals,
+    pub(in crate::store) refusal: LastRefusal,
 }
 
 /// Most reasons in the log of one trouble.
@@ -33,12 +33,8 @@ const MAX_TOLD: usize = 5;
 
 impl RedisHealth {
     /// Waits for a connection of each role.
-    pub(in crate::store) fn new(
-        config: &Config,
-        readiness: &Readiness,
-        roles: &[&'static str],
-    ) -> Self {
-        let part = readiness.part("redis", true);
+    pub(in crate::store) fn new(config: &Config, health: &Health, roles: &[&'static str]) -> Self {
+        let part = health.part("redis", true);
         let waiting = roles
             .iter()
             .map(|role| ((*role, WHOLE_ROLE), Some(NOT_REACHED.to_owned())));
@@ -47,7 +43,7 @@ impl RedisHealth {
             place: config.place(),
             connections: Mutex::new(waiting.collect()),
             told: Mutex::default(),
-            refusals: Refusals::default(),
+            refusal: LastRefusal::default(),
         }
     }
 
@@ -126,7 +122,7 @@ mod tests {
 
     #[test]
     fn redis_is_up_only_while_every_connection_to_every_master_is() {
-        let readiness = Readiness::default();
+        let health = Health::default();
         let config = Config {
             topology: Topology::Standalone(Credential::inline("redis://127.0.0.1:1")),
             prefix: "postdate".into(),
@@ -135,32 +131,32 @@ mod tests {
             overrides: Overrides::default(),
             tls: crate::tls::ClientFiles::default(),
         };
-        let health = RedisHealth::new(&config, &readiness, &["side", "claim"]);
-        health.expect(("side", 1));
-        health.report(("side", 1), None);
-        health.follow("side", &[1], None);
-        health.follow("claim", &[2], None);
-        assert!(!readiness.is_ready(), "one was never up");
-        health.report(("claim", 2), None);
-        assert!(readiness.is_ready());
-        health.report(("claim", 2), Some("refused"));
-        assert!(!readiness.is_ready(), "one is lost");
-        health.report(("side", 1), Some("refused"));
-        health.report(("claim", 2), None);
-        assert!(!readiness.is_ready(), "the other is");
-        health.report(("side", 1), None);
-        assert!(readiness.is_ready());
-        health.follow("claim", &[2, 3], None);
-        assert!(!readiness.is_ready(), "a new master is not reached yet");
-        health.follow("claim", &[3], None);
-        health.report(("claim", 2), Some("let go of"));
-        health.report(("claim", 3), None);
-        assert!(readiness.is_ready(), "the old one is nobody's concern");
-        health.expect(("claim", 4));
-        health.report(("claim", 4), None);
-        health.follow("claim", &[3, 4], None);
-        assert!(readiness.is_ready(), "it was up before it was followed");
-        health.follow("claim", &[], None);
-        assert!(!readiness.is_ready(), "nobody is the master");
+        let redis = RedisHealth::new(&config, &health, &["side", "claim"]);
+        redis.expect(("side", 1));
+        redis.report(("side", 1), None);
+        redis.follow("side", &[1], None);
+        redis.follow("claim", &[2], None);
+        assert!(!health.is_ready(), "one was never up");
+        redis.report(("claim", 2), None);
+        assert!(health.is_ready());
+        redis.report(("claim", 2), Some("refused"));
+        assert!(!health.is_ready(), "one is lost");
+        redis.report(("side", 1), Some("refused"));
+        redis.report(("claim", 2), None);
+        assert!(!health.is_ready(), "the other is");
+        redis.report(("side", 1), None);
+        assert!(health.is_ready());
+        redis.follow("claim", &[2, 3], None);
+        assert!(!health.is_ready(), "a new master is not reached yet");
+        redis.follow("claim", &[3], None);
+        redis.report(("claim", 2), Some("let go of"));
+        redis.report(("claim", 3), None);
+        assert!(health.is_ready(), "the old one is nobody's concern");
+        redis.expect(("claim", 4));
+        redis.report(("claim", 4), None);
+        redis.follow("claim", &[3, 4], None);
+        assert!(health.is_ready(), "it was up before it was followed");
+        redis.follow("claim", &[], None);
+        assert!(!health.is_ready(), "nobody is the master");
     }
 }

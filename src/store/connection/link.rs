@@ -11,7 +11,7 @@ use redis::cluster_routing::Slot;
 use redis::{Cmd, FromRedisValue, Pipeline, RedisError, Value};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{debug, warn};
 
 use super::durability::WaitFailure;
 use super::health::RedisHealth;
@@ -285,14 +285,14 @@ impl StoreLink {
         {
             Ok(()) => {
                 if self.0.not_durable.lock().take().is_some() {
-                    info!(role, "writes are durable again");
+                    debug!(role, "writes are durable again");
                 }
                 Ok(())
             }
             Err(WaitFailure::Few(why)) => {
                 if self.0.not_durable.lock().replace(why.clone()).is_none() {
                     let tier = self.0.purpose.durability.name();
-                    warn!(
+                    debug!(
                         role,
                         durability = tier,
                         error = why,
@@ -327,19 +327,19 @@ impl StoreLink {
             self.0.watched.read_now.notify_one();
         } else {
             let now = self.0.clock.local().mono();
-            self.0.health.refusals.answered(connected.clock, error, now);
+            self.0.health.refusal.answered(error, now);
         }
         sort(error, text)
     }
 
     /// Notes that a server has taken a write.
     pub(in crate::store) fn taken(&self) {
-        self.0.health.refusals.taken();
+        self.0.health.refusal.taken();
     }
 
     /// Why a server refuses what it is asked, whichever connection met that.
     pub(in crate::store) fn refusal(&self) -> Option<String> {
-        self.0.health.refusals.why(self.0.clock.local().mono())
+        self.0.health.refusal.why(self.0.clock.local().mono())
     }
 }
 

@@ -2,15 +2,14 @@
 //! while a script runs for too long, a command that it does not know. Whichever call of whichever connection meets a
 //! refusal notes it here; the heartbeat meets one within a second where nothing else is written.
 
-use std::collections::BTreeMap;
-
 use parking_lot::Mutex;
 use redis::RedisError;
 
 use crate::domain::MonoUs;
 
-/// A refusal that was met so lately is not over, even if a write was taken since: not every write is refused.
-const LATELY_US: i64 = 2_000_000;
+/// A refusal that was met so lately is not over, even if a write was taken since: not every write is refused. Longer than
+/// the longest wait of a call that is refused again and again.
+const LATELY_US: i64 = 3_000_000;
 /// A refusal that was not met for so long is over, even if nothing was written since.
 const FORGOTTEN_US: i64 = 30_000_000;
 
@@ -34,9 +33,9 @@ const MEANINGS: [(&str, &str); 7] = [
     ("rror compiling script", "it cannot load a script"),
 ];
 
-/// The refusals of all servers, by the number of a server's clock.
+/// The last refusal that was met, until it is over.
 #[derive(Debug, Default)]
-pub(in crate::store) struct Refusals(Mutex<BTreeMap<u64, Refusal>>);
+pub(in crate::store) struct LastRefusal(Mutex<Option<Refusal>>);
 
 #[derive(Debug)]
 struct Refusal {
@@ -46,42 +45,51 @@ struct Refusal {
     taken_since: bool,
 }
 
-impl Refusals {
+impl LastRefusal {
     /// Notes an answer, if it is a refusal.
-    pub(in crate::store) fn answered(&self, server: u64, error: &RedisError, now: MonoUs) {
+    pub(in crate::store) fn answered(&self, error: &RedisError, now: MonoUs) {
         if let Some(why) = meaning(&error.to_string()) {
-            let refusal = Refusal {
+            *self.0.lock() = Some(Refusal {
                 why,
                 met: now,
                 taken_since: false,
-            };
-            self.0.lock().insert(server, refusal);
+            });
         }
     }
 
     /// Notes that a server has taken a write. One that refused before may be no master any more, and asked never again:
     /// what is refused still is met again soon.
     pub(in crate::store) fn taken(&self) {
-        for refusal in self.0.lock().values_mut() {
+        if let Some(refusal) = &mut *self.0.lock() {
             refusal.taken_since = true;
         }
     }
 
     /// Why a server refuses what it is asked, if one does.
     pub(in crate::store) fn why(&self, now: MonoUs) -> Option<String> {
-        let mut refusals = self.0.lock();
-        refusals.retain(|_, refusal| {
+        let mut last = self.0.lock();
+        last.take_if(|refusal| {
             let since_us = now.since(refusal.met);
-            since_us < LATELY_US || (!refusal.taken_since && since_us < FORGOTTEN_US)
+            let lasts = since_us < LATELY_US || (!refusal.taken_since && since_us < FORGOTTEN_US);
+            !lasts
         });
-        refusals.values().next().map(|refusal| refusal.why.clone())
+        last.as_ref().map(|refusal| refusal.why.clone())
     }
 }
 
 /// The words for a refusal, with the server's own behind them. `None`: the answer is none.
 fn meaning(answer: &str) -> Option<String> {
     let (_, meaning) = MEANINGS.iter().find(|(word, _)| answer.contains(word))?;
-    Some(format!("{meaning} ({answer})"))
+    Some(format!("{meaning} ({})", first_refusal(answer)))
+}
+
+/// Of the refusals of a transaction's commands the first: the others say the same.
+fn first_refusal(answer: &str) -> &str {
+    let Some((_, refusals)) = answer.split_once("[(Index 0, error: ") else {
+        return answer;
+    };
+    let first = refusals.split("), (Index ").next();
+    first.unwrap_or(refusals).trim_end_matches(")]")
 }
 
 #[cfg(test)]
@@ -100,28 +108,40 @@ mod tests {
     const SECOND_US: i64 = 1_000_000;
 
     #[test]
+    fn of_a_transaction_the_first_refusal_is_told() {
+        let no = "\"NOREPLICAS\": Not enough good replicas to write.";
+        for aborted in [
+            format!("Transaction aborted: [(Index 0, error: {no})]"),
+            format!("Transaction aborted: [(Index 0, error: {no}), (Index 1, error: {no})]"),
+        ] {
+            let why = meaning(&aborted).expect("a refusal");
+            assert!(why.ends_with(&format!(" ({no})")), "{why}");
+        }
+    }
+
+    #[test]
     fn a_refusal_lasts_until_a_write_was_taken_and_none_was_refused_for_a_while() {
-        let refusals = Refusals::default();
+        let refusals = LastRefusal::default();
         let why = |seconds: i64| refusals.why(MonoUs(seconds * SECOND_US));
-        refusals.answered(1, &error("MISCONF"), MonoUs(0));
+        refusals.answered(&error("MISCONF"), MonoUs(0));
         assert!(why(20).is_some_and(|why| why.contains("append-only") && why.contains("MISCONF")));
         refusals.taken();
-        refusals.answered(1, &error("MISCONF"), MonoUs(21 * SECOND_US));
+        refusals.answered(&error("MISCONF"), MonoUs(21 * SECOND_US));
         refusals.taken();
-        assert!(why(22).is_some(), "one was refused a second ago");
-        assert_eq!(why(23), None);
+        assert!(why(23).is_some(), "one was refused two seconds ago");
+        assert_eq!(why(24), None);
     }
 
     #[test]
     fn one_of_a_server_that_is_never_asked_again_is_forgotten() {
-        let refusals = Refusals::default();
-        refusals.answered(1, &error("NOREPLICAS"), MonoUs(0));
+        let refusals = LastRefusal::default();
+        refusals.answered(&error("NOREPLICAS"), MonoUs(0));
         assert!(refusals.why(MonoUs(29 * SECOND_US)).is_some());
         assert_eq!(refusals.why(MonoUs(30 * SECOND_US)), None);
-        refusals.answered(1, &error("NOREPLICAS"), MonoUs(31 * SECOND_US));
+        refusals.answered(&error("NOREPLICAS"), MonoUs(31 * SECOND_US));
         refusals.taken();
         assert_eq!(
-            refusals.why(MonoUs(33 * SECOND_US)),
+            refusals.why(MonoUs(34 * SECOND_US)),
             None,
             "its successor takes writes"
         );
@@ -130,8 +150,8 @@ mod tests {
     #[test]
     fn an_answer_about_a_key_a_slot_or_a_right_is_no_refusal() {
         for code in ["WRONGTYPE", "MOVED", "NOSCRIPT", "ERR", "READONLY"] {
-            let refusals = Refusals::default();
-            refusals.answered(1, &error(code), MonoUs(0));
+            let refusals = LastRefusal::default();
+            refusals.answered(&error(code), MonoUs(0));
             assert_eq!(refusals.why(MonoUs(0)), None, "{code}");
         }
     }

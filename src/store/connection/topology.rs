@@ -16,8 +16,8 @@ use tokio_util::sync::CancellationToken;
 use self::cluster::ClusterNodes;
 use self::sentinel::Sentinels;
 use super::client::{ConnectFault, RedisClient, RedisServer};
+use crate::health::NOT_REACHED;
 use crate::lifecycle::Tasks;
-use crate::lifecycle::readiness::NOT_REACHED;
 use crate::store::config::{Address, Topology};
 use crate::store::{Config, PreflightError};
 

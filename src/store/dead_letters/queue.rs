@@ -13,7 +13,7 @@ use crate::store::call::scripts;
 use crate::store::model::bundle::from_base36;
 use crate::store::model::dead_letter::queue_name;
 use crate::store::{
-    Bundle, DeadBody, DeadFilter, DeadId, DeadMark, DeadPage, Store, StoreError, encode,
+    Bundle, DeadBody, DeadFilter, DeadId, DeadMark, DeadOrder, DeadPage, Store, StoreError, encode,
 };
 
 /// Most reads that one page takes. Where few dead letters match, a page may be empty and not the last.
@@ -26,7 +26,7 @@ const DROP_BATCH: usize = 100;
 const SEARCH_LIMIT: usize = 2000;
 
 impl Store {
-    /// Dead letters over all partitions after a mark, oldest first: at most `limit`. The work is bounded, so a
+    /// Dead letters over all partitions behind a mark, in the filter's order: at most `limit`. The work is bounded, so a
     /// page of a narrow filter may have fewer, even none, and still not be the last.
     pub async fn dead_page(
         &self,
@@ -105,40 +105,61 @@ impl Store {
         after: Option<&DeadMark>,
         window: usize,
     ) -> Result<DeadReading, StoreError> {
-        let from = filter
-            .from
-            .into_iter()
-            .chain(after.map(|mark| mark.at))
-            .max();
-        let min = from.map_or("-inf".to_owned(), |at| at.to_string());
-        let max = filter.to.map_or("+inf".to_owned(), |at| format!("({at}"));
+        let is_newest_first = filter.order == DeadOrder::NewestFirst;
+        let mut min = filter.from.map_or("-inf".to_owned(), |at| at.to_string());
+        let mut max = filter.to.map_or("+inf".to_owned(), |at| format!("({at}"));
+        // The mark lies between the two.
+        let begin = if is_newest_first { &mut max } else { &mut min };
+        if let Some(mark) = after {
+            *begin = mark.at.to_string();
+        }
         let commands = places.iter().map(|(p, queue)| {
-            let mut next = redis::cmd("ZRANGEBYSCORE");
-            next.arg(self.0.keys.queue(*p, queue)).arg(&min).arg(&max);
-            next.arg("WITHSCORES").arg("LIMIT").arg(0).arg(window);
+            let mut next = redis::cmd("ZRANGE");
+            next.arg(self.0.keys.queue(*p, queue));
+            if is_newest_first {
+                next.arg(&max).arg(&min).arg("BYSCORE").arg("REV");
+            } else {
+                next.arg(&min).arg(&max).arg("BYSCORE");
+            }
+            next.arg("LIMIT").arg(0).arg(window).arg("WITHSCORES");
             (Keys::slot(*p), next)
         });
         let found: Vec<Vec<(String, f64)>> = self.0.side.gather_all(commands.collect()).await?;
+        // Reports whether the first comes before the second in this order.
+        let is_before = |a: UnixMs, b: UnixMs| if is_newest_first { a > b } else { a < b };
         let mut marks: Vec<DeadMark> = Vec::new();
         let mut complete_before: Option<UnixMs> = None;
         for members in found {
             if let Some((_, last)) = members.last().filter(|_| members.len() == window) {
                 // Dead letters behind the window are not before this moment.
                 let last = UnixMs(*last as i64);
-                complete_before = Some(complete_before.map_or(last, |at| at.min(last)));
+                if complete_before.is_none_or(|at| is_before(last, at)) {
+                    complete_before = Some(last);
+                }
             }
             marks.extend(members.into_iter().filter_map(|(id, at)| {
-                let mark = DeadMark {
+                Some(DeadMark {
                     at: UnixMs(at as i64),
                     id: DeadId::parse(&id)?,
-                };
-                after.is_none_or(|after| mark > *after).then_some(mark)
+                })
             }));
         }
         if let Some(complete_before) = complete_before {
-            marks.retain(|mark| mark.at < complete_before);
+            marks.retain(|mark| is_before(mark.at, complete_before));
         }
         marks.sort_unstable();
+        if is_newest_first {
+            marks.reverse();
+        }
+        if let Some(after) = after {
+            marks.retain(|mark| {
+                if is_newest_first {
+                    mark < after
+                } else {
+                    mark > after
+                }
+            });
+        }
         Ok(DeadReading {
             marks,
             whole: complete_before.is_none(),

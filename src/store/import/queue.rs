@@ -44,6 +44,8 @@ pub struct ForeignKeys {
     zset: String,
     /// The list or the hash beside it.
     second: SecondKey,
+    /// The list to which the program itself moves what is due, for its own consumers.
+    destination: Option<String>,
     /// The lock of imports, in the same slot of a cluster.
     lock: String,
     /// The mark of the batch that is moved, in the same slot.
@@ -69,6 +71,7 @@ impl ForeignKeys {
         Self {
             zset: format!("{REDISSON_TIMEOUTS}:{tagged}"),
             second: SecondKey::List(format!("{REDISSON_ELEMENTS}:{tagged}")),
+            destination: Some(queue.to_owned()),
             lock: format!("postdate_import:{tagged}"),
             mark: format!("postdate_import_mark:{tagged}"),
         }
@@ -84,6 +87,7 @@ impl ForeignKeys {
         Self {
             zset: key.to_owned(),
             second,
+            destination: None,
             lock: own_key("postdate_import"),
             mark: own_key("postdate_import_mark"),
         }
@@ -151,6 +155,8 @@ pub struct QueueSize {
     pub due_times: u64,
     /// Elements of the list.
     pub elements: u64,
+    /// What the program has delivered to its own consumers, and none of them has taken.
+    pub delivered: u64,
 }
 
 /// What the server with the queue knows of the batch that an import moved last.
@@ -298,7 +304,20 @@ impl ForeignQueue {
         Ok(QueueSize {
             due_times,
             elements,
+            delivered: self.delivered().await?,
         })
+    }
+
+    /// Elements of the destination. One that is no list has none that could be counted.
+    async fn delivered(&self) -> Result<u64, ForeignError> {
+        let Some(list) = &self.keys.destination else {
+            return Ok(0);
+        };
+        let found: String = self.ask(redis::cmd("TYPE").arg(list)).await?;
+        match found.as_str() {
+            "list" => self.ask(redis::cmd("LLEN").arg(list)).await,
+            _ => Ok(0),
+        }
     }
 
     async fn expect_type(&self, key: &str, wanted: &'static str) -> Result<(), ForeignError> {

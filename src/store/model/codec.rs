@@ -1,16 +1,16 @@
-//! The bundle format, version 1.
+//! The bundle format, version 2.
 //!
 //! ```text
-//! "PB" | version 1 | codec (0 plain, 1 zstd, 2 zstd of the heads alone) | crc32 (LE) of all that follows
+//! "PB" | version 2 | codec (0 plain, 1 zstd, 2 zstd of the heads alone) | crc32 (LE) of all that follows
 //! | target: len, bytes | count | plain length of the heads | plain length of the bodies
 //! | per message: due (first: absolute, then zigzag difference), lengths of head and body, flags,
 //!                handouts, failures          -- the index, never compressed
 //! | heads, bodies, compressed where that pays
-//! head: shape | id? | position? | asked due time? | history? | message without its body
+//! head: shape | request | id? | position? | asked due time? | history? | message without its body
 //! ```
 //! Heads are much alike and nearly always compress. Bodies may be encrypted or compressed already: they are not
 //! tried if their beginning does not compress. All numbers are LEB128 varints. Texts and bytes are their length
-//! and their bytes. A blob is immutable. A reader that does not know its version leaves it alone. Golden files
+//! and their bytes. A head of version 1 has no request, and is read still. A blob is immutable. A reader that does not know its version leaves it alone. Golden files
 //! in `tests/golden` pin the format.
 
 use std::cell::RefCell;
@@ -38,7 +38,9 @@ use varint::{Reader, put_bytes, put_signed, put_unsigned};
 
 const MAGIC_BYTES: &[u8; 2] = b"PB";
 /// The version that is written.
-const FORMAT_VERSION: u8 = 1;
+const FORMAT_VERSION: u8 = 2;
+/// The first version. It does not have what the producer asked for.
+const FIRST_VERSION: u8 = 1;
 const CODEC_PLAIN: u8 = 0;
 const CODEC_ZSTD: u8 = 1;
 const CODEC_ZSTD_HEADS: u8 = 2;
@@ -244,7 +246,12 @@ pub(in crate::store) fn is_whole(blob: &[u8]) -> bool {
     else {
         return false;
     };
-    prefix[2] != FORMAT_VERSION || checksum(blob).to_le_bytes() == prefix[4..8]
+    !is_known(prefix[2]) || checksum(blob).to_le_bytes() == prefix[4..8]
+}
+
+/// Reports whether this version of Postdate reads bundles of a format version.
+fn is_known(version: u8) -> bool {
+    (FIRST_VERSION..=FORMAT_VERSION).contains(&version)
 }
 
 /// The version of a bundle that a later version wrote. Opens nothing.
@@ -257,6 +264,7 @@ pub(in crate::store) fn later_version(blob: &[u8]) -> Option<u8> {
 
 /// The parts of a blob, none of them opened. The checksum holds, and the lengths add up.
 struct BlobParts {
+    version: u8,
     codec: u8,
     target: TargetRef,
     index: Vec<IndexEntry>,
@@ -270,7 +278,7 @@ impl BlobParts {
         if blob.len() < PREFIX_LEN || &blob[..2] != MAGIC_BYTES {
             return Err(CodecError::NotABundle);
         }
-        if blob[2] != FORMAT_VERSION {
+        if !is_known(blob[2]) {
             return Err(CodecError::UnknownVersion(blob[2]));
         }
         let stored = u32::from_le_bytes([blob[4], blob[5], blob[6], blob[7]]);
@@ -289,6 +297,7 @@ impl BlobParts {
             return Err(CodecError::Malformed(PREFIX_LEN));
         }
         Ok(Self {
+            version: blob[2],
             codec: blob[3],
             target,
             index,
@@ -304,15 +313,18 @@ impl BlobParts {
         let mut head = 0;
         for (item, body) in self.index.iter().zip(bodies) {
             let head_end = head + item.head;
-            let record = records::read_record(heads.slice(head..head_end), body)?;
+            let head_bytes = heads.slice(head..head_end);
+            let due = UnixMs(item.due);
+            let record = records::read_record(self.version, head_bytes, body, due)?;
             head = head_end;
             entries.push(Entry {
-                due: UnixMs(item.due),
+                due,
                 id: record.id,
                 handouts: item.handouts,
                 failures: item.failures,
                 flags: Flags(item.flags),
                 position: record.position,
+                request: record.request,
                 asked: record.asked,
                 history: record.history,
                 message: record.message,
@@ -381,7 +393,7 @@ pub(in crate::store) fn read_dues(head: &Bytes) -> Result<Vec<UnixMs>, CodecErro
     if head.len() < PREFIX_LEN || &head[..2] != MAGIC_BYTES {
         return Err(CodecError::NotABundle);
     }
-    if head[2] != FORMAT_VERSION {
+    if !is_known(head[2]) {
         return Err(CodecError::UnknownVersion(head[2]));
     }
     let mut reader = Reader::new(head.slice(PREFIX_LEN..));
@@ -406,7 +418,7 @@ pub(in crate::store) struct PlainLengths {
 
 /// The same for heads and bodies apart.
 pub(in crate::store) fn plain_lengths(head: &Bytes) -> Option<PlainLengths> {
-    if head.len() < PREFIX_LEN || &head[..2] != MAGIC_BYTES || head[2] != FORMAT_VERSION {
+    if head.len() < PREFIX_LEN || &head[..2] != MAGIC_BYTES || !is_known(head[2]) {
         return None;
     }
     let mut reader = Reader::new(head.slice(PREFIX_LEN..));

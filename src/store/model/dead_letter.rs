@@ -142,6 +142,18 @@ pub struct DeadFilter {
     pub from: Option<UnixMs>,
     /// Dead before this moment.
     pub to: Option<UnixMs>,
+    /// The order in which pages tell them.
+    pub order: DeadOrder,
+}
+
+/// An order of dead letters, by the moment of death.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeadOrder {
+    /// The oldest first.
+    #[default]
+    OldestFirst,
+    /// The newest first.
+    NewestFirst,
 }
 
 impl DeadFilter {

@@ -83,7 +83,7 @@ pub struct TrailEvent {
     pub attempt: Option<u32>,
     /// Delivered: where.
     pub target: Option<TrailTarget>,
-    /// Cancelled, moved, replaced, deduplicated by a Kafka record: its position.
+    /// Cancelled, moved, replaced, deduplicated by a Kafka record: its position. Delivered to Kafka: where it lies.
     pub position: Option<KafkaPosition>,
     /// Cancelled, moved, redriven, dropped: who asked for it.
     pub by: Option<Text>,
@@ -91,7 +91,7 @@ pub struct TrailEvent {
     pub reason: Option<Text>,
     /// Dead, redriven, dropped: the id of the dead letter.
     pub dead_id: Option<Text>,
-    /// Moved: the new due time.
+    /// Moved: the new due time. Dead, dropped: the due time that was asked for.
     pub due: Option<UnixMs>,
 }
 

@@ -6,9 +6,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::domain::{Partition, UnixMs};
+use crate::health::{Overdue, RedisMemory};
 use crate::store::call::keys::Keys;
 use crate::store::connection::link::read;
-use crate::store::{OldestOverdue, RedisMemory, Store, StoreError};
+use crate::store::{OldestOverdue, Store, StoreError};
 
 /// Returned bundles of one partition that one read shows. The others are younger.
 const BUNDLES_READ: usize = 256;
@@ -25,13 +26,12 @@ pub(in crate::store) struct OverdueReports(Mutex<BTreeMap<usize, ShardReport>>);
 #[derive(Debug)]
 struct ShardReport {
     at_us: i64,
-    oldest: BTreeMap<String, UnixMs>,
+    oldest: BTreeMap<String, Overdue>,
 }
 
 impl Store {
-    /// Takes the report of a timer shard on all of its partitions: by route the earliest due time that waits
-    /// and is overdue.
-    pub fn report_waiting(&self, shard: usize, oldest: BTreeMap<String, UnixMs>) {
+    /// Takes the report of a timer shard on all of its partitions: by route the oldest overdue message that waits.
+    pub fn report_waiting(&self, shard: usize, oldest: BTreeMap<String, Overdue>) {
         let at_us = self.0.clock.local().mono_us();
         self.0
             .waiting
@@ -40,7 +40,7 @@ impl Store {
             .insert(shard, ShardReport { at_us, oldest });
     }
 
-    /// By route, the due time of the oldest overdue message that waits in the store: among those never
+    /// By route, the oldest overdue message that waits in the store: among those never
     /// published, and among those put back. The former come from the reports of the timer shards. Partitions of
     /// a shard without a recent report are read here.
     pub async fn oldest_overdue(&self) -> Result<OldestOverdue, StoreError> {
@@ -51,8 +51,8 @@ impl Store {
             let since_us = self.0.clock.local().mono_us() - REPORT_AGE_US;
             let mut reports = self.0.waiting.0.lock();
             reports.retain(|_, report| report.at_us >= since_us);
-            for (route, due) in reports.values().flat_map(|report| &report.oldest) {
-                earliest(&mut waiting, route, *due);
+            for (route, oldest) in reports.values().flat_map(|report| &report.oldest) {
+                earliest(&mut waiting, route, *oldest);
             }
             let is_unseen = |p: &Partition| !reports.contains_key(&self.0.wake.shard_of(*p));
             unseen.extend(self.0.partitions.all().filter(is_unseen));
@@ -64,15 +64,19 @@ impl Store {
                 self.heads(&unseen, now).await
             }
         };
-        let (heads, put_back) = tokio::join!(heads, self.put_back());
+        let (heads, put_back) = tokio::join!(heads, self.put_back(now));
         for head in heads?.iter().filter(|head| head.due <= now) {
-            earliest(&mut waiting, head.route(), head.due);
+            let oldest = Overdue {
+                asked: head.due,
+                seen: now,
+            };
+            earliest(&mut waiting, head.route(), oldest);
         }
         Ok(OldestOverdue { waiting, put_back })
     }
 
     /// By route, the oldest message among the bundles that were put back.
-    async fn put_back(&self) -> BTreeMap<String, UnixMs> {
+    async fn put_back(&self, now: UnixMs) -> BTreeMap<String, Overdue> {
         let ranges = self.0.partitions.all().map(|p| {
             let mut range = redis::cmd("ZRANGE");
             range
@@ -90,7 +94,11 @@ impl Store {
             };
             for (id, asked) in list {
                 let route = id.split('/').next().unwrap_or_default();
-                earliest(&mut oldest, route, UnixMs(asked as i64));
+                let message = Overdue {
+                    asked: UnixMs(asked as i64),
+                    seen: now,
+                };
+                earliest(&mut oldest, route, message);
             }
         }
         oldest
@@ -124,9 +132,11 @@ impl Store {
     }
 }
 
-fn earliest(oldest: &mut BTreeMap<String, UnixMs>, route: &str, asked: UnixMs) {
-    let first = oldest.entry(route.to_owned()).or_insert(asked);
-    *first = asked.min(*first);
+fn earliest(oldest: &mut BTreeMap<String, Overdue>, route: &str, message: Overdue) {
+    let first = oldest.entry(route.to_owned()).or_insert(message);
+    if message.asked < first.asked {
+        *first = message;
+    }
 }
 
 /// A number of `INFO`. 0 if it is missing.

@@ -1,5 +1,6 @@
-//! Reads a route's trail: the events of one message, newest first, in bounded steps.
+//! Reads a route's trail, newest first, in bounded steps: the events of one message, or the newest of all.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,7 +10,7 @@ use tracing::debug;
 use crate::domain::RouteName;
 use crate::store::call::keys::Keys;
 use crate::store::model::codec::read_trail;
-use crate::store::{Store, StoreError, TrailEvent, TrailReading};
+use crate::store::{RouteTrail, Store, StoreError, TrailEvent, TrailReading};
 
 /// Most events that are answered, the newest.
 const MAX_EVENTS: usize = 20;
@@ -34,20 +35,70 @@ impl Store {
         let Some(trail) = self.trail(route) else {
             return Ok(None);
         };
-        let p = self.home_of(route, "");
-        let key = self.0.keys.trail(p, route);
-        let deadline = Instant::now() + LOOK_TIMEOUT;
         let mut unwritten = TrailReading::default();
         trail
             .unwritten()
             .iter()
             .for_each(|blob| read_events(blob, id, &mut unwritten));
         let mut reading = TrailReading::default();
+        self.walk_trail(trail, route, |blob| {
+            read_events(blob, id, &mut reading);
+            reading.events.len() < MAX_EVENTS
+        })
+        .await?;
+        add_unwritten(&mut reading, unwritten);
+        // Blobs of several replicas overlap in time.
+        reading.events.sort_by_key(|event| event.at);
+        let surplus = reading.events.len().saturating_sub(MAX_EVENTS);
+        reading.events.drain(..surplus);
+        Ok(Some(reading))
+    }
+
+    /// The newest events of a route, of any message, newest first, with what this process has not written yet. `None`: the
+    /// route has no trail.
+    pub async fn lately(
+        &self,
+        route: &RouteName,
+        limit: usize,
+    ) -> Result<Option<Vec<(String, TrailEvent)>>, StoreError> {
+        let Some(trail) = self.trail(route) else {
+            return Ok(None);
+        };
+        let mut unwritten = Vec::new();
+        for blob in trail.unwritten() {
+            read_all_events(&blob, &mut unwritten);
+        }
+        let mut events = Vec::new();
+        self.walk_trail(trail, route, |blob| {
+            read_all_events(blob, &mut events);
+            events.len() < limit
+        })
+        .await?;
+        // Blobs of several replicas overlap in time.
+        keep_newest(&mut events, limit);
+        // A blob has thousands of events: only those that may be shown are compared.
+        keep_newest(&mut unwritten, limit);
+        unwritten.retain(|event| !events.contains(event));
+        events.append(&mut unwritten);
+        keep_newest(&mut events, limit);
+        Ok(Some(events))
+    }
+
+    /// Reads the blobs of a trail, newest first, in bounded steps and for a bounded time, until `visit` has enough.
+    async fn walk_trail(
+        &self,
+        trail: &Arc<RouteTrail>,
+        route: &RouteName,
+        mut visit: impl FnMut(&Bytes) -> bool,
+    ) -> Result<(), StoreError> {
+        let p = self.home_of(route, "");
+        let key = self.0.keys.trail(p, route);
+        let deadline = Instant::now() + LOOK_TIMEOUT;
         // Elements that come meanwhile push those that were read away from the end, so some are read twice.
         let mut oldest_read: Option<u64> = None;
         let mut skipped = 0;
         let mut step = FIRST_STEP;
-        while reading.events.len() < MAX_EVENTS && Instant::now() < deadline {
+        while Instant::now() < deadline {
             let mut range = redis::cmd("LRANGE");
             range
                 .arg(&key)
@@ -72,7 +123,9 @@ impl Store {
                     continue;
                 }
                 oldest_read = Some(before);
-                read_events(&blob, id, &mut reading);
+                if !visit(&blob) {
+                    return Ok(());
+                }
             }
             if count < step {
                 break;
@@ -80,12 +133,7 @@ impl Store {
             skipped += count;
             step = (count * STEP_BYTES / bytes.max(1)).clamp(1, MAX_STEP);
         }
-        add_unwritten(&mut reading, unwritten);
-        // Blobs of several replicas overlap in time.
-        reading.events.sort_by_key(|event| event.at);
-        let surplus = reading.events.len().saturating_sub(MAX_EVENTS);
-        reading.events.drain(..surplus);
-        Ok(Some(reading))
+        Ok(())
     }
 }
 
@@ -111,6 +159,22 @@ fn read_events(blob: &Bytes, id: &str, reading: &mut TrailReading) {
         if own == id.as_bytes() {
             events.push(event);
         }
+    };
+    if let Err(why) = read_trail(blob, visit) {
+        debug!(error = %why, "a part of the trail cannot be read");
+    }
+}
+
+/// Keeps the newest of these events, newest first.
+fn keep_newest(events: &mut Vec<(String, TrailEvent)>, limit: usize) {
+    events.sort_by_key(|(_, event)| std::cmp::Reverse(event.at));
+    events.truncate(limit);
+}
+
+/// Adds all events in one blob, with the ids of their messages.
+fn read_all_events(blob: &Bytes, events: &mut Vec<(String, TrailEvent)>) {
+    let visit = |id: &[u8], event: TrailEvent| {
+        events.push((String::from_utf8_lossy(id).into_owned(), event));
     };
     if let Err(why) = read_trail(blob, visit) {
         debug!(error = %why, "a part of the trail cannot be read");

@@ -7,7 +7,7 @@
 mod record;
 mod writer;
 
-pub use self::record::{RouteTrail, TrailCause};
+pub use self::record::{Delivered, RouteTrail, TrailCause};
 pub use self::writer::TRAIL_DELAY;
 
 use std::collections::BTreeMap;
@@ -62,13 +62,12 @@ impl Trails {
         let Some(trail) = self.of(&dead_letter.route) else {
             return;
         };
-        let id = dead_letter
-            .bundle
-            .entries
-            .first()
-            .and_then(|entry| entry.id.as_ref());
-        if let Some(id) = id {
-            trail.dead(id.as_str(), sent_at, dead_letter.reason.as_str(), dead_id);
+        let Some(entry) = dead_letter.bundle.entries.first() else {
+            return;
+        };
+        if let Some(id) = &entry.id {
+            let (due, reason) = (entry.requested_due(), dead_letter.reason.as_str());
+            trail.dead(id.as_str(), sent_at, due, reason, dead_id);
         }
     }
 }

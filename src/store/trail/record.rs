@@ -28,6 +28,19 @@ pub enum TrailCause<'a> {
     Caller(&'a str),
 }
 
+/// How a message was delivered.
+#[derive(Clone, Copy, Debug)]
+pub struct Delivered<'a> {
+    /// The confirm minus the due time that was asked for, ms.
+    pub late_ms: i64,
+    /// The number of the attempt, from 1.
+    pub attempt: u32,
+    /// Where to.
+    pub target: &'a Arc<Target>,
+    /// Where it lies in the target, if that is a topic.
+    pub landed: Option<KafkaPosition>,
+}
+
 /// The trail of one route. Events are copied into memory that is bounded: beyond the bound they are lost and counted, and
 /// no caller ever waits.
 pub struct RouteTrail {
@@ -82,18 +95,12 @@ impl RouteTrail {
     }
 
     /// Records that a target has confirmed a message.
-    pub fn delivered(
-        &self,
-        id: &str,
-        at: UnixMs,
-        late_ms: i64,
-        attempt: u32,
-        target: &Arc<Target>,
-    ) {
+    pub fn delivered(&self, id: &str, at: UnixMs, delivered: &Delivered<'_>) {
         self.record(&NewTrailEvent {
-            late_ms: Some(late_ms),
-            attempt: Some(attempt),
-            target: Some(target),
+            late_ms: Some(delivered.late_ms),
+            attempt: Some(delivered.attempt),
+            target: Some(delivered.target),
+            position: delivered.landed,
             ..NewTrailEvent::new(TrailWord::Delivered, id, at)
         });
     }
@@ -129,9 +136,10 @@ impl RouteTrail {
     }
 
     /// Records that a message became a dead letter.
-    pub fn dead(&self, id: &str, at: UnixMs, reason: &str, dead_id: &DeadId) {
+    pub fn dead(&self, id: &str, at: UnixMs, due: Option<UnixMs>, reason: &str, dead_id: &DeadId) {
         let event = NewTrailEvent::new(TrailWord::Dead, id, at);
         self.record(&NewTrailEvent {
+            due,
             reason: Some(reason),
             dead_id: Some(dead_id.as_str()),
             ..event
@@ -139,8 +147,9 @@ impl RouteTrail {
     }
 
     /// Records that a message was given up for good by a rule.
-    pub fn dropped(&self, id: &str, at: UnixMs, reason: &str) {
+    pub fn dropped(&self, id: &str, at: UnixMs, due: Option<UnixMs>, reason: &str) {
         self.record(&NewTrailEvent {
+            due,
             reason: Some(reason),
             ..NewTrailEvent::new(TrailWord::Dropped, id, at)
         });

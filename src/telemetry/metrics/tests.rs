@@ -155,7 +155,7 @@ fn the_registry_holds_exactly_the_contract() {
 }
 
 #[test]
-fn labels_come_in_the_contracts_order_and_a_pause_is_remembered_until_it_ends() {
+fn labels_come_in_the_contracts_order() {
     let text = exposition();
     assert!(
         text.contains(
@@ -163,15 +163,6 @@ fn labels_come_in_the_contracts_order_and_a_pause_is_remembered_until_it_ends() 
         ),
         "{text}"
     );
-    let mut registry = Registry::default();
-    let route = RouteName::new("orders").expect("a name");
-    let metrics = Metrics::new(&mut registry, [route.clone()]);
-    let handles = metrics.route(&route).expect("configured");
-    handles.ingress_paused("store", true);
-    handles.ingress_paused("max_pending", true);
-    assert_eq!(handles.paused(), ["max_pending", "store"]);
-    handles.ingress_paused("store", false);
-    assert_eq!(handles.paused(), ["max_pending"]);
 }
 
 /// Description of the metric with this name in the exposition.

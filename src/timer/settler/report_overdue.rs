@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::Settler;
 use crate::domain::route::describe;
 use crate::domain::{Target, UnixMs};
-use crate::telemetry::{FullCredit, OverduePlace};
+use crate::health::{FullCredit, Overdue, OverduePlace};
 
 /// Ticks between two reports.
 const REPORT_TICKS: u32 = 4;
@@ -53,10 +53,10 @@ impl Settler {
         }
         drop(slots);
         for (route, served) in shard.routes.iter() {
-            served
-                .metrics
-                .overdue
-                .report(OverduePlace::Claimed(number), overdue.get(route).copied());
+            let oldest = overdue.get(route);
+            let oldest = oldest.map(|&asked| Overdue { asked, seen: now });
+            let place = OverduePlace::Claimed(number);
+            served.health.overdue.report(place, oldest);
             let address = Arc::as_ptr(served).addr();
             let most = waiting
                 .range((address, usize::MIN)..=(address, usize::MAX))
@@ -68,13 +68,13 @@ impl Settler {
                 messages: *messages,
                 taken,
             });
-            served.metrics.full_credits.report(number, full);
+            served.health.full_credits.report(number, full);
         }
         let mut by_target = BTreeMap::new();
         for (target, handed_us) in unanswered.into_values() {
             let oldest = by_target.entry(describe(&target)).or_insert(handed_us);
             *oldest = handed_us.min(*oldest);
         }
-        shard.metrics.target_failures.unanswered(number, &by_target);
+        shard.health.targets().unanswered(number, &by_target);
     }
 }

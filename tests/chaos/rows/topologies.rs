@@ -285,10 +285,9 @@ async fn hang_replicas(sentinel: &mut Sentinel, master: usize) -> [usize; 2] {
         let reached = within(Duration::from_millis(500), async || {
             let one = offset(sentinel.node(others[0])).await;
             let other = offset(sentinel.node(others[1])).await;
-            if one == other {
-                Ok(one)
-            } else {
-                Err(format!("{one} and {other}"))
+            match one {
+                Some(reached) if one == other => Ok(reached),
+                _ => Err(format!("{one:?} and {other:?}")),
             }
         })
         .await;
@@ -310,13 +309,13 @@ async fn hang_replicas(sentinel: &mut Sentinel, master: usize) -> [usize; 2] {
     panic!("the replicas never stood at the same offset");
 }
 
-/// How much of the master's stream a replica has taken.
-async fn offset(node: &Redis) -> u64 {
+/// How much of the master's stream a replica has taken; `None` while the node is none.
+async fn offset(node: &Redis) -> Option<u64> {
     let info = info(node, "replication").await;
     let line = info
         .lines()
         .find_map(|line| line.strip_prefix("slave_repl_offset:"));
-    line.expect("a replica").trim().parse().expect("a number")
+    line.map(|offset| offset.trim().parse().expect("a number"))
 }
 
 pub(super) async fn cluster_failover(scale: Scale) -> Outcome {

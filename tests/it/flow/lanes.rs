@@ -327,12 +327,7 @@ async fn what_passes_through_waits_in_order_for_a_missing_target() {
         let paused = [("route", path.route.as_str()), ("reason", "target")];
         await_metric(&relay, "ingress_paused", &paused, 1).await;
     }
-    let told = || {
-        relay
-            .log()
-            .matches("a target does not take passing messages; its source waits")
-            .count()
-    };
+    let told = || relay.log().matches("trouble begins").count();
     eventually("each route tells", async || {
         if told() < 2 { Err("not yet") } else { Ok(()) }
     })

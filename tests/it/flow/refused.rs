@@ -113,11 +113,7 @@ async fn an_unroutable_passing_message_is_treated_by_on_refused_and_stops_nobody
     // The source that waits says so, by metric, by log and in the API.
     let paused = [("route", wait.route.as_str()), ("reason", "target")];
     await_metric(&relay, "ingress_paused", &paused, 1).await;
-    await_log(
-        &relay,
-        "a target does not take passing messages; its source waits",
-    )
-    .await;
+    await_log(&relay, "trouble begins").await;
     let (_, body) = relay
         .get(&format!("/api/v1/routes/{}", wait.route))
         .await
@@ -150,7 +146,7 @@ async fn an_unroutable_passing_message_is_treated_by_on_refused_and_stops_nobody
         .await_cases(&["passing", "delayed"].map(|what| case(wait, what)))
         .await;
     await_metric(&relay, "ingress_paused", &paused, 0).await;
-    await_log(&relay, "a source no longer waits for its target").await;
+    await_log(&relay, "trouble is over").await;
     let order = fixture.order_at(&wait.target);
     assert_eq!(
         order[..2],
@@ -269,4 +265,64 @@ async fn a_header_name_that_kafka_cannot_carry_is_bad_headers() {
     await_metric(&relay, "pending", &[("route", &path.route)], 0).await;
     assert_eq!(fixture.arrived().len(), 4, "{:?}", fixture.arrived().keys());
     assert!(relay.terminate().await.success(), "a clean end");
+}
+
+#[tokio::test]
+async fn a_delayed_message_that_no_binding_wants_is_treated_by_on_unroutable() {
+    let fixture = FlowFixture::new().await;
+    let mut config = config(&fixture);
+    let mut paths = Vec::new();
+    for policy in ["retry", "dead_letter", "drop"] {
+        let path = path(&fixture, policy).await;
+        let more = format!("on_unroutable = \"{policy}\"\n{PATIENT}");
+        config = config.route(&path.route, &path.source_text(), &path.target_text(), &more);
+        paths.push(path);
+    }
+    let mut relay = Relay::start(&config).await;
+    for path in &paths {
+        let delayed = |what: &str, key: &str| {
+            let plain = path
+                .from
+                .plain(&format!("{} | {what}", path.route), key, b"v");
+            (plain.header("x-delay", "100"), now_ms())
+        };
+        fixture
+            .send(path, &[delayed("bad", UNBOUND), delayed("good", BOUND)])
+            .await;
+    }
+    let good: Vec<_> = paths
+        .iter()
+        .map(|path| format!("{} | good", path.route))
+        .collect();
+    fixture.await_cases(&good).await;
+    let [retry, dead_letter, drop] = &paths[..] else {
+        panic!("three routes")
+    };
+    let dead = [
+        ("route", dead_letter.route.as_str()),
+        ("reason", "unroutable"),
+    ];
+    await_metric(&relay, "dead_letters_total", &dead, 1).await;
+    let dropped = [("route", drop.route.as_str()), ("reason", "refused")];
+    await_metric(&relay, "dropped_total", &dropped, 1).await;
+    for (path, name, value) in [
+        (retry, "pending", 1),
+        (dead_letter, "publish_failures_total", 1),
+        (dead_letter, "pending", 0),
+        (drop, "publish_failures_total", 1),
+        (drop, "pending", 0),
+        (drop, "dead", 0),
+    ] {
+        await_metric(&relay, name, &[("route", &path.route)], value).await;
+    }
+    // What is expected is no trouble of the target.
+    await_log(&relay, &format!("target:b:{}/", retry.target)).await;
+    let log = relay.log();
+    for path in [dead_letter, drop] {
+        assert!(
+            !log.contains(&format!("target:b:{}/", path.target)),
+            "{log}"
+        );
+    }
+    assert!(relay.terminate().await.success());
 }

@@ -147,7 +147,7 @@ async fn ttl_ladders(servers: &GuideServers) {
         .play("```sh\npostdate pending --route work\n```")
         .await;
     assert!(
-        terminal.said().contains("59m"),
+        terminal.said().contains("59 min"),
         "one waits: {}",
         terminal.said()
     );

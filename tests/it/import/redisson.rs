@@ -263,6 +263,13 @@ async fn entries_that_redisson_did_not_write_stay_and_are_named() {
         }
     }
     assert_eq!(left(&fixture).await, (1, 1));
+    // What Redisson has delivered itself is not in its delayed queue.
+    fixture.source::<u64>(&["RPUSH", "q", "one", "two"]).await;
+    let delivered = fixture
+        .import(&["redisson", "--queue", "q", "--route", "r"])
+        .await;
+    let said = "2 more were delivered by Redisson already";
+    assert!(delivered.out.contains(said), "{delivered:?}");
     let empty = fixture
         .import(&["redisson", "--queue", "other", "--route", "r", "--yes"])
         .await;

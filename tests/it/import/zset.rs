@@ -35,6 +35,15 @@ async fn members_fields_and_hashes_become_bodies_at_their_moment() {
     let plain = [
         "zset", "--key", "plain", "--score", "ms", "--member", "body", "--route", "r", "--yes",
     ];
+    let preview = fixture.import(&plain[..plain.len() - 1]).await;
+    assert_eq!((preview.code, preview.count("to move")), (0, 2));
+    for said in [
+        "due from 2",
+        " to 2",
+        "\nthe first body, 12 bytes: `long overdue`\n",
+    ] {
+        assert!(preview.out.contains(said), "{said}: {preview:?}");
+    }
     let plain = fixture.import(&plain).await;
     assert_eq!(
         (

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use postdate::health::PartState;
 use postdate::ingress::ReadBudget;
-use postdate::lifecycle::readiness::ReadinessState;
 use rdkafka::admin::{AdminOptions, NewTopic, TopicReplication};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rdkafka::{Offset, TopicPartitionList};
@@ -257,18 +257,18 @@ async fn a_partition_without_a_leader_costs_its_own_route_only_and_is_told() {
     memory.has("good", 10).await;
     commits(&kafka, &group, &good, 10).await;
     eventually("it says what cannot be read", async || {
-        match reader.readiness.parts().remove(0).1 {
-            ReadinessState::Degraded(why) if why.contains(&bad) => Ok(()),
+        match reader.health.parts().remove(0).1 {
+            PartState::Degraded(why) if why.contains(&bad) => Ok(()),
             other => Err(format!("{other:?}")),
         }
     })
     .await;
-    assert!(reader.readiness.is_ready(), "the others flow");
+    assert!(reader.health.is_ready(), "the others flow");
     kafka.start_again().await;
     memory.has("bad", 10).await;
     eventually("it says that all is well", async || {
-        match reader.readiness.parts().remove(0).1 {
-            ReadinessState::Up => Ok(()),
+        match reader.health.parts().remove(0).1 {
+            PartState::Up => Ok(()),
             other => Err(format!("{other:?}")),
         }
     })

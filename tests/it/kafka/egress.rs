@@ -37,10 +37,7 @@ async fn a_stamped_message_keeps_its_bytes_and_gets_its_stamp() {
             .submit(writer.stamped(attempt, &topic, came.clone()));
     }
     let verdicts = writer.verdicts(2).await;
-    assert!(
-        verdicts.values().all(|v| *v == Verdict::Confirmed),
-        "{verdicts:?}"
-    );
+    assert!(verdicts.values().all(Verdict::is_confirmed), "{verdicts:?}");
     let expected = [
         ("a", Some("1")),
         ("a", None),
@@ -103,7 +100,7 @@ async fn a_missing_topic_refuses_while_another_flows_and_is_found_when_it_is_mad
     })
     .await;
     writer.submit(1000, &missing, message("late"));
-    assert_eq!(writer.verdicts(1).await[&1000], Verdict::Confirmed);
+    assert!(writer.verdicts(1).await[&1000].is_confirmed());
     assert_eq!(text(&read_all(kafka, &missing, 1)[0]), "late");
     writer.stop().await;
 }
@@ -114,7 +111,7 @@ async fn a_topic_deleted_in_mid_flow_refuses_and_a_new_one_of_its_name_takes() {
     let topic = kafka.unique_topic("deleted", 1).await;
     let writer = EgressFixture::start(kafka);
     writer.submit(0, &topic, message("first"));
-    assert_eq!(writer.verdicts(1).await[&0], Verdict::Confirmed);
+    assert!(writer.verdicts(1).await[&0].is_confirmed());
     kafka.delete_topic(&topic).await;
     // For a moment the broker may take what comes into the old log.
     let mut ticket = 0;
@@ -132,7 +129,7 @@ async fn a_topic_deleted_in_mid_flow_refuses_and_a_new_one_of_its_name_takes() {
         ticket += 1;
         writer.submit(ticket, &topic, message("new"));
         match writer.verdicts(1).await.remove(&ticket) {
-            Some(Verdict::Confirmed) => Ok(()),
+            Some(Verdict::Confirmed(_)) => Ok(()),
             other => Err(format!("{other:?}")),
         }
     })
@@ -185,7 +182,7 @@ async fn what_comes_too_late_or_cannot_be_carried_is_never_handed_over() {
     let verdicts = writer.verdicts(3).await;
     assert_eq!(verdicts[&1], Verdict::NotTried);
     assert_eq!(refused_for(&verdicts[&2]), Some(Refusal::Unpublishable));
-    assert_eq!(verdicts[&3], Verdict::Confirmed);
+    assert!(verdicts[&3].is_confirmed());
     assert_eq!(text(&read_all(kafka, &topic, 1)[0]), "good");
     assert_eq!(writer.sent.of(1), 0, "what is late counts as no publish");
     writer.stop().await;
@@ -206,11 +203,7 @@ async fn one_lane_keeps_the_order_and_draining_waits_for_every_verdict() {
     assert_eq!(lane.backlog(), 0);
     let verdicts = inbox.take().await;
     assert_eq!(verdicts.len(), 30_000);
-    assert!(
-        verdicts
-            .iter()
-            .all(|(_, verdict)| *verdict == Verdict::Confirmed)
-    );
+    assert!(verdicts.iter().all(|(_, verdict)| verdict.is_confirmed()));
     for (i, record) in read_all(kafka, &topic, 30_000).iter().enumerate() {
         assert_eq!(text(record), i.to_string());
     }
@@ -258,7 +251,7 @@ async fn a_record_refused_for_its_content_costs_its_neighbours_nothing() {
             if bad(ticket) {
                 assert!(refused_for(&verdict).is_some(), "{ticket}: {verdict:?}");
             } else {
-                assert_eq!(verdict, Verdict::Confirmed, "{ticket}");
+                assert!(verdict.is_confirmed(), "{ticket}");
             }
         }
         let good: Vec<u64> = (0..1000).filter(|ticket| !bad(*ticket)).collect();
@@ -284,7 +277,7 @@ async fn a_record_has_the_moment_of_its_publish_as_its_timestamp_not_its_due_tim
     writer
         .lane(&topic)
         .submit(writer.stamped(1, &topic, message("due years ago")));
-    assert_eq!(writer.verdicts(1).await[&1], Verdict::Confirmed);
+    assert!(writer.verdicts(1).await[&1].is_confirmed());
     let after = now_ms();
     let created = read_all(kafka, &topic, 1)[0].timestamp().to_millis();
     assert!(

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use postdate::lifecycle::readiness::ReadinessState;
+use postdate::health::PartState;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
@@ -56,9 +56,9 @@ impl OtherMember {
 
 /// The reason why the consumer waits.
 fn why(reader: &IngressFixture) -> Option<String> {
-    match reader.readiness.parts().remove(0).1 {
-        ReadinessState::Up => None,
-        ReadinessState::Waiting(why) | ReadinessState::Degraded(why) => Some(why),
+    match reader.health.parts().remove(0).1 {
+        PartState::Up => None,
+        PartState::Waiting(why) | PartState::Degraded(why) => Some(why),
     }
 }
 
@@ -82,7 +82,7 @@ async fn a_group_of_another_kind_of_consumers_is_named_and_waited_for_without_a_
         Ok(())
     })
     .await;
-    let source = reader.of("r0").source_waits().expect("the source waits");
+    let source = reader.route("r0").source_waits().expect("the source waits");
     assert!(is_named(Some(source.clone())), "{source}");
     let until = Instant::now() + JOIN_LIMIT;
     while Instant::now() < until {
@@ -92,7 +92,7 @@ async fn a_group_of_another_kind_of_consumers_is_named_and_waited_for_without_a_
     other.leave().await;
     memory.has("m", 10).await;
     eventually("nothing is wrong any more", async || {
-        let (part, source) = (why(&reader), reader.of("r0").source_waits());
+        let (part, source) = (why(&reader), reader.route("r0").source_waits());
         ensure!(part.is_none() && source.is_none(), "{part:?}, {source:?}");
         Ok(())
     })
@@ -123,14 +123,14 @@ async fn an_open_transaction_before_a_source_is_named_until_it_ends() {
             .expect("room");
         producer.flush(patience).expect("flushed");
         produce(kafka, &topic, "behind", 0..50);
-        let metrics = reader.of("r0");
+        let health = reader.route("r0");
         eventually("the transaction is named", async || {
-            let why = metrics.source_waits().unwrap_or_default();
+            let why = health.source_waits().unwrap_or_default();
             ensure!(
                 why.contains("offset 5 until a producer ends its transaction, with 51 records"),
                 "{why:?}"
             );
-            assert_eq!(metrics.paused(), ["open_transaction"]);
+            assert_eq!(health.waits_for(), ["open_transaction"]);
             Ok(())
         })
         .await;
@@ -142,7 +142,7 @@ async fn an_open_transaction_before_a_source_is_named_until_it_ends() {
         }
         memory.has("behind", 50).await;
         eventually("nothing is wrong any more", async || {
-            let (why, paused) = (metrics.source_waits(), metrics.paused());
+            let (why, paused) = (health.source_waits(), health.waits_for());
             ensure!(why.is_none() && paused.is_empty(), "{why:?} {paused:?}");
             Ok(())
         })

@@ -89,7 +89,7 @@ async fn every_byte_survives_the_way_in_and_out() {
             .verdicts(count)
             .await
             .values()
-            .all(|v| *v == Verdict::Confirmed)
+            .all(Verdict::is_confirmed)
     );
     let out: Vec<Plain> = read_all(kafka, &to, count)
         .iter()

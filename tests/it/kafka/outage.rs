@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use postdate::domain::Verdict;
 use postdate::egress::Ticket;
-use postdate::lifecycle::readiness::ReadinessState;
+use postdate::health::PartState;
 
 use super::fixture::{
     EgressFixture, IngressFixture, RecordingSink, commits, message, produce, read_all, text,
 };
 use crate::support::{Kafka, eventually, names};
 
-fn state(readiness: &postdate::lifecycle::Readiness) -> ReadinessState {
-    readiness.parts().remove(0).1
+fn state(health: &postdate::health::Health) -> PartState {
+    health.parts().remove(0).1
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -26,29 +26,29 @@ async fn a_broker_that_is_not_there_at_start_is_waited_for() {
     let reader = IngressFixture::start(&kafka, &group, &[&topic], &memory);
     let writer = EgressFixture::start(&kafka);
     writer.submit(1, &topic, message("m-10"));
-    for readiness in [&reader.readiness, &writer.readiness] {
-        eventually("it says that it waits", async || match state(readiness) {
-            ReadinessState::Waiting(why) if why != "not reached yet" => Ok(()),
+    for health in [&reader.health, &writer.health] {
+        eventually("it says that it waits", async || match state(health) {
+            PartState::Waiting(why) if why != "not reached yet" => Ok(()),
             other => Err(format!("{other:?}")),
         })
         .await;
-        assert!(!readiness.is_ready());
+        assert!(!health.is_ready());
     }
     kafka.restart().await;
     let verdict = writer.verdicts(1).await.remove(&1).expect("a verdict");
     // Unconfirmed only if the broker took longer to come than a message may wait.
-    if verdict != Verdict::Confirmed {
+    if !verdict.is_confirmed() {
         assert!(
             verdict.is_unknown() || verdict == Verdict::NotTried,
             "{verdict:?}"
         );
         writer.submit(2, &topic, message("m-10"));
-        assert_eq!(writer.verdicts(1).await[&2], Verdict::Confirmed);
+        assert!(writer.verdicts(1).await[&2].is_confirmed());
     }
     memory.has("m", 11).await;
-    for readiness in [&reader.readiness, &writer.readiness] {
-        eventually("it says that it is up", async || match state(readiness) {
-            ReadinessState::Up => Ok(()),
+    for health in [&reader.health, &writer.health] {
+        eventually("it says that it is up", async || match state(health) {
+            PartState::Up => Ok(()),
             other => Err(format!("{other:?}")),
         })
         .await;
@@ -79,22 +79,22 @@ async fn a_broker_killed_in_mid_flow_loses_nothing() {
         writer.submit(i, &to, message(format!("m-{i}")));
     }
     eventually("it says that the broker is away", async || {
-        match state(&writer.readiness) {
-            ReadinessState::Degraded(_) => Ok(()),
+        match state(&writer.health) {
+            PartState::Degraded(_) => Ok(()),
             other => Err(format!("{other:?}")),
         }
     })
     .await;
     assert!(
-        writer.readiness.is_ready(),
-        "a broker lost later leaves readiness as it is"
+        writer.health.is_ready(),
+        "a broker lost later leaves health as it is"
     );
     kafka.restart().await;
     let mut unknown = Vec::new();
     let mut unconfirmed = Vec::new();
     for (ticket, verdict) in writer.verdicts(1000).await {
         match verdict {
-            Verdict::Confirmed => {}
+            Verdict::Confirmed(_) => {}
             Verdict::NotTried => unconfirmed.push(ticket),
             verdict if verdict.is_unknown() => {
                 unknown.push(ticket);
@@ -112,7 +112,7 @@ async fn a_broker_killed_in_mid_flow_loses_nothing() {
             .verdicts(unconfirmed.len())
             .await
             .values()
-            .all(|v| *v == Verdict::Confirmed)
+            .all(Verdict::is_confirmed)
     );
     arrived.has("m", 1000).await;
     produce(&kafka, &from, "m", 500..1000);
@@ -168,11 +168,11 @@ async fn while_no_broker_is_reached_nothing_is_tried_and_then_all_goes_in_order(
     let topic = kafka.unique_topic("away", 1).await;
     let writer = EgressFixture::start(&kafka);
     writer.submit(0, &topic, message("0"));
-    assert_eq!(writer.verdicts(1).await[&0], Verdict::Confirmed);
+    assert!(writer.verdicts(1).await[&0].is_confirmed());
     kafka.kill9().await;
     eventually("it says that the broker is away", async || {
-        match state(&writer.readiness) {
-            ReadinessState::Degraded(_) => Ok(()),
+        match state(&writer.health) {
+            PartState::Degraded(_) => Ok(()),
             other => Err(format!("{other:?}")),
         }
     })
@@ -202,7 +202,7 @@ async fn while_no_broker_is_reached_nothing_is_tried_and_then_all_goes_in_order(
             .verdicts(989)
             .await
             .values()
-            .all(|verdict| *verdict == Verdict::Confirmed)
+            .all(Verdict::is_confirmed)
     );
     println!(
         "all confirmed {} ms after the broker answered",
@@ -216,11 +216,9 @@ async fn while_no_broker_is_reached_nothing_is_tried_and_then_all_goes_in_order(
     assert_eq!(read, expected);
     // Away again while the process stops: nobody waits for it.
     kafka.kill9().await;
-    eventually("it says so again", async || {
-        match state(&writer.readiness) {
-            ReadinessState::Degraded(_) => Ok(()),
-            other => Err(format!("{other:?}")),
-        }
+    eventually("it says so again", async || match state(&writer.health) {
+        PartState::Degraded(_) => Ok(()),
+        other => Err(format!("{other:?}")),
     })
     .await;
     writer.submit(1000, &topic, message("x"));

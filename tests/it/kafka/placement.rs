@@ -135,7 +135,7 @@ async fn a_commit_that_is_lost_costs_the_last_ten_minutes_before_the_stores_mark
 /// Waits until the route's source is down, for a reason that says all of this.
 async fn waits(reader: &IngressFixture, route: &str, says: &[&str]) {
     eventually(&format!("{route} waits for a word"), async || {
-        let why = reader.of(route).source_waits().unwrap_or_default();
+        let why = reader.route(route).source_waits().unwrap_or_default();
         if says.iter().all(|part| why.contains(part)) {
             Ok(())
         } else {
@@ -179,7 +179,7 @@ async fn more_than_100_000_records_are_read_again_only_on_an_operators_word() {
     // The others flow.
     produce_aged(kafka, &other, "o", 0..10, Duration::ZERO);
     again.has("o", 10).await;
-    assert_eq!(reader.of("r1").source_waits(), None);
+    assert_eq!(reader.route("r1").source_waits(), None);
     for (goal, refused) in [
         (SkipGoal::To(100_012), SkipOutcome::OutsideLog(0, 100_011)),
         (SkipGoal::To(-1), SkipOutcome::OutsideLog(0, 100_011)),
@@ -203,7 +203,7 @@ async fn more_than_100_000_records_are_read_again_only_on_an_operators_word() {
     assert_eq!(taken_over, SkipOutcome::GoesOn(100_011));
     again.has("n", 20).await;
     commits(kafka, &group, &topic, 100_031).await;
-    assert_eq!(reader.of("r0").source_waits(), None);
+    assert_eq!(reader.route("r0").source_waits(), None);
     assert_eq!(
         word(&reader, SkipGoal::To(10)).await,
         SkipOutcome::DoesNotStand(100_031)

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use parking_lot::Mutex;
 use postdate::domain::{ReadMark, Route};
+use postdate::health::Health;
+use postdate::health::PartState;
 use postdate::ingress::{Delivery, Feed, Receipt, Sink};
-use postdate::lifecycle::Readiness;
-use postdate::lifecycle::readiness::ReadinessState;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
 use super::fixture::{IngressFixture, Refusals};
@@ -183,15 +183,15 @@ struct ReadinessWatch {
 }
 
 impl ReadinessWatch {
-    fn begin(readiness: &Readiness) -> Self {
+    fn begin(health: &Health) -> Self {
         let ends = Arc::new(AtomicBool::new(false));
-        let (readiness, told) = (readiness.clone(), ends.clone());
+        let (health, told) = (health.clone(), ends.clone());
         let watching = tokio::spawn(async move {
             let mut lacks = Vec::new();
             while !told.load(Ordering::SeqCst) {
-                match readiness.parts().remove(0).1 {
-                    ReadinessState::Up => {}
-                    ReadinessState::Waiting(why) | ReadinessState::Degraded(why) => lacks.push(why),
+                match health.parts().remove(0).1 {
+                    PartState::Up => {}
+                    PartState::Waiting(why) | PartState::Degraded(why) => lacks.push(why),
                 }
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
@@ -220,7 +220,7 @@ async fn a_consumer_that_is_behind_is_read_in_the_usual_mode_until_records_expan
     let reader = IngressFixture::start(kafka, &group, &[&topic], &sink);
     let half = PARTITIONS / 2;
     sink.has_opened(half).await;
-    let watch = ReadinessWatch::begin(&reader.readiness);
+    let watch = ReadinessWatch::begin(&reader.health);
 
     let all = 0..PARTITIONS as i32;
     let mut produced = TRICKLE;
@@ -257,10 +257,10 @@ async fn a_consumer_that_is_behind_is_read_in_the_usual_mode_until_records_expan
         PARTITIONS,
         "the other member keeps its partitions"
     );
-    assert_eq!(watch.end().await, [""; 0], "readiness");
+    assert_eq!(watch.end().await, [""; 0], "health");
     for reader in [&reader, &other] {
         eventually("nothing is wrong", async || {
-            let waits = reader.of("r0").source_waits();
+            let waits = reader.route("r0").source_waits();
             ensure!(waits.is_none(), "{waits:?}");
             Ok(())
         })

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use postdate::health::PartState;
 use postdate::ingress::{READ_BYTES, ReadBudget};
-use postdate::lifecycle::readiness::ReadinessState;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -95,8 +95,8 @@ async fn a_join_that_is_never_answered_is_tried_again_by_another_consumer() {
     })
     .await;
     eventually("it says what it waits for", async || {
-        match reader.readiness.parts().remove(0).1 {
-            ReadinessState::Waiting(why) | ReadinessState::Degraded(why)
+        match reader.health.parts().remove(0).1 {
+            PartState::Waiting(why) | PartState::Degraded(why)
                 if why.contains("no partitions yet") =>
             {
                 Ok(())
@@ -107,8 +107,8 @@ async fn a_join_that_is_never_answered_is_tried_again_by_another_consumer() {
     .await;
     memory.has("m", 10).await;
     eventually("it is up", async || {
-        match reader.readiness.parts().remove(0).1 {
-            ReadinessState::Up => Ok(()),
+        match reader.health.parts().remove(0).1 {
+            PartState::Up => Ok(()),
             other => Err(format!("{other:?}")),
         }
     })

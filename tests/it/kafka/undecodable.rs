@@ -70,8 +70,8 @@ pub(super) fn good(kafka: &Kafka, topic: &str, body: &[u8], is_compressed: bool)
 pub(super) async fn stands(reader: &IngressFixture, route: &str, offset: i64) {
     let place = format!("partition 0 stands at offset {offset},");
     eventually(&format!("{route} stands at {offset}"), async || {
-        let why = reader.of(route).source_waits().unwrap_or_default();
-        let paused = reader.of(route).paused();
+        let why = reader.route(route).source_waits().unwrap_or_default();
+        let paused = reader.route(route).waits_for();
         if why.contains(&place) && paused == ["undecodable"] {
             Ok(())
         } else {
@@ -83,8 +83,8 @@ pub(super) async fn stands(reader: &IngressFixture, route: &str, offset: i64) {
 
 pub(super) async fn is_read_on(reader: &IngressFixture, route: &str) {
     eventually(&format!("{route} is read on"), async || {
-        let why = reader.of(route).source_waits();
-        if why.is_none() && reader.of(route).paused().is_empty() {
+        let why = reader.route(route).source_waits();
+        if why.is_none() && reader.route(route).waits_for().is_empty() {
             Ok(())
         } else {
             Err(format!("{why:?}"))
@@ -144,7 +144,7 @@ async fn a_partition_that_cannot_be_opened_stands_is_told_and_goes_on_once_it_is
     // The others flow meanwhile, and nobody calls them standing.
     produce(&kafka, &sound, "n", 0..100);
     memory.has("n", 100).await;
-    assert_eq!(reader.of("r3").source_waits(), None);
+    assert_eq!(reader.route("r3").source_waits(), None);
     // Nothing but the offset at which a partition stands can be skipped.
     assert_eq!(
         skip(&reader, "r0", 0, 0).await,
@@ -240,7 +240,7 @@ async fn a_batch_that_is_too_large_once_decompressed_stands_within_seconds_and_t
     assert!(began.elapsed() < 6 * TOLD_WITHIN, "{:?}", began.elapsed());
     produce(kafka, &other, "n", 0..300);
     memory.has("n", 300).await;
-    assert_eq!(reader.of("r1").source_waits(), None);
+    assert_eq!(reader.route("r1").source_waits(), None);
     assert_eq!(skip(&reader, "r0", 0, 1).await, SkipOutcome::GoesOn(2));
     memory.has("m", 2).await;
     is_read_on(&reader, "r0").await;

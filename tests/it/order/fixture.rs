@@ -8,13 +8,16 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use postdate::cluster::Cluster;
 use postdate::credential::Credential;
-use postdate::domain::route::{DelayFrom, HeaderNames, OnInvalid, OnRefused, OnUndecodable};
+use postdate::domain::route::{
+    DelayFrom, HeaderNames, OnInvalid, OnRefused, OnUndecodable, OnUnroutable,
+};
 use postdate::domain::{
     Clock, DeadLetterLimits, Endpoint, Entry, Message, OnDuplicate, Origin, Partition, Partitions,
     Refusal, RetryPolicy, Route, RouteName, RoutePolicy, Target, TargetRef, UnixMs, Verdict,
 };
 use postdate::egress::{Lane, Lanes, Publication};
-use postdate::lifecycle::{Readiness, Shutdown, Stage, Tasks};
+use postdate::health::Health;
+use postdate::lifecycle::{Shutdown, Stage, Tasks};
 use postdate::publishing::{Listeners, Reporters};
 use postdate::store::config::{Config, Durability, Overrides, Topology};
 use postdate::store::{Bundle, DeadLetterQuota, Store, WriteOp, WriteResult};
@@ -113,7 +116,7 @@ impl Lane for BrokerLane {
                     key.clone(),
                     format!("{now}: {body} due {due} attempt {attempt}: {verdict:?}"),
                 ));
-                if verdict == Verdict::Confirmed {
+                if verdict == Verdict::Confirmed(None) {
                     inner.confirmed.push((key, body));
                 }
                 verdict
@@ -146,6 +149,7 @@ pub struct Replica {
     pub shutdown: Shutdown,
     route: Arc<Route>,
     metrics: Arc<Metrics>,
+    health: Health,
 }
 
 impl Drop for Replica {
@@ -169,6 +173,7 @@ fn route() -> Route {
         on_invalid: OnInvalid::DeadLetter,
         on_undecodable: OnUndecodable::Wait,
         on_refused: OnRefused::Retry,
+        on_unroutable: OnUnroutable::Retry,
         on_duplicate: OnDuplicate::Keep,
         dedupe_ms: 0,
         rate: None,
@@ -240,14 +245,14 @@ impl OrderFixture {
     pub fn replica(&self) -> Replica {
         let tasks = Tasks::default();
         let shutdown = Shutdown::default();
-        let readiness = Readiness::default();
+        let health = Health::default();
         let metrics = Metrics::new(&mut Registry::default(), [self.route.name.clone()]);
         let ordered = self.route.policy.ordered.then(|| self.route.name.clone());
         let store = Store::start(&postdate::store::StoreDependencies {
             config: &self.config,
             clock: Clock::start(),
             metrics: metrics.clone(),
-            readiness: &readiness,
+            health: &health,
             tasks: &tasks,
             shutdown: &shutdown,
             remembers: [(self.route.name.clone(), self.route.policy.dedupe_ms)].into(),
@@ -261,6 +266,7 @@ impl OrderFixture {
             tasks,
             shutdown,
             route: self.route.clone(),
+            health,
             metrics,
         }
     }
@@ -295,11 +301,13 @@ impl Replica {
             cluster: Cluster::alone(self.store.partitions(), own),
             routes: &routes,
             metrics: self.metrics.clone(),
+            health: self.health.clone(),
             reporters: &Reporters::new(
                 &routes,
                 &Listeners {
                     store: &self.store,
                     metrics: &self.metrics,
+                    health: &self.health,
                     watch: &Arc::new(FollowRegistry::default()),
                     bursts: &Arc::new(BurstLog::new(Clock::start())),
                     tracer: &Tracer::default(),

@@ -95,7 +95,7 @@ pub(super) fn every_third() -> super::fixture::BrokerRule {
         if number % 3 == 0 {
             refused()
         } else {
-            Verdict::Confirmed
+            Verdict::Confirmed(None)
         }
     })
 }
@@ -123,7 +123,7 @@ async fn keys_arrive_in_order_though_holders_are_killed() {
     let rule = |number: usize, _: &str, _: &str| match number % 12 {
         3 | 7 => refused(),
         11 => unknown(),
-        _ => Verdict::Confirmed,
+        _ => Verdict::Confirmed(None),
     };
     let fixture = OrderFixture::new(2, Box::new(rule), |_| ()).await;
     let writer = fixture.replica();
@@ -179,7 +179,7 @@ async fn a_clean_stop_hands_keys_over_though_redis_says_nothing_for_seconds() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_comes_while_others_wait_takes_its_place() {
-    let fixture = OrderFixture::new(1, Box::new(|_, _, _| Verdict::Confirmed), |_| ()).await;
+    let fixture = OrderFixture::new(1, Box::new(|_, _, _| Verdict::Confirmed(None)), |_| ()).await;
     let replica = fixture.serve(CLAIM);
     let mut expected = Vec::new();
     // Each comes after the one before and is due before it.

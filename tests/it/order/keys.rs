@@ -17,7 +17,7 @@ fn all_but(bad: &'static str) -> BrokerRule {
         if body == bad {
             refused()
         } else {
-            Verdict::Confirmed
+            Verdict::Confirmed(None)
         }
     })
 }
@@ -120,7 +120,7 @@ async fn what_is_cancelled_or_moved_while_it_fails_frees_its_key() {
             if body.ends_with('1') {
                 refused()
             } else {
-                Verdict::Confirmed
+                Verdict::Confirmed(None)
             }
         }),
         |route| {

@@ -25,7 +25,7 @@ fn broken(bodies: &'static [&'static str]) -> (BrokerRule, Arc<AtomicBool>) {
         if refuses {
             refused()
         } else {
-            Verdict::Confirmed
+            Verdict::Confirmed(None)
         }
     };
     (Box::new(rule), mended)
@@ -243,7 +243,7 @@ async fn a_redriven_message_waits_behind_one_of_its_key_that_fails() {
             error: "hopeless".into(),
         },
         "a2" if a2_fails.load(Ordering::Acquire) => refused(),
-        _ => Verdict::Confirmed,
+        _ => Verdict::Confirmed(None),
     };
     let fixture = OrderFixture::new(1, Box::new(rule), |route| {
         route.policy.retry = attempts(1000, 1000);

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{accounted, away, logged, readiness};
+use super::{accounted, away, health, logged};
 use crate::fixture::four_routes;
 use crate::support::eventually::{PATIENCE, within};
 use crate::support::{
@@ -20,7 +20,7 @@ async fn kafka_not_there_at_start_and_killed_in_mid_flow() {
     kafka.terminate().await;
     let mut relay = Relay::spawn(&fixture.config, &[]);
     logged(&relay, &["kafka cannot be reached, waiting"]).await;
-    readiness(&relay, 503).await;
+    health(&relay, 503).await;
     fixture.send_rabbitmq(rabbitmq, STEP_MS).await;
     kafka.restart().await;
     relay.ready().await;
@@ -44,7 +44,7 @@ async fn kafka_not_there_at_start_and_killed_in_mid_flow() {
         ],
     )
     .await;
-    readiness(&relay, 200).await;
+    health(&relay, 200).await;
     away().await;
     kafka.restart().await;
     fixture.send_kafka(&kafka, STEP_MS).await;
@@ -55,8 +55,8 @@ async fn kafka_not_there_at_start_and_killed_in_mid_flow() {
 /// Why each part that speaks of Kafka is not up.
 async fn kafka_reasons(relay: &Relay) -> Vec<String> {
     let (_, text) = relay.get("/readyz").await.expect("an answer");
-    let readiness: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    let parts = readiness["parts"].as_array().into_iter().flatten();
+    let health: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let parts = health["parts"].as_array().into_iter().flatten();
     let down = parts.filter(|part| part["state"] != "up" && part.to_string().contains("kafka"));
     down.map(|part| part["why"].as_str().unwrap_or_default().to_owned())
         .collect()
@@ -84,7 +84,7 @@ async fn the_reason_of_an_outage_is_not_that_of_the_one_before() {
     kafka.terminate().await;
     eventually("the refusal is told", async || {
         let reasons = kafka_reasons(&relay).await;
-        let is_told = reasons.iter().any(|why| why.contains("refused"));
+        let is_told = reasons.iter().any(|why| why.contains("refuses"));
         is_told.then_some(()).ok_or(format!("{reasons:?}"))
     })
     .await;
@@ -99,7 +99,7 @@ async fn the_reason_of_an_outage_is_not_that_of_the_one_before() {
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
     kafka.cont();
-    let old = seen.iter().find(|why| why.contains("refused"));
+    let old = seen.iter().find(|why| why.contains("refuses"));
     assert_eq!(old, None, "this broker refuses nothing");
     has_reason(false).await;
     fixture.send(&kafka, rabbitmq).await;
@@ -114,7 +114,7 @@ async fn rabbitmq_not_there_at_start_and_killed_in_mid_flow() {
     rabbitmq.terminate().await;
     let mut relay = Relay::spawn(&fixture.config, &[]);
     logged(&relay, &["rabbitmq is away"]).await;
-    readiness(&relay, 503).await;
+    health(&relay, 503).await;
     fixture.send_kafka(kafka, STEP_MS).await;
     rabbitmq.restart().await;
     relay.ready().await;
@@ -133,7 +133,7 @@ async fn rabbitmq_not_there_at_start_and_killed_in_mid_flow() {
         &["rabbitmq is away", "rabbitmq is up", "rabbitmq is away"],
     )
     .await;
-    readiness(&relay, 200).await;
+    health(&relay, 200).await;
     away().await;
     rabbitmq.restart().await;
     fixture.send_rabbitmq(&rabbitmq, STEP_MS).await;

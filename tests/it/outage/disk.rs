@@ -1,6 +1,6 @@
 //! Redis's disk full: it refuses every write (`MISCONF`) until there is room.
 
-use super::{accounted, away, logged, readiness};
+use super::{accounted, away, health, logged};
 use crate::fixture::four_routes;
 use crate::support::{Kafka, Rabbitmq, Redis, Relay, eventually};
 
@@ -43,10 +43,10 @@ async fn fills_up_in_mid_flow(options: &[&str], refusal: &str) {
     paused(&relay, true).await;
     logged(
         &relay,
-        &["the store takes nothing in; ingress waits", "MISCONF"],
+        &["trouble begins", "the store takes nothing in", "MISCONF"],
     )
     .await;
-    readiness(&relay, 200).await;
+    health(&relay, 200).await;
     away().await;
     assert!(
         !fixture.run.ledger().missing().is_empty(),
@@ -54,7 +54,7 @@ async fn fills_up_in_mid_flow(options: &[&str], refusal: &str) {
     );
     redis.fill_disk(false);
     paused(&relay, false).await;
-    logged(&relay, &["the store takes messages in again"]).await;
+    logged(&relay, &["trouble is over"]).await;
     fixture.send(kafka, rabbitmq).await;
     accounted(&fixture, &relay).await;
     assert_eq!(relay.terminate().await.code(), Some(0), "a clean stop");

@@ -31,7 +31,7 @@ async fn away() {
 }
 
 /// Waits for this status of `/readyz`; `/livez` says 200 whatever is away.
-async fn readiness(relay: &Relay, expected: u16) {
+async fn health(relay: &Relay, expected: u16) {
     eventually(&format!("/readyz says {expected}"), async || {
         let (live, (ready, body)) = (relay.get("/livez").await?.0, relay.get("/readyz").await?);
         assert_eq!(live, 200, "the process turns");

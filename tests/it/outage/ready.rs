@@ -11,7 +11,7 @@ use crate::support::{Config, Kafka, Proxy, QueueKind, Rabbitmq, Redis, Relay, ev
 const SLOW_LINK: Duration = Duration::from_millis(60);
 
 /// Status and parts of `/readyz`.
-async fn readiness(relay: &Relay) -> anyhow::Result<(u16, Vec<String>)> {
+async fn health(relay: &Relay) -> anyhow::Result<(u16, Vec<String>)> {
     let (status, text) = relay.get("/readyz").await?;
     let answer: Value = serde_json::from_str(&text)?;
     let parts = answer["parts"].as_array().into_iter().flatten();
@@ -53,7 +53,7 @@ async fn all_that_a_start_waits_for_is_named_at_once_and_a_ready_replica_stays_r
             "",
         );
     let relay = Relay::spawn(&config, &[]);
-    let (_, named) = eventually("it answers", async || readiness(&relay).await).await;
+    let (_, named) = eventually("it answers", async || health(&relay).await).await;
     let group = format!("kafka:main:{topic}");
     for part in ["redis", "store", "rabbitmq:main", "kafka:main", &group] {
         assert!(
@@ -64,7 +64,7 @@ async fn all_that_a_start_waits_for_is_named_at_once_and_a_ready_replica_stays_r
     let mut joined = std::pin::pin!(kafka.shared_out(&topic, &topic, 1));
     let mut was_ready = false;
     loop {
-        let (status, _) = readiness(&relay).await.expect("an answer");
+        let (status, _) = health(&relay).await.expect("an answer");
         assert!(
             !was_ready || status == 200,
             "it was ready, and is not any more"
@@ -77,7 +77,7 @@ async fn all_that_a_start_waits_for_is_named_at_once_and_a_ready_replica_stays_r
             break;
         }
     }
-    eventually("it is ready", async || match readiness(&relay).await? {
+    eventually("it is ready", async || match health(&relay).await? {
         (200, _) => Ok(()),
         (status, parts) => Err(anyhow::anyhow!("{status}: {parts:?}")),
     })

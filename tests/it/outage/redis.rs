@@ -1,6 +1,6 @@
 //! Redis away.
 
-use super::{accounted, away, logged, readiness};
+use super::{accounted, away, health, logged};
 use crate::fixture::four_routes;
 use crate::support::{Kafka, Rabbitmq, Redis, Relay};
 
@@ -13,7 +13,7 @@ async fn redis_not_there_at_start_and_killed_in_mid_flow() {
     redis.terminate().await;
     let mut relay = Relay::spawn(&fixture.config, &[]);
     logged(&relay, &["waiting for the store"]).await;
-    readiness(&relay, 503).await;
+    health(&relay, 503).await;
     fixture.send(kafka, rabbitmq).await;
     redis.restart().await;
     relay.ready().await;
@@ -23,11 +23,11 @@ async fn redis_not_there_at_start_and_killed_in_mid_flow() {
         "the kill must come in mid-flow"
     );
     redis.kill9().await;
-    readiness(&relay, 503).await;
+    health(&relay, 503).await;
     fixture.send(kafka, rabbitmq).await;
     away().await;
     redis.restart().await;
-    readiness(&relay, 200).await;
+    health(&relay, 200).await;
     fixture.send(kafka, rabbitmq).await;
     logged(
         &relay,
@@ -52,10 +52,10 @@ async fn redis_that_hangs_for_longer_than_claims_last() {
     );
     redis.stop();
     fixture.send(kafka, rabbitmq).await;
-    readiness(&relay, 503).await;
+    health(&relay, 503).await;
     away().await;
     redis.cont();
-    readiness(&relay, 200).await;
+    health(&relay, 200).await;
     logged(
         &relay,
         &["redis is away; waiting for it", "connected to redis"],
@@ -65,10 +65,10 @@ async fn redis_that_hangs_for_longer_than_claims_last() {
     redis.stop();
     relay.kill9().await;
     relay.spawn_again();
-    readiness(&relay, 503).await;
+    health(&relay, 503).await;
     away().await;
     redis.cont();
-    readiness(&relay, 200).await;
+    health(&relay, 200).await;
     logged(&relay, &["waiting for the store", "the store is reached"]).await;
     accounted(&fixture, &relay).await;
     assert_eq!(relay.terminate().await.code(), Some(0), "a clean stop");

@@ -24,8 +24,8 @@ struct Refusal {
 /// The reasons of the parts that are about the store.
 async fn reasons(relay: &Relay) -> anyhow::Result<Vec<String>> {
     let (_, text) = relay.get("/readyz").await?;
-    let readiness: Value = serde_json::from_str(&text)?;
-    let parts = readiness["parts"].as_array().into_iter().flatten();
+    let health: Value = serde_json::from_str(&text)?;
+    let parts = health["parts"].as_array().into_iter().flatten();
     let of_store = parts.filter(|part| {
         let name = part["name"].as_str().unwrap_or_default();
         (name == "redis" || name.starts_with("store")) && part["state"] != "up"

@@ -128,7 +128,7 @@ async fn every_property_and_nested_header_comes_out_as_it_went_in() {
         submitter.submit(&*lane, 2, &to, second.message.clone(), None);
         submitter.submit(&*lane, 3, &to, first.message, Some(stamp("~id", 2)));
         for (ticket, verdict) in submitter.collect(3).await {
-            assert_eq!(*verdict, Verdict::Confirmed, "{ticket}");
+            assert_eq!(*verdict, Verdict::Confirmed(None), "{ticket}");
         }
         first.receipt.resolve();
         second.receipt.resolve();
@@ -224,7 +224,7 @@ async fn each_unroutable_message_gets_its_own_return_and_no_other() {
         }
         for (ticket, verdict) in submitter.collect(COUNT as usize).await {
             match verdict {
-                Verdict::Confirmed => {
+                Verdict::Confirmed(None) => {
                     assert!(!unroutable(*ticket), "{kind:?}: {ticket} went nowhere");
                 }
                 Verdict::Refused {
@@ -312,18 +312,14 @@ async fn a_missing_exchange_refuses_at_once_while_another_lane_flows_and_is_foun
             .collect(100)
             .await
             .values()
-            .all(|verdict| *verdict == Verdict::Confirmed)
+            .all(Verdict::is_confirmed)
     );
     assert!(
         bad.trouble()
             .is_some_and(|trouble| trouble.contains("NOT_FOUND"))
     );
     assert_eq!(good.trouble(), None);
-    assert!(
-        fixture.readiness.is_ready(),
-        "{:?}",
-        fixture.readiness.parts()
-    );
+    assert!(fixture.health.is_ready(), "{:?}", fixture.health.parts());
 
     server
         .declare_exchange(&missing, ExchangeKind::Fanout)
@@ -334,7 +330,7 @@ async fn a_missing_exchange_refuses_at_once_while_another_lane_flows_and_is_foun
         loop {
             refused.submit(&*bad, ticket, "k", message("m"), None);
             ticket += 1;
-            if refused.collect(ticket as usize).await[&(ticket - 1)] == Verdict::Confirmed {
+            if refused.collect(ticket as usize).await[&(ticket - 1)] == Verdict::Confirmed(None) {
                 return;
             }
         }
@@ -362,7 +358,7 @@ async fn draining_answers_all_and_takes_nothing_more() {
     let verdicts = submitter.collect(5001).await;
     let confirmed = verdicts
         .values()
-        .filter(|verdict| **verdict == Verdict::Confirmed)
+        .filter(|verdict| verdict.is_confirmed())
         .count();
     let not_tried = verdicts
         .values()
@@ -390,7 +386,7 @@ async fn what_is_past_its_deadline_is_not_tried() {
         let not_after_us = if ticket < 5 { -1 } else { i64::MAX };
         submitter.submit_until(&*lane, ticket, &queue, message("m"), None, not_after_us);
     }
-    let tried = |verdict: &Verdict| *verdict == Verdict::Confirmed;
+    let tried = |verdict: &Verdict| verdict.is_confirmed();
     let tried: BTreeSet<u64> = submitter
         .collect(10)
         .await

@@ -41,10 +41,7 @@ async fn a_nack_is_of_its_own_message() {
     }
     let verdicts = submitter.collect(200).await;
     let even = verdicts.iter().filter(|(ticket, _)| *ticket % 2 == 0);
-    assert!(
-        even.into_iter()
-            .all(|(_, verdict)| *verdict == Verdict::Confirmed)
-    );
+    assert!(even.into_iter().all(|(_, verdict)| verdict.is_confirmed()));
     let nacked =
         |v: &Verdict| matches!(v, Verdict::Unknown { error } if error.as_str().contains("nack"));
     // One fits into the queue; a second may slip in before the limit is seen.
@@ -174,7 +171,7 @@ async fn what_closes_the_channel_takes_its_neighbours_with_it_once_only() {
                 },
             ) => {}
             (30 | 60, other) => panic!("{at}: {other:?}"),
-            (_, verdict) => assert_eq!(*verdict, Verdict::Confirmed, "{at}"),
+            (_, verdict) => assert_eq!(*verdict, Verdict::Confirmed(None), "{at}"),
         }
     }
     assert!(
@@ -236,7 +233,7 @@ async fn what_is_known_to_kill_is_refused_before_it_does() {
                 .map(|(_, reason)| *reason),
         };
         match (verdict, expected) {
-            (Verdict::Confirmed, None) => {}
+            (Verdict::Confirmed(None), None) => {}
             (Verdict::Refused { reason, .. }, Some(expected)) => {
                 assert_eq!(*reason, expected, "{ticket}");
             }
@@ -309,7 +306,7 @@ async fn an_exchange_that_may_not_be_written_refuses_each_while_another_lane_flo
     let others: Vec<_> = confirmed
         .got
         .values()
-        .filter(|verdict| **verdict != Verdict::Confirmed)
+        .filter(|verdict| !verdict.is_confirmed())
         .collect();
     assert!(
         others.len() <= 1
@@ -353,7 +350,7 @@ async fn an_exchange_deleted_in_mid_flow_leaves_nothing_confirmed_that_is_not_th
         .expect("deleted");
     let verdicts = submitter.collect(20_000).await;
     let count = |of: fn(&Verdict) -> bool| verdicts.values().filter(|verdict| of(verdict)).count();
-    let confirmed = count(|v| *v == Verdict::Confirmed);
+    let confirmed = count(Verdict::is_confirmed);
     let unknown = count(|v| matches!(v, Verdict::Unknown { .. }));
     let missing = count(|v| {
         matches!(

@@ -18,7 +18,8 @@ use parking_lot::Mutex;
 use postdate::broker::rabbitmq::{Broker, Connection};
 use postdate::credential::Credential;
 use postdate::domain::route::{
-    DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, OnUndecodable, RetryPolicy,
+    DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, OnUndecodable, OnUnroutable,
+    RetryPolicy,
 };
 use postdate::domain::{
     Clock, Endpoint, Entry, Header, Message, Origin, Properties, ReadMark, Route, RouteName,
@@ -28,7 +29,8 @@ use postdate::egress::rabbitmq::RabbitLanes;
 use postdate::egress::{Lane, Publication, PublishBatch, VerdictInbox};
 use postdate::ingress::{Delivery, Feed, Sink};
 
-use postdate::lifecycle::{Readiness, Shutdown, Tasks};
+use postdate::health::Health;
+use postdate::lifecycle::{Shutdown, Tasks};
 use postdate::telemetry::Metrics;
 use postdate::tls::ClientFiles;
 use prometheus_client::registry::Registry;
@@ -48,7 +50,7 @@ async fn patiently<T>(what: &str, future: impl Future<Output = T>) -> T {
 /// Connection, readiness, tasks and shutdown of a process, as far as these tests need them.
 struct RabbitmqFixture {
     broker: Arc<Broker>,
-    readiness: Readiness,
+    health: Health,
     tasks: Tasks,
     shutdown: Shutdown,
     clock: Clock,
@@ -56,20 +58,20 @@ struct RabbitmqFixture {
 
 impl RabbitmqFixture {
     fn new(server: &Rabbitmq) -> Self {
-        let readiness = Readiness::default();
+        let health = Health::default();
         let connection = Connection {
             name: "main".into(),
             url: Credential::inline(server.url()),
             management: None,
             tls: ClientFiles::default(),
         };
-        let broker = Broker::new(connection, &readiness);
+        let broker = Broker::new(connection, &health);
         let tasks = Tasks::default();
         let shutdown = Shutdown::default();
         let clock = Clock::start();
         Self {
             broker,
-            readiness,
+            health,
             tasks,
             shutdown,
             clock,
@@ -97,6 +99,7 @@ impl RabbitmqFixture {
         let dependencies = postdate::ingress::rabbitmq::RabbitmqDependencies {
             sink: Arc::new(sink.clone()),
             metrics: &metrics,
+            health: &self.health,
             allocation: &postdate::ingress::ReadAllocation::of(&routes),
             tasks: &self.tasks,
             shutdown: &self.shutdown,
@@ -143,6 +146,7 @@ fn route(name: &str, queue: &str, prefetch: u16) -> Arc<Route> {
             on_invalid: OnInvalid::DeadLetter,
             on_undecodable: OnUndecodable::Wait,
             on_refused: OnRefused::Retry,
+            on_unroutable: OnUnroutable::Retry,
             on_duplicate: OnDuplicate::Keep,
             dedupe_ms: 0,
             rate: None,
@@ -262,7 +266,7 @@ impl Submitter {
                 let sent = self.sent.of(ticket.batch);
                 match verdict {
                     Verdict::NotTried => assert_eq!(sent, 0, "ticket {ticket:?} was sent"),
-                    Verdict::Confirmed => assert_eq!(sent, 1, "ticket {ticket:?}"),
+                    Verdict::Confirmed(None) => assert_eq!(sent, 1, "ticket {ticket:?}"),
                     _ => assert!(sent <= 1, "ticket {ticket:?} was sent {sent} times"),
                 }
                 let second = self.got.insert(ticket.batch, verdict);

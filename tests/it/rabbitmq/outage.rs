@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use postdate::domain::verdict::Refusal;
 use postdate::domain::{Flags, Verdict};
-use postdate::lifecycle::readiness::ReadinessState;
+use postdate::health::PartState;
 
 use super::{DeliverySink, RabbitmqFixture, Submitter, body, message, patiently, resolve};
 use crate::support::{QueueKind, Rabbitmq, eventually, names};
@@ -15,7 +15,7 @@ use crate::support::{QueueKind, Rabbitmq, eventually, names};
 const WINDOW: usize = 256;
 
 fn confirmed(verdict: &Verdict) -> bool {
-    *verdict == Verdict::Confirmed
+    verdict.is_confirmed()
 }
 
 fn lost(verdict: &Verdict) -> bool {
@@ -58,9 +58,9 @@ async fn a_broker_killed_in_mid_flow_has_all_that_was_confirmed() {
             lane.trouble().map(drop).ok_or("no trouble")
         })
         .await;
-        let why = eventually("readiness says so", async || {
-            match fixture.readiness.parts().remove(0).1 {
-                ReadinessState::Degraded(why) => Ok(why),
+        let why = eventually("health says so", async || {
+            match fixture.health.parts().remove(0).1 {
+                PartState::Degraded(why) => Ok(why),
                 other => Err(format!("{other:?}")),
             }
         })
@@ -174,14 +174,14 @@ async fn a_broker_that_is_not_there_at_start_is_waited_for() {
     submitter.submit_until(&*lane, 0, &queue, message("expires"), None, soon);
     submitter.submit(&*lane, 1, &queue, message("waits"), None);
     assert_eq!(submitter.collect(1).await[&0], Verdict::NotTried);
-    assert!(!fixture.readiness.is_ready());
+    assert!(!fixture.health.is_ready());
     assert!(matches!(
-        fixture.readiness.parts().remove(0).1,
-        ReadinessState::Waiting(_)
+        fixture.health.parts().remove(0).1,
+        PartState::Waiting(_)
     ));
     server.restart().await;
-    assert_eq!(submitter.collect(2).await[&1], Verdict::Confirmed);
-    assert!(fixture.readiness.is_ready());
+    assert_eq!(submitter.collect(2).await[&1], Verdict::Confirmed(None));
+    assert!(fixture.health.is_ready());
     fixture.drain().await;
 }
 
@@ -263,7 +263,7 @@ async fn a_broker_that_hangs_is_found_out_by_its_silence() {
     tokio::time::timeout(Duration::from_secs(60), submitter.collect(3))
         .await
         .expect("a verdict");
-    assert_eq!(submitter.got[&2], Verdict::Confirmed);
+    assert_eq!(submitter.got[&2], Verdict::Confirmed(None));
 
     // Told to end while it hangs: what is with the broker is unknown, and no task stays behind.
     let sink = DeliverySink::default();

@@ -1,8 +1,8 @@
 //! Deliveries that the client library cannot decode, or not without a very deep stack. Each is one bad message of
 //! its route, and nothing else notices.
 
+use postdate::health::PartState;
 use postdate::ingress::Missing;
-use postdate::lifecycle::readiness::ReadinessState;
 
 use super::{DeliverySink, RabbitmqFixture, body, resolve};
 use crate::support::{QueueKind, Rabbitmq, names};
@@ -137,8 +137,8 @@ async fn what_cannot_be_decoded_is_one_bad_message_of_its_route() {
     }
     resolve(deliveries);
     assert_eq!(
-        fixture.readiness.parts(),
-        [("rabbitmq:main".to_owned(), ReadinessState::Up)]
+        fixture.health.parts(),
+        [("rabbitmq:main".to_owned(), PartState::Up)]
     );
     fixture.drain().await;
     for queue in &queues {

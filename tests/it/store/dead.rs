@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use postdate::domain::{DeadReason, InvalidReason, RouteName, UnixMs};
 use postdate::store::{
-    CodecError, DeadFilter, DeadId, DeadLetter, DeadMark, StoreError, WriteOp, WriteResult,
+    CodecError, DeadFilter, DeadId, DeadLetter, DeadMark, DeadOrder, StoreError, WriteOp,
+    WriteResult,
 };
 
 use super::fixture::*;
@@ -23,8 +24,21 @@ fn write_dead(route: &str, reason: DeadReason, body: &str) -> WriteOp {
 
 const INVALID: DeadReason = DeadReason::Invalid(InvalidReason::BadDelay);
 
-/// All that a filter means, by pages.
+/// All that a filter means, by pages. The other order tells the same.
 async fn pages(fixture: &StoreFixture, filter: &DeadFilter, limit: usize) -> Vec<DeadMark> {
+    let all = ordered_pages(fixture, filter, limit).await;
+    assert!(all.is_sorted(), "oldest first");
+    let newest_first = DeadFilter {
+        order: DeadOrder::NewestFirst,
+        ..filter.clone()
+    };
+    let mut reversed = ordered_pages(fixture, &newest_first, limit).await;
+    reversed.reverse();
+    assert_eq!(reversed, all, "newest first");
+    all
+}
+
+async fn ordered_pages(fixture: &StoreFixture, filter: &DeadFilter, limit: usize) -> Vec<DeadMark> {
     let (mut all, mut after): (Vec<DeadMark>, _) = (Vec::new(), None);
     loop {
         let page = fixture
@@ -36,7 +50,6 @@ async fn pages(fixture: &StoreFixture, filter: &DeadFilter, limit: usize) -> Vec
         all.extend(page.marks);
         after = page.next;
         if after.is_none() {
-            assert!(all.is_sorted(), "oldest first");
             assert_eq!(
                 all.iter().collect::<BTreeSet<_>>().len(),
                 all.len(),

@@ -9,7 +9,8 @@ use postdate::domain::{
     Clock, DeadReason, Entry, Flags, KafkaPosition, Message, OnDuplicate, Origin, Partition,
     Partitions, RouteName, TargetRef, Text, UnixMs,
 };
-use postdate::lifecycle::{Readiness, Shutdown, Tasks};
+use postdate::health::Health;
+use postdate::lifecycle::{Shutdown, Tasks};
 use postdate::store::config::{Config, Durability, Overrides, Topology};
 use postdate::store::{
     Bundle, Claim, ClaimAnswer, ClaimProgress, ClaimRequest, Counts, DeadLetter, Division, Head,
@@ -42,7 +43,7 @@ pub struct StoreFixture {
 
 /// Ends the store's tasks when the last fixture that uses it has gone.
 struct End {
-    readiness: Readiness,
+    health: Health,
     shutdown: Shutdown,
 }
 
@@ -86,10 +87,10 @@ pub fn config_of(topology: Topology, prefix: &str, partitions: u16) -> Config {
     }
 }
 
-pub fn start(config: &Config, dedupe_ms: i64, ordered: bool) -> (Store, Readiness, Shutdown) {
+pub fn start(config: &Config, dedupe_ms: i64, ordered: bool) -> (Store, Health, Shutdown) {
     let tasks = Tasks::default();
     let shutdown = Shutdown::default();
-    let readiness = Readiness::default();
+    let health = Health::default();
     let metrics = Metrics::new(
         &mut prometheus_client::registry::Registry::default(),
         [route()],
@@ -98,7 +99,7 @@ pub fn start(config: &Config, dedupe_ms: i64, ordered: bool) -> (Store, Readines
         config,
         clock: Clock::start(),
         metrics,
-        readiness: &readiness,
+        health: &health,
         tasks: &tasks,
         shutdown: &shutdown,
         remembers: [(route(), dedupe_ms)].into(),
@@ -106,11 +107,7 @@ pub fn start(config: &Config, dedupe_ms: i64, ordered: bool) -> (Store, Readines
         ordered: ordered.then(route).into_iter().collect(),
         shards: 1,
     };
-    (
-        Store::start(&parts).expect("a good url"),
-        readiness,
-        shutdown,
-    )
+    (Store::start(&parts).expect("a good url"), health, shutdown)
 }
 
 impl StoreFixture {
@@ -164,7 +161,7 @@ impl StoreFixture {
     /// Waits until every node is reached.
     pub async fn reached(&self) {
         eventually("every node is reached", async || {
-            self.end.readiness.is_ready().then_some(()).ok_or("not yet")
+            self.end.health.is_ready().then_some(()).ok_or("not yet")
         })
         .await;
     }
@@ -191,7 +188,7 @@ impl StoreFixture {
     }
 
     fn made(config: Config, raw: MultiplexedConnection, dedupe_ms: i64, ordered: bool) -> Self {
-        let (store, readiness, shutdown) = start(&config, dedupe_ms, ordered);
+        let (store, health, shutdown) = start(&config, dedupe_ms, ordered);
         Self {
             store,
             config,
@@ -199,10 +196,7 @@ impl StoreFixture {
             raw,
             ordered,
             p: P,
-            end: Arc::new(End {
-                readiness,
-                shutdown,
-            }),
+            end: Arc::new(End { health, shutdown }),
         }
     }
 
@@ -426,6 +420,7 @@ pub fn unnamed(due: UnixMs, body: &str) -> Entry {
             offset: 42,
         }),
         asked: None,
+        request: None,
         history: Vec::new(),
         message: Message {
             origin: Origin::Kafka,

@@ -11,6 +11,17 @@ fn of_route(asked: UnixMs) -> BTreeMap<String, UnixMs> {
     BTreeMap::from([(route().as_str().to_owned(), asked)])
 }
 
+/// When the oldest message of each route was to be delivered: of what waits, and of what was put back.
+async fn asked(fixture: &StoreFixture) -> [BTreeMap<String, UnixMs>; 2] {
+    let late = fixture.store.oldest_overdue().await.expect("an answer");
+    [late.waiting, late.put_back].map(|place| {
+        let oldest = place.into_iter();
+        oldest
+            .map(|(route, oldest)| (route, oldest.asked))
+            .collect()
+    })
+}
+
 /// Puts everything that is due back, to be tried again in an hour, and remembers since when it is late.
 async fn put_back(fixture: &StoreFixture, asked: UnixMs) -> SettleAnswer {
     let mut entry = unnamed(fixture.store.clock().now().plus(3_600_000), "again");
@@ -54,24 +65,18 @@ fn all_back(claim: Claim, entries: Vec<Entry>) -> Division {
 #[tokio::test]
 async fn what_was_put_back_is_late_from_the_moment_that_was_asked_for_until_it_has_left() {
     let fixture = StoreFixture::shared().await;
-    assert_eq!(
-        fixture.store.oldest_overdue().await.expect("asked").waiting,
-        BTreeMap::new()
-    );
+    assert_eq!(asked(&fixture).await[0], BTreeMap::new());
     fixture.keep(vec![unnamed(past(), "a")]).await;
-    let late = fixture.store.oldest_overdue().await.expect("asked");
-    assert_eq!(
-        (late.waiting, late.put_back),
-        (of_route(past()), BTreeMap::new())
-    );
+    let [waiting, returned] = asked(&fixture).await;
+    assert_eq!((waiting, returned), (of_route(past()), BTreeMap::new()));
 
     assert!(matches!(
         put_back(&fixture, past()).await,
         SettleAnswer::Applied(_)
     ));
-    let late = fixture.store.oldest_overdue().await.expect("asked");
+    let [waiting, returned] = asked(&fixture).await;
     assert_eq!(
-        (late.waiting, late.put_back),
+        (waiting, returned),
         (BTreeMap::new(), of_route(past())),
         "due in an hour, and late"
     );
@@ -82,8 +87,8 @@ async fn what_was_put_back_is_late_from_the_moment_that_was_asked_for_until_it_h
     let blobs: Vec<String> = fixture.command(&["KEYS", &fixture.key("b:*")]).await;
     fixture.command::<i64>(&["DEL", &blobs[0]]).await;
     fixture.store.scrub(P).await.expect("scrubbed");
-    let late = fixture.store.oldest_overdue().await.expect("asked");
-    assert_eq!(late.put_back, BTreeMap::new());
+    let [_, returned] = asked(&fixture).await;
+    assert_eq!(returned, BTreeMap::new());
     assert_eq!(
         fixture.command::<i64>(&["EXISTS", &key]).await,
         0,
@@ -112,7 +117,7 @@ async fn put_back_holds_the_bundles_that_are_put_back_and_no_other_however_often
             let answer = fixture.divide(all_back(claimed.claim, again)).await;
             assert!(matches!(answer, SettleAnswer::Applied(_)));
         }
-        fixture.store.oldest_overdue().await.expect("asked");
+        asked(&fixture).await;
         assert_eq!(listed().await, BUNDLES, "after {tries} tries");
     }
     while !fixture.heads().await.is_empty() {
@@ -147,11 +152,8 @@ async fn put_back_of_another_type_refuses_the_call_and_hides_nothing_else() {
         matches!(refused, Err(StoreError::Damaged(_))),
         "{refused:?}"
     );
-    let late = fixture.store.oldest_overdue().await.expect("asked");
-    assert_eq!(
-        (late.waiting, late.put_back),
-        (of_route(past()), BTreeMap::new())
-    );
+    let [waiting, returned] = asked(&fixture).await;
+    assert_eq!((waiting, returned), (of_route(past()), BTreeMap::new()));
     let report = fixture.store.scrub(P).await.expect("scrubbed");
     assert_eq!(report.quarantined, ["put_back"]);
     assert!(matches!(

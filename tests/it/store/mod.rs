@@ -12,7 +12,7 @@
 //! | 4 | a record that goes straight out, between stored ones | `promises/never_lost.rs::kill_9_in_mid_flow_and_a_restart_lose_nothing_and_explain_each_duplicate` |
 //! | 5 | commands and suppressed records are read again | `outage/rereads.rs::a_cancelled_message_that_is_read_again_with_its_cancel_stays_cancelled`; model: `three_of_a_name` |
 //! | 6 | a refused or repeated store and its blobs | `lost_replies::interleaving_06_*` |
-//! | 7 | an acknowledgement of more than is stored, or on another channel | `rabbitmq/ingress.rs::only_the_resolved_prefix_is_acknowledged_and_the_rest_comes_again_flagged` |
+//! | 7 | an acknowledgement of more than is stored, or on another channel | `rabbitmq/ingress.rs::what_is_resolved_is_acknowledged_and_the_rest_comes_again_flagged` |
 //! | 8 | a script touches what it did not declare, or fails half way | `declared::interleaving_08_*`, `damage` |
 //! | 9 | the store goes back | `lost_replies::a_wiped_store_is_noticed_and_goes_on`; model: the tier async |
 //! | 10 | a wait for a replica that proves nothing | `late_copies::interleaving_10_*` (what writes, with any server), `topology/tiers.rs::interleaving_10_*`; model: `failover`, and planted `NoWait`, `MarkWithoutWait` |

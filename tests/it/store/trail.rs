@@ -1,12 +1,13 @@
 //! The trail on a real Redis: what was recorded is found by its id, and the bounds of count, age and bytes hold.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use postdate::domain::{Clock, DeadReason, KafkaPosition, RouteName, Target, TrailLimits, UnixMs};
-use postdate::lifecycle::{Readiness, Shutdown, Tasks};
+use postdate::health::Health;
+use postdate::lifecycle::{Shutdown, Tasks};
 use postdate::store::{
-    ClaimRequest, DeadFilter, Division, RouteTrail, SettleAnswer, Store, TrailCause, TrailEvent,
-    TrailWord, WriteOp,
+    ClaimRequest, DeadFilter, Delivered, Division, RouteTrail, SettleAnswer, Store, TrailCause,
+    TrailEvent, TrailWord, WriteOp,
 };
 use postdate::telemetry::Metrics;
 use redis::aio::MultiplexedConnection;
@@ -23,7 +24,7 @@ struct TrailFixture {
     key: String,
     raw: MultiplexedConnection,
     shutdown: Shutdown,
-    _readiness: Readiness,
+    _readiness: Health,
 }
 
 impl Drop for TrailFixture {
@@ -46,6 +47,16 @@ fn target() -> Arc<Target> {
     })
 }
 
+fn delivered(late_ms: i64, attempt: u32, landed: Option<KafkaPosition>) -> Delivered<'static> {
+    static TARGET: LazyLock<Arc<Target>> = LazyLock::new(target);
+    Delivered {
+        late_ms,
+        attempt,
+        target: &TARGET,
+        landed,
+    }
+}
+
 impl TrailFixture {
     async fn shared(limits: TrailLimits) -> Self {
         Self::on(Redis::shared().await, limits).await
@@ -55,7 +66,7 @@ impl TrailFixture {
         let config = config(&redis.url(), &names::unique("store"), 1);
         let tasks = Tasks::default();
         let shutdown = Shutdown::default();
-        let readiness = Readiness::default();
+        let health = Health::default();
         let metrics = Metrics::new(
             &mut prometheus_client::registry::Registry::default(),
             [route()],
@@ -64,7 +75,7 @@ impl TrailFixture {
             config: &config,
             clock: Clock::start(),
             metrics: metrics.clone(),
-            readiness: &readiness,
+            health: &health,
             tasks: &tasks,
             shutdown: &shutdown,
             remembers: [(route(), 0)].into(),
@@ -74,7 +85,7 @@ impl TrailFixture {
         };
         let store = Store::start(&dependencies).expect("a good url");
         eventually("every node is reached", async || {
-            readiness.is_ready().then_some(()).ok_or("not yet")
+            health.is_ready().then_some(()).ok_or("not yet")
         })
         .await;
         let key = format!("{}:{{0}}:trail:orders", config.prefix);
@@ -85,7 +96,7 @@ impl TrailFixture {
             key,
             raw,
             shutdown,
-            _readiness: readiness,
+            _readiness: health,
         }
     }
 
@@ -163,9 +174,13 @@ async fn what_was_recorded_is_found_by_its_id_oldest_first() {
         UnixMs(9000),
         TrailCause::Caller("write token 1"),
     );
-    trail.delivered("b", UnixMs(1001), 7, 1, &target());
+    trail.delivered("b", UnixMs(1001), &delivered(7, 1, None));
     fixture.write().await;
-    trail.delivered("a", UnixMs(9002), 2, 3, &target());
+    let landed = Some(KafkaPosition {
+        partition: 1,
+        offset: 70_000,
+    });
+    trail.delivered("a", UnixMs(9002), &delivered(2, 3, landed));
     trail.deduplicated("a", UnixMs(9500), position);
     fixture.write().await;
     // As another replica writes later what happened before.
@@ -192,6 +207,7 @@ async fn what_was_recorded_is_found_by_its_id_oldest_first() {
         (Some(UnixMs(9000)), Some("write token 1"))
     );
     assert_eq!((events[2].late_ms, events[2].attempt), (Some(2), Some(3)));
+    assert_eq!(events[2].position, landed);
     let to = events[2].target.as_ref().expect("a target");
     assert_eq!(
         (to.is_kafka, to.connection.as_str(), to.name.as_str()),
@@ -345,7 +361,7 @@ async fn a_long_trail_is_read_in_steps_whole_and_while_it_grows() {
             let id = format!("{:016x}-{round}-{n}", fastrand::u64(..));
             fixture
                 .trail()
-                .delivered(&id, UnixMs(round * 500 + n), 1, 1, &target());
+                .delivered(&id, UnixMs(round * 500 + n), &delivered(1, 1, None));
         }
         fixture.write().await;
     }

@@ -142,7 +142,7 @@ async fn a_bundle_of_a_later_version_waits_and_stands_before_nothing() {
             .await;
     }
     let later = fixture.claim(0).await.remove(0).claim.id;
-    rewrite(&fixture, later.as_str(), "\u{2}").await;
+    rewrite(&fixture, later.as_str(), "\u{7f}").await;
     sweep(&fixture.store, P, LONG, false).await.expect("swept");
     // Whoever claimed it and left it is no sign of poison, however often.
     let due: Vec<String> = fixture
@@ -160,7 +160,7 @@ async fn a_bundle_of_a_later_version_waits_and_stands_before_nothing() {
     }
     let claimed = fixture.claim(LONG).await;
     let (unread, read): (Vec<_>, Vec<_>) = claimed.into_iter().partition(|c| c.claim.id == later);
-    assert_eq!(unread[0].bundle, Err(CodecError::UnknownVersion(2)));
+    assert_eq!(unread[0].bundle, Err(CodecError::UnknownVersion(0x7f)));
     assert!(
         read.iter().all(|c| c.bundle == Err(CodecError::Poison)),
         "these were left: they are"
@@ -195,7 +195,7 @@ async fn a_bundle_of_a_later_version_waits_and_stands_before_nothing() {
     fixture
         .command::<i64>(&["HSET", &fixture.key("expiries"), later.as_str(), "1"])
         .await;
-    rewrite(&fixture, later.as_str(), "\u{1}").await;
+    rewrite(&fixture, later.as_str(), "\u{2}").await;
     let request = postdate::store::ClaimRequest {
         lookahead_ms: 700_000,
         ..fixture.request(LONG).await
@@ -228,7 +228,7 @@ async fn a_relay_puts_what_a_later_version_wrote_off_and_delivers_all_else() {
     redis::cmd("SETRANGE")
         .arg(&blobs[0])
         .arg(2)
-        .arg("\u{2}")
+        .arg("\u{7f}")
         .query_async::<i64>(&mut raw)
         .await
         .expect("set");

@@ -76,8 +76,7 @@ async fn lost_with_the_only_copy(kafka: &Kafka, mutant: &str) -> usize {
     assert_eq!(cut.expect("killed"), 2);
     flow.send(kafka, 100, 4000).await;
     if mutant.is_empty() {
-        flow.logged("a write is not durable, so it does not count", 1)
-            .await;
+        flow.logged("writes and claims are not confirmed", 1).await;
     } else {
         flow.stored(150).await;
         // The false acknowledgement follows within 100 ms, and shows nowhere.

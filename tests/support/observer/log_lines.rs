@@ -11,27 +11,17 @@ struct Words {
     end: &'static [&'static str],
 }
 
-/// The first entry that fits a part's name is its own.
+/// The lines of all other parts, which name their part.
+const BEGIN: &str = "trouble begins";
+const END: &str = "trouble is over";
+
+/// Lines of whoever keeps a connection up. The first entry that fits a part's name is its own; `store:room` is none of
+/// them.
 const WORDS: &[Words] = &[
     Words {
         part: "redis",
         begin: &["redis is away; waiting for it", "waiting for the store"],
         end: &["connected to redis"],
-    },
-    Words {
-        part: "store:",
-        begin: &[
-            "the store takes nothing in",
-            "the store does not answer",
-            "redis is nearly full",
-            "a write is not durable, so it does not count",
-        ],
-        end: &[
-            "the store takes messages in again",
-            "the store answers again",
-            "redis has room again",
-            "writes are durable again",
-        ],
     },
     Words {
         part: "store",
@@ -64,33 +54,6 @@ const WORDS: &[Words] = &[
         part: "rabbitmq:",
         begin: &["rabbitmq is away", "rabbitmq has blocked publishing"],
         end: &["rabbitmq is up"],
-    },
-    Words {
-        part: "source:",
-        begin: &["the source waits"],
-        end: &["the source is read again"],
-    },
-    Words {
-        part: "target:",
-        begin: &[
-            "publishing to a target fails",
-            "a target does not answer publishes",
-            "publishing to an exchange fails",
-            "publishing to a topic fails",
-            "kafka cannot be reached, waiting",
-        ],
-        end: &[
-            "publishing to a target works again",
-            "a target answers publishes again",
-            "publishing to an exchange again",
-            "publishing to a topic again",
-            "kafka is reached again",
-        ],
-    },
-    Words {
-        part: "route:",
-        begin: &["messages are late"],
-        end: &["messages are in time again"],
     },
 ];
 
@@ -133,13 +96,11 @@ impl LogLines {
         let whole: Vec<u8> = self.rest.drain(..=end).collect();
         let known = |line: &&str| {
             let message = message(line);
-            WORDS.iter().any(|words| {
-                words
-                    .begin
-                    .iter()
-                    .chain(words.end)
-                    .any(|text| message.contains(text))
-            })
+            let of_connections = WORDS
+                .iter()
+                .flat_map(|words| words.begin.iter().chain(words.end));
+            let mut all = of_connections.chain(&[BEGIN, END]);
+            all.any(|text| message.contains(text))
         };
         let text = String::from_utf8_lossy(&whole).into_owned();
         self.lines.extend(
@@ -151,29 +112,38 @@ impl LogLines {
 
     /// Reports whether a line read since then says that this part's trouble begins.
     pub(super) fn begins(&self, part: &str, since: i64) -> bool {
-        self.has(part, since, |words| words.begin)
+        self.has(part, since, BEGIN, |words| words.begin)
     }
 
     /// Reports whether a line read since then says that this part's trouble is over.
     pub(super) fn ends(&self, part: &str, since: i64) -> bool {
-        self.has(part, since, |words| words.end)
+        self.has(part, since, END, |words| words.end)
     }
 
-    fn has(&self, part: &str, since: i64, of: impl Fn(&Words) -> &'static [&'static str]) -> bool {
-        let Some(words) = WORDS.iter().find(|words| part.starts_with(words.part)) else {
-            return false;
-        };
-        let route = ["source:", "route:"]
+    fn has(
+        &self,
+        part: &str,
+        since: i64,
+        uniform: &str,
+        of: impl Fn(&Words) -> &'static [&'static str],
+    ) -> bool {
+        let words = WORDS
             .iter()
-            .find_map(|kind| part.strip_prefix(kind));
-        let named = route.map(|route| [format!("\"{route}\""), format!("={route}")]);
+            .find(|words| part.starts_with(words.part) && part != "store:room");
         let later = self.lines.iter().filter(|(read, _)| *read >= since);
-        later.map(|(_, line)| line).any(|line| {
-            let names = named
-                .as_ref()
-                .is_none_or(|names| names.iter().any(|name| line.contains(name)));
-            names && of(words).iter().any(|text| message(line).contains(text))
+        later.map(|(_, line)| line).any(|line| match words {
+            Some(words) => of(words).iter().any(|text| message(line).contains(text)),
+            None => message(line).contains(uniform) && names(line, part),
         })
+    }
+}
+
+/// Reports whether the line is about this part.
+fn names(line: &str, part: &str) -> bool {
+    let fields: Option<serde_json::Value> = serde_json::from_str(line).ok();
+    match fields.as_ref().and_then(|fields| fields["part"].as_str()) {
+        Some(named) => named == part,
+        None => line.contains(&format!("part=\"{part}\"")),
     }
 }
 
@@ -186,11 +156,14 @@ fn message(line: &str) -> String {
 
 #[test]
 fn a_reason_that_another_line_quotes_begins_nothing() {
-    let quoted = r#"{"message":"messages are late","causes":"store:room: the store takes nothing in: away"}"#;
-    let told = r#"{"message":"the store takes nothing in; ingress waits","error":"away"}"#;
+    let quoted =
+        r#"{"message":"trouble begins","part":"route:a","why":"store:room: trouble begins"}"#;
+    let told = r#"{"message":"trouble begins","part":"store:room","why":"away"}"#;
+    let text = r#"WARN postdate: trouble begins part="target:main:x" why="part=\"route:b\"""#;
     let mut log = LogLines::after(PathBuf::from("none"));
-    log.lines = vec![(1, quoted.to_owned())];
+    log.lines = vec![(1, quoted.to_owned()), (1, text.to_owned())];
     assert!(!log.begins("store:room", 0));
+    assert!(log.begins("route:a", 0) && log.begins("target:main:x", 0));
     log.lines.push((1, told.to_owned()));
-    assert!(log.begins("store:room", 0));
+    assert!(log.begins("store:room", 0) && !log.ends("store:room", 0));
 }

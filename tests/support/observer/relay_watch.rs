@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use postdate::lifecycle::readiness::WAITS_FOR_STORE;
 use serde_json::Value;
 
 use super::claims::ClaimsWatch;
@@ -71,6 +70,8 @@ struct Trouble {
     /// When it was last seen so, and what it said.
     last: i64,
     why: String,
+    /// The part whose line of the log tells it: itself, or the one that it waits for.
+    told_by: String,
     /// The last reason that it gave, and when.
     reason: Option<(i64, String)>,
     metric: bool,
@@ -79,6 +80,12 @@ struct Trouble {
     judged: bool,
     /// Set once the log has said that the trouble is over.
     ended: bool,
+}
+
+/// What `/readyz` says of a part that is not up.
+struct DownPart {
+    why: String,
+    cause: String,
 }
 
 /// A trouble of a part that is up again.
@@ -283,7 +290,7 @@ impl RelayWatch {
     }
 
     /// The parts that are not up, and the metrics; `None` if it does not answer, or drains.
-    fn ask(&self) -> Option<(BTreeMap<String, String>, Metrics)> {
+    fn ask(&self) -> Option<(BTreeMap<String, DownPart>, Metrics)> {
         let ready: Value = serde_json::from_str(&self.get("/readyz")?).ok()?;
         if ready["draining"] == true {
             return None;
@@ -293,8 +300,22 @@ impl RelayWatch {
             .iter()
             .filter(|part| part["state"] != "up");
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let troubles = ready["troubles"].as_array()?;
+        let cause = |part: &Value| {
+            let of = troubles.iter().find(|trouble| {
+                let follows = trouble["follows"].as_array().into_iter().flatten();
+                trouble["part"] == *part || follows.into_iter().any(|follows| follows == part)
+            });
+            of.map(|trouble| text(&trouble["part"])).unwrap_or_default()
+        };
         let parts = parts
-            .map(|part| (text(&part["name"]), text(&part["why"])))
+            .map(|part| {
+                let down = DownPart {
+                    why: text(&part["why"]),
+                    cause: cause(&part["name"]),
+                };
+                (text(&part["name"]), down)
+            })
             .collect();
         Some((parts, Metrics::parse(&self.get("/metrics")?).ok()?))
     }
@@ -367,7 +388,7 @@ impl Seen {
         self.lags.clear();
     }
 
-    fn heard(&mut self, parts: BTreeMap<String, String>, metrics: Metrics, now: i64) {
+    fn heard(&mut self, parts: BTreeMap<String, DownPart>, metrics: Metrics, now: i64) {
         self.away_since = None;
         let unseen_since = std::mem::replace(&mut self.heard_ms, now).min(now);
         let gone: Vec<_> = self
@@ -386,16 +407,21 @@ impl Seen {
                 });
             }
         }
-        for (part, why) in parts {
+        for (part, DownPart { why, cause }) in parts {
             let is_zero = metrics.sum("postdate_part_up", &[("part", &part)]) == 0.0;
+            // A cause may have been told long before this part followed from it.
+            let cause_unseen_since = self.down.get(&cause).map(|cause| cause.unseen_since);
             let trouble = self
                 .down
                 .entry(part.clone())
                 .or_insert_with(|| Trouble::begins(now, unseen_since));
             trouble.metric |= is_zero;
-            let speaker = speaker(&part, &why);
-            trouble.line =
-                trouble.line || self.log.begins(speaker, trouble.unseen_since - BEFORE_MS);
+            let unseen_since = cause_unseen_since.unwrap_or(trouble.unseen_since);
+            let told_since = unseen_since.min(trouble.unseen_since) - BEFORE_MS;
+            if !trouble.line && self.log.begins(&cause, told_since) {
+                trouble.line = true;
+                trouble.told_by = cause;
+            }
             trouble.says(why, now);
             if now - trouble.since >= LATE_MS && !trouble.is_told() && !trouble.judged {
                 trouble.judged = true;
@@ -409,8 +435,10 @@ impl Seen {
             unseen_since,
         } in &mut self.over
         {
-            let speaker = speaker(part, &trouble.why);
-            trouble.ended = trouble.ended || self.log.ends(speaker, *unseen_since - BEFORE_MS);
+            // What followed from another part ends without a line of its own.
+            trouble.ended = trouble.ended
+                || trouble.told_by != *part
+                || self.log.ends(part, *unseen_since - BEFORE_MS);
             if trouble.line && !trouble.ended && !trouble.judged && now - *since >= LATE_MS {
                 trouble.judged = true;
                 self.silences.push(format!(
@@ -462,19 +490,6 @@ impl Seen {
         let (since, (lag, _)) = *self.lags.get(route)?;
         (now - since >= LATE_MS)
             .then(|| (since, format!("route {route} stands still, {lag} behind")))
-    }
-}
-
-/// The part whose lines of the log tell a part's trouble: the connection, where that is what waits, or the store.
-fn speaker<'a>(part: &'a str, why: &'a str) -> &'a str {
-    if why.contains(WAITS_FOR_STORE) {
-        return "store";
-    }
-    let of_connection = why.starts_with("kafka:") || why.starts_with("rabbitmq:");
-    if of_connection {
-        why.split(": ").next().unwrap_or(part)
-    } else {
-        part
     }
 }
 

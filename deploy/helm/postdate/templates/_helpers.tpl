@@ -181,6 +181,13 @@ args: [check, --config, /etc/postdate/postdate.yaml{{ if index . 1 }}, --connect
 {{ include "postdate.container" (index . 0) }}
 {{- end -}}
 
+{{/* Whether the check before changes connects, as a text that is empty if not. */}}
+{{- define "postdate.checkConnects" -}}
+{{- $connect := .Values.check.connect -}}
+{{- if kindIs "invalid" $connect -}}{{- $connect = not .Values.evaluationRedis.enabled -}}{{- end -}}
+{{- if $connect -}}true{{- end -}}
+{{- end -}}
+
 {{/* What the pods may reach, as `egress` of a NetworkPolicy. */}}
 {{- define "postdate.egress" -}}
 {{- $egress := .Values.networkPolicy.egress -}}

@@ -1,8 +1,9 @@
 // Headers, failures and positions, which messages and dead letters have alike.
 
+import { count, lateness, span } from "./format.js";
 import { h } from "./dom.js";
 import { name, visible } from "./text.js";
-import { empty, section, table, when } from "./widgets.js";
+import { empty, fullMoment, section, table, when } from "./widgets.js";
 
 /** The headers, in their order. */
 export function headersPanel(headers) {
@@ -37,6 +38,26 @@ export function failuresPanel(history) {
     table({ caption: "Failures, newest first", columns, rows, class: "cards" }));
 }
 
+/** What a message's trail tells of an event, beside its kind and its moment. */
+export function eventDetails({ event, due_ms, late_ms, target, landed, attempt, by, position }) {
+  return [
+    event === "moved" && due_ms !== undefined && ["to ", when(due_ms)],
+    event !== "moved" && due_ms !== undefined && ["due ", when(due_ms)],
+    target && ["to ", name(target)],
+    landed && `partition ${landed.partition}, offset ${landed.offset}`,
+    late_ms !== undefined && `${lateness(late_ms)} late`,
+    attempt > 1 && `attempt ${count(attempt)}`,
+    by && `by ${by}`,
+    positionWords(position),
+  ].filter(Boolean).map((words, i) => h("span", { key: i, class: "apart" }, words));
+}
+
 export function positionWords(position) {
   return position && `partition ${position.partition}, offset ${position.offset}`;
+}
+
+/** What the producer of a message asked for: a delay, or a moment. */
+export function requestWords({ delay_ms, deliver_at_ms }) {
+  if (delay_ms !== undefined) return `a delay of ${delay_ms < 1_000 ? `${delay_ms} ms` : span(delay_ms)}`;
+  return deliver_at_ms !== undefined && ["delivery at ", fullMoment(deliver_at_ms)];
 }

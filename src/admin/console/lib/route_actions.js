@@ -1,14 +1,12 @@
-// What is done by hand to the messages of a whole route: purge them, and pass over a record that cannot be opened.
+// What is done by hand to a whole route: pause and resume it, purge what waits, and pass over a record that cannot be opened.
 
 import { path, post } from "./api.js";
-import { count, counted } from "./format.js";
+import { count, sentence } from "./format.js";
 import { h } from "./dom.js";
-import { ask, field, progressLine, toast } from "./widgets.js";
+import { actOnMany } from "./many.js";
+import { ask, field, toast } from "./widgets.js";
 
-/**
- * Cancels the messages of a route that wait, some at a time. `progress` has how many were cancelled so far, for the page to
- * show, and `isStopped` once somebody stops it.
- */
+/** Cancels the messages of a route that wait, some at a time. */
 export async function purge(view, { name, pending }, progress) {
   const draw = () => [
     h("p", null, `${count(pending)} messages wait now. Those that are purged are never published. This cannot be undone.`),
@@ -21,27 +19,28 @@ export async function purge(view, { name, pending }, progress) {
   ];
   const given = await ask({ title: `Purge ${name}?`, draw, action: "Purge", isDangerous: true });
   if (given === null) return;
-  Object.assign(progress, { done: 0, isRunning: true, isStopped: false });
   const request = given.state ? { state: given.state } : {};
-  const problem = await view.run(async (signal) => {
+  async function* calls(signal) {
     let cursor;
     do {
-      view.redraw();
-      const answer = await post(path("routes", name, "purge"), { ...request, cursor }, signal);
-      progress.done += answer.messages;
-      cursor = answer.next ?? undefined;
-    } while (cursor !== undefined && !progress.isStopped);
-  });
-  progress.isRunning = false;
-  view.redraw();
-  const done = `${counted(progress.done, "message")} purged`;
-  if (problem) toast("bad", `${problem.message} (${done} before that)`);
-  else toast("ok", done);
+      const { messages, next } = await post(path("routes", name, "purge"), { ...request, cursor }, signal);
+      yield { done: messages };
+      cursor = next ?? undefined;
+    } while (cursor !== undefined);
+  }
+  await actOnMany(view, progress, { word: "purged", noun: "message", calls });
 }
 
-/** How far a purge is. */
-export function purgeProgress(progress, redraw) {
-  return progress.isRunning ? progressLine(`${count(progress.done)} purged`, progress, redraw) : null;
+/** Pauses a part of a route, or resumes it: `ingress` or `publishing`. `effect` says what a pause of it does. */
+export async function setPause(view, route, { part, isPaused, effect }) {
+  const after = isPaused
+    ? "It goes on on every replica within a second. What is overdue leaves at once, as fast as the target takes it."
+    : `${effect} It holds on every replica, and over restarts.`;
+  const verb = isPaused ? "Resume" : "Pause";
+  if (await ask({ title: `${verb} ${part} of ${route}?`, draw: () => h("p", null, after), action: `${verb} ${part}` }) === null) return;
+  const problem = await view.run((signal) => post(path("routes", route, isPaused ? "resume" : "pause"), { only: part }, signal));
+  if (problem) toast("bad", problem.message);
+  else toast("ok", `${sentence(part)} of ${route} is ${isPaused ? "resumed" : "paused"}`);
 }
 
 /** Passes over one record of a Kafka partition that stands. `why` says where it stands. */

@@ -18,6 +18,11 @@ export function go(segments, params) {
   window.location.hash = address(segments, params);
 }
 
+/** The same, in place of the page that is shown: *Back* does not lead to it again. */
+export function goInstead(segments, params) {
+  window.location.replace(address(segments, params));
+}
+
 function split(text) {
   const at = text.indexOf("?");
   return at < 0 ? [text, ""] : [text.slice(0, at), text.slice(at + 1)];

@@ -1,32 +1,50 @@
-// What is not well, in words: the parts that are not up, and what the counts and the replicas tell beside them.
+// What is not well, in words: the causes behind the parts that are not up, and what the counts and the replicas tell
+// beside them.
 
 import { h } from "./dom.js";
-import { bothZones, lateness, relative, sentence, span, timeOfDay, utc } from "./format.js";
+import { nowMs } from "./clock.js";
+import { bothZones, counted, lateness, relative, sentence, span, timeOfDay, utc } from "./format.js";
 import { mark } from "./icons.js";
+import { freshness } from "./live.js";
+import { setPause } from "./route_actions.js";
 import { address } from "./router.js";
+import { visible } from "./text.js";
 import { part, partState, pauseReason, targetName } from "./words.js";
 
 /** Lateness that nobody needs to look at, seconds. */
 const OVERDUE_S = 5;
+/** Where the runbooks are: the same address as in the alerts. */
+const RUNBOOKS = "https://github.com/postdate/postdate/blob/main/docs/runbooks.md#";
 /** Difference of clocks that is worth a word, ms: the default of `cluster.max_clock_skew`. */
 const SKEW_MS = 500;
 
 /** Everything in the overview that needs attention, the worst first; of one route, if it is given. */
 export function troubles(now, route) {
   return [...ownState(now), ...partTroubles(now), ...routeTroubles(now), ...replicaTroubles(now), ...memoryTroubles(now)]
-    .filter((trouble) => route === undefined || trouble.route === route)
-    .map((trouble) => (trouble.route === undefined || route !== undefined ? trouble : { ...trouble, link: trouble.route }))
+    .filter(({ routes = [] }) => route === undefined || routes.includes(route))
+    .map((trouble) => (trouble.routes?.length !== 1 || route !== undefined ? trouble : { ...trouble, link: trouble.routes[0] }))
     .sort((a, b) => rank(a) - rank(b));
 }
 
-/** The troubles as a list; nothing if there are none. */
-export function troubleList(found) {
-  return found.length > 0 && h("ul", { class: "troubles" }, found.map(({ key, kind, what, why, since, link }) =>
+/** Takes the place of the troubles while nothing is heard; `null` otherwise. */
+export function staleNotice() {
+  const { isStale, silentMs } = freshness();
+  if (!isStale) return null;
+  return h("section", { key: "attention", class: "panel well", "aria-label": "Needs attention" },
+    h("p", null, mark("bad"), `Nothing heard since ${timeOfDay(nowMs() - silentMs)}: what is shown below may be old, and what is wrong now is not known`));
+}
+
+/** The troubles as a list, each with what can be done about it; nothing if there are none. */
+export function troubleList(view, found) {
+  return found.length > 0 && h("ul", { class: "troubles" }, found.map(({ key, kind, what, why, hangs, since, link, resume, command, runbook, retries }) =>
     h("li", { key }, mark(kind),
-      h("div", null, h("strong", null, what), why && h("p", null, why)),
+      h("div", null, h("strong", null, visible(what)), why && h("p", null, visible(why)), hangs && h("p", null, hangs), command && h("p", null, "Try ", h("code", null, command))),
       h("div", { class: "since" },
         since && h("time", { datetime: utc(since), title: bothZones(since) }, `since ${timeOfDay(since)}, ${relative(since)}`),
-        link && h("a", { href: address(["routes", link]) }, `Open ${link}`)))));
+        resume && view.mayWrite && h("button", { type: "button", "aria-label": `Resume ${resume.part} of ${resume.route}`, onclick: () => setPause(view, resume.route, { part: resume.part, isPaused: true }) }, "Resume"),
+        link && h("a", { href: address(["routes", link]) }, `Open ${link}`),
+        retries && h("a", { href: address(["retries"], { route: retries }) }, "Open in Retries"),
+        runbook && h("a", { href: RUNBOOKS + runbook }, "Runbook")))));
 }
 
 function rank({ kind }) {
@@ -47,14 +65,46 @@ function isTarget({ to, allow_targets }, partName) {
   return [targetName(to), ...allow_targets].some((target) => partName === `target:${connection}:${target}`);
 }
 
-function* partTroubles({ parts, routes }) {
-  for (const { name, state, why, since } of parts) {
-    if (state === "up") continue;
+/** The routes that these parts belong to. */
+function routesOf(names, routes) {
+  const own = names.map((name) => part(name).route);
+  return routes.filter((one) => own.includes(one.name) || names.some((name) => isTarget(one, name))).map(({ name }) => name);
+}
+
+/** What hangs on a cause, in a sentence; nothing if nothing does. */
+function hanging(follows, routes) {
+  const number = (kind) => follows.filter((name) => part(name).kind === kind).length;
+  const [sources, targets, late] = [number("source"), number("target"), number("route")];
+  const told = [
+    sources > 0 && `${counted(sources, "source")} ${sources === 1 ? "is" : "are"} not read`,
+    targets > 0 && `${counted(targets, "target")} ${targets === 1 ? "gets" : "get"} nothing`,
+    late > 0 && `messages of ${counted(late, "route")} are late`,
+  ].filter(Boolean);
+  return told.length > 0 && `So ${told.join(", ")}: ${routes.join(", ")}.`;
+}
+
+function* partTroubles({ parts, troubles: causes, routes }) {
+  for (const { part: name, why, since, follows, command, runbook } of causes) {
     const { words, route } = part(name);
-    const { word, badge } = partState({ name, state });
+    // Told with who has paused it.
+    if (name.startsWith("route:") && routes.some((one) => one.name === route && one.publishing_paused)) continue;
+    const { word, badge } = partState(parts.find((one) => one.name === name) ?? { name });
+    const concerned = routesOf([name, ...follows], routes);
+    const retries = part(name).kind === "target" && concerned.length === 1 ? concerned[0] : undefined;
+    const trouble = { key: name, hangs: hanging(follows, concerned), since: since && Date.parse(since), routes: concerned, command, runbook, retries };
+    const reasons = name.startsWith("source:") ? routes.find((one) => one.name === route)?.paused ?? [] : [];
+    if (reasons.length === 0) {
+      yield { ...trouble, kind: badge, what: `${words} ${word}`, why: sentence(why) };
+      continue;
+    }
+    const told = reasons.map(pauseReason);
+    const advice = told.map((reason) => reason.advice).join(" ");
     yield {
-      key: name, kind: badge, what: `${words} ${word}`, why: why && sentence(why), since: since && Date.parse(since),
-      route: route ?? routes.find((one) => isTarget(one, name))?.name,
+      ...trouble,
+      kind: reasons.includes("paused") ? "paused" : "warn",
+      resume: reasons.includes("paused") && { route, part: "ingress" },
+      what: `Ingress of ${route} waits: ${told.map((reason) => reason.words).join(", ")}`,
+      why: why.startsWith("ingress waits:") ? advice : `${sentence(why)} ${advice}`,
     };
   }
 }
@@ -63,19 +113,18 @@ function* routeTroubles({ routes, parts }) {
   const isKnown = (name) => parts.some((one) => one.name === name && one.state !== "up");
   for (const route of routes) {
     if (route.publishing_paused) {
-      yield { key: `${route.name} publishing`, kind: "paused", what: `Publishing of ${route.name} is paused by hand`, route: route.name };
-    }
-    for (const reason of route.paused) {
-      const { words, advice } = pauseReason(reason);
-      yield { key: `${route.name} ${reason}`, kind: reason === "paused" ? "paused" : "warn", what: `Ingress of ${route.name} waits: ${words}`, why: advice, route: route.name };
+      const late = parts.find(({ name }) => name === `route:${route.name}`)?.why;
+      yield { key: `${route.name} publishing`, kind: "paused", what: `Publishing of ${route.name} is paused by hand`, why: late && sentence(late), routes: [route.name], resume: { route: route.name, part: "publishing" } };
     }
     if (route.oldest_overdue_s >= OVERDUE_S && !route.publishing_paused && !isKnown(`route:${route.name}`)) {
-      yield { key: `${route.name} overdue`, kind: "warn", what: `Messages of ${route.name} are late`, why: `The oldest is ${span(route.oldest_overdue_s * 1000)} overdue.`, route: route.name };
+      yield { key: `${route.name} overdue`, kind: "warn", what: `Messages of ${route.name} are late`, why: `The oldest is ${span(route.oldest_overdue_s * 1000)} overdue.`, routes: [route.name] };
     }
   }
 }
 
-function* replicaTroubles({ replicas }) {
+function* replicaTroubles({ replicas, parts }) {
+  // Replicas are heard of through the store.
+  if (parts.some(({ name, state }) => state !== "up" && /^(redis|store)/.test(name))) return;
   for (const { name, alive, ready, draining, silent_ms, clock_skew_ms, ...rest } of replicas) {
     if (!alive) {
       yield { key: `replica ${name}`, kind: "warn", what: `Replica ${name} is gone`, why: `No heartbeat for ${span(silent_ms ?? 0)}. The others serve its partitions; its claims come back by themselves.` };

@@ -3,7 +3,7 @@
 import { bothZones, counted, moment, relative, sentence, timeOfDay, utc } from "./format.js";
 import { h, render } from "./dom.js";
 import { badge, mark } from "./icons.js";
-import { name } from "./text.js";
+import { name, visible } from "./text.js";
 import { address } from "./router.js";
 import { endpoint } from "./words.js";
 
@@ -108,8 +108,8 @@ export function routeLink(route) {
 export function way({ from, to }) {
   const [source, target] = [endpoint(from), endpoint(to)];
   return h("span", { class: "way", title: `${source.at} to ${target.at}` },
-    h("bdi", null, source.place), h("span", { "aria-hidden": "true" }, " → "), h("span", { class: "for-readers" }, " to "),
-    h("bdi", null, target.place));
+    h("bdi", null, visible(source.place)), h("span", { "aria-hidden": "true" }, " → "), h("span", { class: "for-readers" }, " to "),
+    h("bdi", null, visible(target.place)));
 }
 
 /** What of a route is paused. */

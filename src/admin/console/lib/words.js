@@ -27,6 +27,10 @@ export function eventWord(event) {
   return MESSAGE_STATES[event]?.word ?? event.replaceAll("_", " ");
 }
 
+export function eventBadge(event) {
+  return MESSAGE_STATES[event]?.badge ?? "idle";
+}
+
 /** Groups of parts, in the order in which they are shown. */
 export const PART_GROUPS = [
   { title: "Store", kinds: ["store", "room"] },
@@ -98,7 +102,7 @@ export function pauseReason(reason) {
   return { words, advice };
 }
 
-const MEND_PRODUCER = "Mend the producer. A redrive publishes at once, without a delay.";
+const MEND_PRODUCER = "Mend the producer. A redrive publishes at once, or after the delay that you give.";
 const HOPELESS = "No try can succeed: mend the producer, then drop it.";
 
 /** Reasons of dead letters, and what to do before a redrive. */

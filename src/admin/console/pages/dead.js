@@ -1,10 +1,12 @@
 // Dead letters: why they are dead, in groups; the list; redrive, drop and export.
 
 import { getPage, path } from "../lib/api.js";
-import { drop, progressView, redrive } from "../lib/dead_actions.js";
-import { bytes, count, counted, inputMoment, momentOfInput, sentence } from "../lib/format.js";
+import { drop, redrive } from "../lib/dead_actions.js";
+import { bytes, count, counted, inputMoment, momentOfInput, sentence, timeOfDay } from "../lib/format.js";
+import { nowMs } from "../lib/clock.js";
 import { h } from "../lib/dom.js";
 import { overview } from "../lib/live.js";
+import { progressView } from "../lib/many.js";
 import { address, go } from "../lib/router.js";
 import { name, visible } from "../lib/text.js";
 import { ago, announceList, empty, field, pageHead, problemBox, routeLink, routeSelect, section, table, when } from "../lib/widgets.js";
@@ -16,7 +18,7 @@ const LOADED = 1_000;
 const DRAWN = 100;
 
 export function deadPage(view) {
-  const state = { items: null, next: null, drawn: DRAWN, problem: null, chosen: new Set(), group: null, progress: {}, export: null };
+  const state = { items: null, next: null, asOf: null, drawn: DRAWN, problem: null, chosen: new Set(), group: null, progress: {}, export: null };
   const page = { view, state, filter: filterOf(view.params) };
   page.load = (cursor) => load(page, cursor);
   view.show(() => [
@@ -38,8 +40,8 @@ function filterOf({ route, reason, from, to }) {
 
 async function load({ view, state, filter }, cursor) {
   state.problem = await view.run(async (signal) => {
-    const page = await getPage(path("dead"), { ...filter, cursor, limit: LOADED }, signal);
-    if (cursor === null) Object.assign(state, { items: [], chosen: new Set() });
+    const page = await getPage(path("dead"), { ...filter, order: "newest", cursor, limit: LOADED }, signal);
+    if (cursor === null) Object.assign(state, { items: [], chosen: new Set(), asOf: nowMs() });
     state.items.push(...page.items);
     state.next = page.next;
     announceList(state, "dead letter");
@@ -81,7 +83,8 @@ function groupsOf(items) {
   return [...found.values()].sort((a, b) => b.last.dead_at_ms - a.last.dead_at_ms);
 }
 
-function groups({ view, state }) {
+function groups(page) {
+  const { view, state } = page;
   const columns = [
     { title: "Reason", class: "words" }, { title: "Route" }, { title: "Target" }, { title: "Count", class: "num" },
     { title: "Last", class: "time" }, { title: "Last error", class: "words" }, { title: "Choose", hidden: true, class: "act" },
@@ -107,12 +110,13 @@ function groups({ view, state }) {
       ],
     };
   });
-  return section("Why", { key: "groups", aside: h("span", { class: "muted" }, ofTheShown(state)) },
+  return section("Why", { key: "groups", aside: h("div", null, h("small", null, ofTheShown(state)), " ", h("button", { type: "button", class: "quiet", onclick: () => page.load(null) }, "Refresh")) },
     table({ caption: "Dead letters by reason and target", columns, rows, class: "cards" }));
 }
 
-function ofTheShown({ items, next }) {
-  return next === null ? `all ${counted(items.length, "dead letter")}` : `of the ${count(items.length)} loaded, the oldest; there are more`;
+function ofTheShown({ items, next, asOf }) {
+  const shown = next === null ? `all ${counted(items.length, "dead letter")}` : `of the ${count(items.length)} loaded, the newest; there are more`;
+  return `${shown}, as of ${timeOfDay(asOf)}`;
 }
 
 function letters(page) {
@@ -131,7 +135,7 @@ function letters(page) {
   };
   return section(listed ? "Dead letters of this group" : "Dead letters", { key: "letters", aside: listed && h("button", { type: "button", class: "quiet", onclick: showAll }, "Show all groups") },
     actions(page, items),
-    table({ caption: "Dead letters, oldest first", columns: columnsOf(page, items), rows: shown.map((item) => row(page, item)), head: 1, class: "cards" }),
+    table({ caption: "Dead letters, newest first", columns: columnsOf(page, items), rows: shown.map((item) => row(page, item)), head: 1, class: "cards" }),
     h("div", { class: "pager" },
       h("span", { class: "muted" }, `${count(shown.length)} of ${count(items.length)} shown`),
       shown.length < items.length && h("button", { type: "button", onclick: more }, `Show ${Math.min(DRAWN, items.length - shown.length)} more`),
@@ -216,7 +220,7 @@ function exportMenu({ view, state, filter }, items) {
       const full = [];
       let cursor = null;
       do {
-        const page = await getPage(path("dead"), { ...filter, body: true, cursor, limit: 100 }, signal);
+        const page = await getPage(path("dead"), { ...filter, order: "newest", body: true, cursor, limit: 100 }, signal);
         full.push(...page.items.filter(({ dead_id }) => wanted.has(dead_id)));
         cursor = page.next;
         state.export = full.length;

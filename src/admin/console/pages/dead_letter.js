@@ -2,12 +2,14 @@
 
 import { get, path, query } from "../lib/api.js";
 import { bodyView, bytesOfBase64, readBody } from "../lib/body.js";
-import { failuresPanel, headersPanel, positionWords } from "../lib/content.js";
-import { drop, progressView, redrive } from "../lib/dead_actions.js";
+import { failuresPanel, headersPanel, positionWords, requestWords } from "../lib/content.js";
+import { drop, redrive } from "../lib/dead_actions.js";
 import { bytes, count } from "../lib/format.js";
 import { h } from "../lib/dom.js";
 import { badge } from "../lib/icons.js";
 import { overview } from "../lib/live.js";
+import { progressView } from "../lib/many.js";
+import { address } from "../lib/router.js";
 import { name, visible } from "../lib/text.js";
 import { copyButton, facts, fullMoment, pageHead, problemBox, routeLink, section } from "../lib/widgets.js";
 import { deadReason } from "../lib/words.js";
@@ -42,7 +44,8 @@ function letter(view, state, load) {
       h("div", { class: "status-words" }, badge("bad", words), h("code", { class: "muted" }, dead.reason), h("span", null, "on ", routeLink(dead.route))),
       view.mayWrite && h("div", { class: "buttons" },
         h("button", { type: "button", onclick: run(redrive) }, "Redrive …"),
-        h("button", { type: "button", class: "danger", onclick: run(drop) }, "Drop …")),
+        h("button", { type: "button", class: "danger", onclick: run(drop) }, "Drop …"),
+        !dead.left_out && h("a", { class: "button", href: address(["send"], { route: dead.route, dead: dead.dead_id }) }, "Send one like it …")),
       dead.error && h("p", { class: "error-words" }, visible(dead.error)),
       advice && h("p", { class: "muted" }, advice)),
     problemBox(state.problem),
@@ -56,6 +59,8 @@ function letter(view, state, load) {
 function details(dead) {
   return section("Details", { key: "details" }, facts([
     ["Dead since", fullMoment(dead.dead_at_ms)],
+    ["Received", dead.received_ms !== undefined && fullMoment(dead.received_ms)],
+    ["Asked", requestWords(dead)],
     ["Was due", dead.due_ms !== undefined && fullMoment(dead.due_ms)],
     ["Attempts", dead.attempt !== undefined && count(dead.attempt)],
     ["Target", dead.target !== undefined && (dead.target === "" ? "the route's own" : name(dead.target))],

@@ -3,10 +3,11 @@
 import { command, get, getTagged, path } from "../lib/api.js";
 import { bodyView, bytesOfBase64, readBody } from "../lib/body.js";
 import { nowMs } from "../lib/clock.js";
-import { failuresPanel, headersPanel, positionWords } from "../lib/content.js";
-import { bytes, count, counted, lateness, momentOfInput, span } from "../lib/format.js";
+import { eventDetails, failuresPanel, headersPanel, positionWords, requestWords } from "../lib/content.js";
+import { bytes, count, counted, momentOfInput, sentence, span } from "../lib/format.js";
 import { h } from "../lib/dom.js";
 import { badge } from "../lib/icons.js";
+import { unitSelect } from "../lib/message_actions.js";
 import { address } from "../lib/router.js";
 import { name } from "../lib/text.js";
 import { ask, copyButton, facts, fullMoment, messageLink, pageHead, problemBox, routeLink, section, table, toast, when } from "../lib/widgets.js";
@@ -67,19 +68,25 @@ function status(view, state, load) {
   return h("div", { key: "status", class: "panel status-bar" },
     h("div", { class: "status-words" }, badge(kind, word), h("span", null, " on ", routeLink(message.route)),
       message.dead_id && h("a", { href: address(["dead", message.dead_id]) }, "Open the dead letter")),
-    view.mayWrite && waits && h("div", { class: "buttons" },
-      h("button", { type: "button", onclick: act(publishNow) }, "Publish now"),
-      h("button", { type: "button", onclick: act(reschedule) }, "Reschedule …"),
-      h("button", { type: "button", class: "danger", onclick: act(cancel) }, "Cancel message …")));
+    view.mayWrite && isStored(message) && h("div", { class: "buttons" },
+      waits && [
+        h("button", { type: "button", onclick: act(publishNow) }, "Publish now"),
+        h("button", { type: "button", onclick: act(reschedule) }, "Reschedule …"),
+        h("button", { type: "button", class: "danger", onclick: act(cancel) }, "Cancel message …"),
+      ],
+      h("a", { class: "button", href: address(["send"], { route: message.route, like: message.id }) }, "Send one like it …")));
 }
 
 function moments(message) {
   const lateMs = nowMs() - message.asked_ms;
   const isMoved = message.due_ms !== message.asked_ms;
   return section("When", { key: "when" }, facts([
-    [isMoved ? "Asked for" : "Due", message.asked_ms !== undefined && fullMoment(message.asked_ms)],
+    ["Received", message.received_ms !== undefined && fullMoment(message.received_ms)],
+    ["Asked", requestWords(message)],
+    [isMoved ? "First due" : "Due", message.asked_ms !== undefined && fullMoment(message.asked_ms)],
     [message.failures > 0 ? "Next try" : "Due", isMoved && message.due_ms !== undefined && fullMoment(message.due_ms)],
     ["Late so far", isStored(message) && message.state !== "published" && lateMs >= 1_000 && h("span", { class: "alarm" }, span(lateMs))],
+    ["Why", message.why && sentence(message.why)],
   ]));
 }
 
@@ -102,16 +109,6 @@ function trail({ trail: events }) {
     cells: [when(event.at_ms), eventWord(event.event), eventDetails(event)],
   }));
   return section("Trail", { key: "trail", aside: h("span", { class: "muted" }, "newest first") }, table({ caption: "What happened to the message, newest first", columns, rows, class: "cards" }));
-}
-
-function eventDetails({ late_ms, target, attempt, by, position }) {
-  return [
-    target && ["to ", name(target)],
-    late_ms !== undefined && `${lateness(late_ms)} late`,
-    attempt > 1 && `attempt ${count(attempt)}`,
-    by && `by ${by}`,
-    positionWords(position),
-  ].filter(Boolean).map((words, i) => h("span", { key: i, class: "apart" }, words));
 }
 
 function content(view, state) {
@@ -162,8 +159,7 @@ function moveFields() {
       h("label", null, h("input", { type: "radio", name: "how", value: "after", checked: true }), "from now, after"),
       h("div", { class: "row" },
         h("input", { type: "number", name: "amount", min: 0, step: 1, value: "5", "aria-label": "Amount", onfocus: pick("after") }),
-        h("select", { name: "unit", value: "m", "aria-label": "Unit", onfocus: pick("after") },
-          [["s", "seconds"], ["m", "minutes"], ["h", "hours"], ["d", "days"]].map(([unit, title]) => h("option", { value: unit }, title)))),
+        unitSelect("m", { onfocus: pick("after") })),
       h("label", null, h("input", { type: "radio", name: "how", value: "at" }), "at a moment"),
       h("input", { type: "datetime-local", name: "at", step: 1, "aria-label": "Moment", onfocus: pick("at") })),
   ];

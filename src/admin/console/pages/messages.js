@@ -1,53 +1,61 @@
-// Messages: find one by its id, or look through those that wait in the order in which they fall due.
+// Messages: those that wait, in the order in which they fall due; and those of an id that was looked for.
 
 import { Problem, get, getPage, path } from "../lib/api.js";
-import { bytes, inputMoment, momentOfInput } from "../lib/format.js";
+import { bytes, count, inputMoment, momentOfInput, timeOfDay } from "../lib/format.js";
 import { h } from "../lib/dom.js";
 import { badge } from "../lib/icons.js";
 import { overview } from "../lib/live.js";
-import { go } from "../lib/router.js";
+import { nowMs } from "../lib/clock.js";
+import { progressView } from "../lib/many.js";
+import { cancelMessages, moveMessages } from "../lib/message_actions.js";
+import { go, goInstead } from "../lib/router.js";
 import { name, visibleText } from "../lib/text.js";
 import { announceList, delayExample, empty, field, messageLink, pageHead, pager, problemBox, routeLink, routeSelect, section, table, when } from "../lib/widgets.js";
 import { messageState } from "../lib/words.js";
 
+/** Time between two looks at the list. */
+const REFRESH_MS = 5_000;
+
 export function messagesPage(view) {
-  const state = { page: null, problem: null, found: null, notFound: null };
+  const state = { page: null, asOf: null, problem: null, chosen: new Map(), progress: {}, found: null, notFound: null };
+  const { find, ...shown } = view.params;
+  const { refresh, load } = view.looks(async () => {
+    state.problem = await view.run(async (signal) => {
+      state.page = await getPage(path("messages"), shown, signal);
+      state.asOf = nowMs();
+      keepChosen(state);
+    });
+  });
   view.show(() => [
     pageHead("Messages"),
-    search(view, state),
-    section("Waiting, by due time", { key: "waiting", aside: h("button", { type: "button", class: "quiet", onclick: () => load(view, state) }, "Refresh") }, filters(view.params), list(view.params, state)),
+    find !== undefined && foundOf(find, state),
+    section("Waiting, by due time", { key: "waiting", aside: state.asOf !== null && h("small", null, `as of ${timeOfDay(state.asOf)}`) },
+      filters(shown), progressView(state.progress, () => view.redraw()), list(view, shown, state, load)),
   ]);
   view.redrawLive();
-  load(view, state);
+  view.every(REFRESH_MS, refresh);
+  refresh().then(() => state.page && announceList(state.page, "message"));
+  if (find !== undefined) findMessage(view, find, state);
 }
 
-async function load(view, state) {
-  state.problem = await view.run(async (signal) => {
-    state.page = await getPage(path("messages"), view.params, signal);
-    announceList(state.page, "message");
+/** Of the chosen messages those that still wait as they did when they were chosen. */
+function keepChosen({ page, chosen }) {
+  const versions = new Map(page.items.map((message) => [keyOf(message), message.version]));
+  for (const [key, { version }] of chosen) {
+    if (versions.get(key) !== version) chosen.delete(key);
+  }
+}
+
+function keyOf({ route, id }) {
+  return JSON.stringify([route, id]);
+}
+
+/** Looks for an id on all routes, and opens its message if there is one alone. */
+async function findMessage(view, id, state) {
+  state.notFound = await view.run(async (signal) => {
+    state.found = await findEverywhere(id, signal);
   });
-}
-
-function search(view, state) {
-  const submit = async (event) => {
-    event.preventDefault();
-    const { id, route } = Object.fromEntries(new FormData(event.currentTarget));
-    if (id === "") return;
-    if (route !== "") return go(["messages", route, id]);
-    state.notFound = await view.run(async (signal) => {
-      state.found = await findEverywhere(id, signal);
-    });
-    if (state.notFound === null && state.found.length === 1) go(["messages", state.found[0].route, id]);
-  };
-  return section("Find a message", { key: "search" },
-    h("form", { class: "row", role: "search", onsubmit: submit },
-      field("Id", h("input", { type: "search", name: "id", class: "id-input", autocomplete: "off", spellcheck: "false", placeholder: "order-7, or a ~ id" })),
-      field("Route", routeSelect({ routes: overview()?.routes ?? [], value: "", all: "All routes" })),
-      h("button", { type: "submit", class: "primary" }, "Find")),
-    problemBox(state.notFound),
-    state.found?.length > 1 && h("div", { role: "status" }, h("p", null, "Several routes have a message of this id:"),
-      h("ul", { class: "found" }, state.found.map((message) =>
-        h("li", { key: message.route }, messageLink(message.route, message.id), " on ", routeLink(message.route), " ", badge(messageState(message).badge, messageState(message).word))))));
+  if (state.found?.length === 1) goInstead(["messages", state.found[0].route, id]);
 }
 
 /** The messages of this id, of all routes. Each route is asked at the same time. */
@@ -62,6 +70,15 @@ async function findEverywhere(id, signal) {
   const nearest = problems.find((problem) => problem.nearest)?.nearest;
   const hint = nearest ? ` Did you mean ${visibleText(nearest)}?` : "";
   throw new Problem({ title: "Not found", detail: `no route has the message ${visibleText(id)}: it was never there, or is gone.${hint}` }, 404);
+}
+
+function foundOf(id, { found, notFound }) {
+  return section(["Found for ", name(id)], { key: "found" },
+    problemBox(notFound),
+    found === null && notFound === null && h("p", { class: "muted" }, "Asking …"),
+    found !== null && h("div", { role: "status" }, h("p", null, "Several routes have a message of this id:"),
+      h("ul", { class: "found" }, found.map((message) =>
+        h("li", { key: message.route }, messageLink(message.route, message.id), " on ", routeLink(message.route), " ", badge(messageState(message).badge, messageState(message).word))))));
 }
 
 function filters({ route, from, to }) {
@@ -79,34 +96,70 @@ function filters({ route, from, to }) {
     (route || from || to) && h("a", { class: "button quiet", href: "#/messages" }, "Clear"));
 }
 
-function list(params, { page, problem }) {
-  if (problem) return problemBox(problem);
-  if (page === null) return h("p", { class: "muted" }, "Asking …");
-  if (page.items.length === 0 && !page.next) return nothing(params);
-  const columns = [
+function list(view, params, state, load) {
+  const { page, problem } = state;
+  if (page === null) return problem ? problemBox(problem) : h("p", { class: "muted" }, "Asking …");
+  if (page.items.length === 0 && !page.next) return [problemBox(problem), nothing(params)];
+  return [
+    problemBox(problem),
+    view.mayWrite && actions(view, state, load),
+    table({ caption: "Messages that wait, in due order", columns: columnsOf(view, state), rows: page.items.map((message) => row(view, state, message)), head: view.mayWrite ? 1 : 0, class: "cards" }),
+    pager({ segments: ["messages"], params, next: page.next, shown: page.items.length, noun: "message" }),
+  ];
+}
+
+function actions(view, { chosen, progress }, load) {
+  const messages = [...chosen.values()];
+  const none = messages.length === 0 || progress.isRunning;
+  const run = (act) => () => act(view, messages, progress, load);
+  return h("div", { class: "action-bar" },
+    h("strong", { class: "chosen-count", "aria-live": "polite" }, `${count(messages.length)} selected`),
+    h("button", { type: "button", disabled: none, onclick: run(moveMessages) }, "Move …"),
+    h("button", { type: "button", class: "danger", disabled: none, onclick: run(cancelMessages) }, "Cancel messages …"));
+}
+
+/** Only what waits can be moved or cancelled. */
+function canBeChosen({ state }) {
+  return state === "pending";
+}
+
+function columnsOf(view, { page, chosen }) {
+  const choosable = page.items.filter(canBeChosen);
+  const all = choosable.length > 0 && choosable.every((message) => chosen.has(keyOf(message)));
+  const toggle = () => {
+    chosen.clear();
+    if (!all) choosable.forEach((message) => chosen.set(keyOf(message), message));
+    view.redraw();
+  };
+  return [
+    ...(view.mayWrite ? [{ title: h("input", { type: "checkbox", checked: all, "aria-label": `Select all ${choosable.length}`, onchange: toggle }), class: "check" }] : []),
     { title: "Message" }, { title: "Route" }, { title: "Due", class: "time" }, { title: "State" },
     { title: "Attempt", class: "num" }, { title: "Key" }, { title: "Size", class: "num" }, { title: "Target" },
   ];
-  const rows = page.items.map((message) => {
-    const { word, badge: kind } = messageState(message);
-    return {
-      key: `${message.route} ${message.id}`,
-      cells: [
-        messageLink(message.route, message.id),
-        routeLink(message.route),
-        when(message.due_ms),
-        badge(kind, word),
-        message.attempt,
-        message.key ? name(message.key) : "–",
-        bytes(message.size),
-        name(message.target),
-      ],
-    };
-  });
-  return [
-    table({ caption: "Messages that wait, in due order", columns, rows, class: "cards" }),
-    pager({ segments: ["messages"], params, next: page.next, shown: page.items.length, noun: "message" }),
-  ];
+}
+
+function row(view, { chosen }, message) {
+  const key = keyOf(message);
+  const { word, badge: kind } = messageState(message);
+  const toggle = () => {
+    chosen.delete(key) || chosen.set(key, message);
+    view.redraw();
+  };
+  return {
+    key,
+    class: chosen.has(key) ? "chosen" : null,
+    cells: [
+      ...(view.mayWrite ? [h("input", { type: "checkbox", checked: chosen.has(key), disabled: !canBeChosen(message), "aria-label": `Select ${message.id}`, onchange: toggle })] : []),
+      messageLink(message.route, message.id),
+      routeLink(message.route),
+      when(message.due_ms),
+      badge(kind, word),
+      message.attempt,
+      message.key ? name(message.key) : "–",
+      bytes(message.size),
+      name(message.target),
+    ],
+  };
 }
 
 function nothing({ route, from, to }) {

@@ -5,9 +5,10 @@ import { h } from "../lib/dom.js";
 import { badge, mark } from "../lib/icons.js";
 import { freshness, overview, seriesOf } from "../lib/live.js";
 import { address } from "../lib/router.js";
+import { name, visible } from "../lib/text.js";
 import { ago, pageHead, pauseMarks, problemBox, routeLink, section, table, way } from "../lib/widgets.js";
 import { dueChart } from "../lib/due_chart.js";
-import { troubleList, troubles } from "../lib/troubles.js";
+import { staleNotice, troubleList, troubles } from "../lib/troubles.js";
 import { gauge, lines, peak } from "../lib/charts.js";
 import { PART_GROUPS, part, partState } from "../lib/words.js";
 
@@ -23,8 +24,8 @@ export function overviewPage(view) {
       pageHead("Overview"),
       now === null && problemBox(freshness().problem),
       now === null ? h("p", { class: "muted" }, "Asking the replica …") : [
-        attention(troubles(now)),
-        routes(now.routes),
+        staleNotice() ?? attention(view, troubles(now), now.histogram),
+        routes(now.routes, now.unconfigured_routes),
         h("div", { class: "columns" },
           h("div", { class: "stack" }, dueChart(now.histogram, window, choose), replicas(now.replicas)),
           parts(now)),
@@ -34,16 +35,21 @@ export function overviewPage(view) {
   view.redrawLive();
 }
 
-function attention(found) {
+/** What is wrong. That nothing is, is said only where the store has answered too. */
+function attention(view, found, histogram) {
+  if (found.length === 0 && !histogram) {
+    return h("section", { key: "attention", class: "panel well", "aria-label": "Needs attention" },
+      h("p", null, mark("warn"), "The store has not answered for a second: nothing is known to be wrong yet"));
+  }
   if (found.length === 0) {
     return h("section", { key: "attention", class: "panel well", "aria-label": "Needs attention" },
       h("p", null, mark("ok"), "All is well"));
   }
   return section("Needs attention", { key: "attention", aside: h("span", { class: "muted" }, counted(found.length, "trouble")) },
-    troubleList(found));
+    troubleList(view, found));
 }
 
-function routes(all) {
+function routes(all, unconfigured) {
   const columns = [
     { title: "Route", class: "route" },
     { title: "In / s", class: "num" },
@@ -76,7 +82,9 @@ function routes(all) {
       ],
     };
   });
-  return section("Routes", { key: "routes" }, table({ caption: "Routes", columns, rows, class: "routes cards" }));
+  return section("Routes", { key: "routes" }, table({ caption: "Routes", columns, rows, class: "routes cards" }),
+    unconfigured.length > 0 && h("p", { class: "muted" }, "The store also has messages of routes that are not configured here: ",
+      unconfigured.map((route, i) => [i > 0 && ", ", name(route)])));
 }
 
 function spark(points, label) {
@@ -120,7 +128,7 @@ function parts({ parts: all, redis, replica }) {
 /** A part and its state. The reason is among what needs attention. */
 function onePart({ name, state, since }) {
   const { word, badge: kind } = partState({ name, state });
-  return h("li", { key: name }, mark(kind), h("bdi", null, part(name).short), " ",
+  return h("li", { key: name }, mark(kind), h("bdi", null, visible(part(name).short)), " ",
     state === "up" ? h("span", { class: "for-readers" }, word) : h("p", null, word, since && [", since ", ago(Date.parse(since))]));
 }
 

@@ -1,16 +1,17 @@
 // One route: its flow, what falls due, its configuration, and what is done to it by hand.
 
-import { get, getPage, path, post, query } from "../lib/api.js";
+import { get, getPage, path, query } from "../lib/api.js";
 import { count, lateness, rate, sentence, span } from "../lib/format.js";
 import { h } from "../lib/dom.js";
 import { dueChart } from "../lib/due_chart.js";
 import { badge } from "../lib/icons.js";
 import { freshness, overview, seriesOf } from "../lib/live.js";
+import { progressView } from "../lib/many.js";
 import { address } from "../lib/router.js";
-import { purge, purgeProgress, skip } from "../lib/route_actions.js";
-import { troubleList, troubles } from "../lib/troubles.js";
+import { purge, setPause, skip } from "../lib/route_actions.js";
+import { staleNotice, troubleList, troubles } from "../lib/troubles.js";
 import { lines, peak, roundPeak } from "../lib/charts.js";
-import { ask, empty, messageLink, pageHead, problemBox, section, table, toast, way, when } from "../lib/widgets.js";
+import { empty, messageLink, pageHead, problemBox, section, table, way, when } from "../lib/widgets.js";
 import { endpoint, messageState, pauseReason } from "../lib/words.js";
 
 /** Time between two looks at what falls due. */
@@ -40,7 +41,7 @@ export function routePage(view) {
     const series = seriesOf(name);
     return [
       pageHead(name, view.mayWrite && h("a", { class: "button", href: address(["send"], { route: name }) }, "Send a test message"), way(route)),
-      troubleList(troubles(now, name)),
+      staleNotice() ?? troubleList(view, troubles(now, name)),
       tiles(route),
       h("div", { class: "columns" },
         rates(series, route), latenesses(series),
@@ -102,7 +103,7 @@ function byHand(view, state, now, route) {
       standing(view, now, route),
       action("Waiting", badge("idle", `${count(route.pending)} pending`),
         view.mayWrite && h("button", { type: "button", disabled: state.purge.isRunning, onclick: () => purge(view, route, state.purge) }, "Purge …"))),
-    purgeProgress(state.purge, () => view.redraw()));
+    progressView(state.purge, () => view.redraw()));
 }
 
 function action(title, shown, button) {
@@ -126,7 +127,7 @@ function pauses(view, route) {
     },
   ];
   return rows.map(({ part, isPaused, title, state, effect }) => action(title, state,
-    view.mayWrite && h("button", { type: "button", onclick: () => setPause(view, route.name, { part, isPaused, title, effect }) },
+    view.mayWrite && h("button", { type: "button", onclick: () => setPause(view, route.name, { part, isPaused, effect }) },
       `${isPaused ? "Resume" : "Pause"} ${part}`)));
 }
 
@@ -136,17 +137,6 @@ function standing(view, now, route) {
   const why = now.parts.find(({ name }) => name === `source:${route.name}`)?.why;
   return action("Standing", badge("bad", "a record cannot be opened"),
     view.mayWrite && h("button", { type: "button", onclick: () => skip(view, route.name, why && sentence(why)) }, "Skip …"));
-}
-
-async function setPause(view, route, { part, isPaused, title, effect }) {
-  const after = isPaused
-    ? "It goes on on every replica within a second. What is overdue leaves at once, as fast as the target takes it."
-    : `${effect} It holds on every replica, and over restarts.`;
-  const verb = isPaused ? "Resume" : "Pause";
-  if (await ask({ title: `${verb} ${part} of ${route}?`, draw: () => h("p", null, after), action: `${verb} ${part}` }) === null) return;
-  const problem = await view.run((signal) => post(path("routes", route, isPaused ? "resume" : "pause"), { only: part }, signal));
-  if (problem) toast("bad", problem.message);
-  else toast("ok", `${title} of ${route} is ${isPaused ? "resumed" : "paused"}`);
 }
 
 function dueNext({ next, problem }, route) {

@@ -1,7 +1,9 @@
-// Send: a test message through a route's own ingress, followed to its end if that is wanted.
+// Send: a test message through a route's own ingress, followed to its end if that is wanted. It may begin as a copy of
+// another one: of the message `like`, or of the dead letter `dead`.
 
-import { Problem, path, post } from "../lib/api.js";
-import { lateness, momentOfInput, relative } from "../lib/format.js";
+import { Problem, get, path, post, query } from "../lib/api.js";
+import { bytesOfBase64, readBody } from "../lib/body.js";
+import { counted, lateness, momentOfInput, relative } from "../lib/format.js";
 import { h } from "../lib/dom.js";
 import { badge } from "../lib/icons.js";
 import { overview } from "../lib/live.js";
@@ -10,7 +12,7 @@ import { visible } from "../lib/text.js";
 import { announce, empty, facts, field, fullMoment, messageLink, pageHead, problemBox, routeSelect, section } from "../lib/widgets.js";
 
 export function sendPage(view) {
-  const state = { route: view.params.route ?? null, how: "delay", sent: null, problem: null, waitsSince: null, call: null };
+  const state = { route: view.params.route ?? null, how: "delay", copy: {}, sent: null, problem: null, waitsSince: null, call: null };
   view.show(() => {
     if (!view.mayWrite) return [pageHead("Send"), empty("This token may only read.", h("p", null, "Sending a message needs a write token."))];
     return [
@@ -19,9 +21,44 @@ export function sendPage(view) {
     ];
   });
   view.redrawLive();
+  const { like, dead } = view.params;
+  if (view.mayWrite && (like ?? dead) !== undefined) startFrom(view, state);
+}
+
+/** Fills the form as the message is that it shall be like. */
+async function startFrom(view, state) {
+  state.problem = await view.run(async (signal) => {
+    state.copy = copyOf(await originalOf(view.params, signal));
+  });
+}
+
+/** A message or a dead letter, with its body as bytes. */
+async function originalOf({ route, like, dead }, signal) {
+  if (dead !== undefined) {
+    const letter = await get(path("dead", dead) + query({ body: true }), signal);
+    return { ...letter, bytes: letter.body_base64 !== undefined ? bytesOfBase64(letter.body_base64) : new TextEncoder().encode(letter.body ?? "") };
+  }
+  const message = await get(path("routes", route, "messages", like), signal);
+  const { base64 } = await get(path("routes", route, "messages", like, "body"), signal);
+  return { ...message, bytes: bytesOfBase64(base64) };
+}
+
+/** What the form can hold of it: a header that is no text is left out, and a body that is none is sent as it is. */
+function copyOf({ key, key_is_base64: isBytes, headers = [], bytes }) {
+  const texts = headers.filter(({ value }) => typeof value === "string" && !value.includes("\n"));
+  const { text } = readBody(bytes, bytes.length);
+  const isCut = text !== null && new TextEncoder().encode(text).length < bytes.length;
+  return {
+    key: isBytes ? undefined : key,
+    headers: texts.map(({ name, value }) => `${name}: ${value}`).join("\n"),
+    leftOut: headers.length - texts.length,
+    body: isCut ? null : text,
+    bytes,
+  };
 }
 
 function form(view, state) {
+  const { copy } = state;
   const routes = overview()?.routes ?? [];
   const chosen = routes.find(({ name }) => name === state.route) ?? routes[0];
   const change = (key) => (event) => {
@@ -42,9 +79,12 @@ function form(view, state) {
           : field("Moment", h("input", { key: "at", type: "datetime-local", step: 1, name: "at", required: true }))),
       h("div", { class: "row" },
         field("Id", h("input", { name: "id", maxlength: 256, autocomplete: "off", spellcheck: "false", placeholder: "a fresh one" })),
-        chosen?.from.kafka !== undefined && field("Key", h("input", { name: "key", autocomplete: "off", spellcheck: "false" }))),
-      field("Headers", h("textarea", { name: "headers", rows: 3, class: "short", spellcheck: "false", placeholder: "name: value, one a line" })),
-      field("Body", h("textarea", { name: "body", rows: 5, spellcheck: "false" })),
+        chosen?.from.kafka !== undefined && field("Key", h("input", { name: "key", value: copy.key ?? "", autocomplete: "off", spellcheck: "false" }))),
+      field("Headers", h("textarea", { name: "headers", value: copy.headers ?? "", rows: 3, class: "short", spellcheck: "false", placeholder: "name: value, one a line" }),
+        copy.leftOut > 0 && `${counted(copy.leftOut, "header")} of the original cannot be written here`),
+      copy.body === null
+        ? h("p", { class: "muted" }, `The body of the original, ${counted(copy.bytes.length, "byte")}, is sent as it is.`)
+        : field("Body", h("textarea", { name: "body", value: copy.body ?? "", rows: 5, spellcheck: "false" })),
       h("label", { class: "check-label" }, h("input", { type: "checkbox", name: "wait", checked: true }), " Follow it to its end"),
       h("div", { class: "buttons" },
         h("button", { type: "submit", class: "primary", disabled: state.call !== null || routes.length === 0 }, "Send"))));
@@ -58,6 +98,7 @@ async function send(view, state, given) {
     delay: isDelay ? (/^\d+$/.test(delay) ? Number(delay) : delay) : undefined,
     at: isDelay ? undefined : momentOfInput(given.get("at")) ?? undefined,
     id: text("id"), key: text("key"), body: text("body"),
+    body_base64: state.copy.body === null ? base64(state.copy.bytes) : undefined,
     headers: headersOf(given.get("headers")),
     wait: given.has("wait"),
   };
@@ -70,6 +111,10 @@ async function send(view, state, given) {
   });
   state.call = null;
   view.redraw();
+}
+
+function base64(bytes) {
+  return btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""));
 }
 
 /** The headers of the lines `name: value`; `null` if a line is none. */

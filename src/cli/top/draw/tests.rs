@@ -113,7 +113,7 @@ fn the_overview_fits_into_80_by_24() {
     );
     let next = position(&lines, "DUE NEXT");
     assert!(
-        lines[next + 1].contains("(in 2s)") && lines[next + 1].contains("order-7"),
+        lines[next + 1].contains("(in 2 s)") && lines[next + 1].contains("order-7"),
         "{}",
         lines[next + 1]
     );
@@ -175,7 +175,7 @@ fn stale_answers_stay_and_say_since_when() {
     state.take(Err("http://127.0.0.1:8025 cannot be reached".to_owned()));
     let lines = drawn(&state, 80, 24, NOW_MS + 12_000);
     assert!(
-        lines[1].starts_with("STALE since ") && lines[1].contains("(12s ago): http"),
+        lines[1].starts_with("STALE since ") && lines[1].contains("(12 s ago): http"),
         "{}",
         lines[1]
     );

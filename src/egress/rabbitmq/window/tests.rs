@@ -55,7 +55,7 @@ fn mark_returned(window: &mut ConfirmWindow, body: &str, properties: &BasicPrope
 
 fn letter(verdict: &Verdict) -> char {
     match verdict {
-        Verdict::Confirmed => 'c',
+        Verdict::Confirmed(_) => 'c',
         Verdict::Unknown { .. } | Verdict::Interrupted { .. } => '?',
         Verdict::Refused {
             reason: Refusal::Unroutable,
@@ -357,7 +357,7 @@ impl World {
                         && one.content.is_none()
                         && matches!(one.fate, Fate::Ack | Fate::Hang);
                     assert!(
-                        !certain || verdict == Verdict::Confirmed,
+                        !certain || verdict == Verdict::Confirmed(None),
                         "{verdict:?} of {one:?}"
                     );
                     one.verdicts.push(verdict);
@@ -393,7 +393,7 @@ impl World {
             let published = &mut self.published[one.publication.ticket().batch as usize];
             let certain = published.content.is_none() && published.fate == Fate::Ack;
             if certain && published.seen && is_clear {
-                assert_eq!(one.verdict, Some(Verdict::Confirmed), "{published:?}");
+                assert_eq!(one.verdict, Some(Verdict::Confirmed(None)), "{published:?}");
             }
             let verdict = one.verdict.unwrap_or_else(|| unknown("lost"));
             published.verdicts.push(verdict);
@@ -403,7 +403,7 @@ impl World {
     fn check(&self) {
         for (ticket, one) in self.published.iter().enumerate() {
             assert_eq!(one.verdicts.len(), 1, "{ticket}: {one:?}");
-            if one.content.is_none() && one.verdicts[0] == Verdict::Confirmed {
+            if one.content.is_none() && one.verdicts[0] == Verdict::Confirmed(None) {
                 assert!(one.answered && one.fate == Fate::Ack, "{ticket}: {one:?}");
             }
         }
@@ -415,7 +415,7 @@ impl World {
                     .filter(|one| one.content == Some(content))
             };
             let confirmed = equal()
-                .filter(|one| one.verdicts[0] == Verdict::Confirmed)
+                .filter(|one| one.verdicts[0] == Verdict::Confirmed(None))
                 .count();
             let taken = equal()
                 .filter(|one| one.answered && one.fate == Fate::Ack)

@@ -29,6 +29,7 @@ fn a_route_can_rename_the_headers() {
     ]) {
         let expected = Admitted::Delayed {
             due: ARRIVAL.plus(5),
+            request: asked(RequestedTime::Delay(5)),
             id: Some("7".into()),
             target: topic("orders.retry"),
             // `x-delay` is an ordinary header on this route. Postdate still sets `x-delay-id` when it

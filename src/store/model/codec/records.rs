@@ -3,10 +3,10 @@
 use bytes::Bytes;
 
 use super::varint::{Reader, put_bytes, put_signed, put_unsigned};
-use super::{CodecError, MaybeText, put_history, read_history};
+use super::{CodecError, FIRST_VERSION, MaybeText, put_history, read_history};
 use crate::domain::{
-    Entry, Failure, Header, HeaderValue, KafkaPosition, Message, Origin, Properties, Text, UnixMs,
-    limits,
+    DelayRequest, Entry, Failure, Header, HeaderValue, KafkaPosition, Message, Origin, Properties,
+    RequestedTime, Text, UnixMs, limits,
 };
 
 // The bits of the shape byte: which fields are there.
@@ -19,10 +19,16 @@ const IS_RABBITMQ: u8 = 32;
 const HAS_PROPERTIES: u8 = 64;
 const HAS_ASKED: u8 = 128;
 
+// The kinds of a request.
+const NO_REQUEST: u8 = 0;
+const DELAY: u8 = 1;
+const MOMENT: u8 = 2;
+
 pub(super) struct BundleRecord {
     pub(super) id: MaybeText,
     pub(super) position: Option<KafkaPosition>,
     pub(super) asked: Option<UnixMs>,
+    pub(super) request: Option<DelayRequest>,
     pub(super) history: Vec<Failure>,
     pub(super) message: Message,
 }
@@ -46,6 +52,7 @@ pub(super) fn put_head(out: &mut Vec<u8>, entry: &Entry) {
         }
     }
     out.push(shape);
+    put_request(out, entry);
     if let Some(id) = &entry.id {
         put_bytes(out, id.bytes());
     }
@@ -68,10 +75,20 @@ pub(super) fn put_head(out: &mut Vec<u8>, entry: &Entry) {
     put_headers(out, &message.headers);
 }
 
-pub(super) fn read_record(head: Bytes, body: Bytes) -> Result<BundleRecord, CodecError> {
+/// Reads the head of a message that is due at this moment, written in this version.
+pub(super) fn read_record(
+    version: u8,
+    head: Bytes,
+    body: Bytes,
+    due: UnixMs,
+) -> Result<BundleRecord, CodecError> {
     let mut reader = Reader::new(head);
     let shape = reader.byte()?;
     let has = |bit| shape & bit != 0;
+    let request = match version {
+        FIRST_VERSION => None,
+        _ => read_request(&mut reader)?,
+    };
     let id = if has(HAS_ID) {
         Some(reader.text()?)
     } else {
@@ -92,6 +109,7 @@ pub(super) fn read_record(head: Bytes, body: Bytes) -> Result<BundleRecord, Code
     } else {
         None
     };
+    let request = request.map(|request| request.from(asked.unwrap_or(due)));
     let history = if has(HAS_HISTORY) {
         read_history(&mut reader)?
     } else {
@@ -121,6 +139,7 @@ pub(super) fn read_record(head: Bytes, body: Bytes) -> Result<BundleRecord, Code
         id,
         position,
         asked,
+        request,
         history,
         message: Message {
             origin,
@@ -129,6 +148,62 @@ pub(super) fn read_record(head: Bytes, body: Bytes) -> Result<BundleRecord, Code
             headers,
             properties,
         },
+    })
+}
+
+/// What was asked for, as differences that are small or nothing as a rule: of the due time that was asked for from the
+/// arrival, and of the request from what is expected of it then.
+struct StoredRequest {
+    kind: u8,
+    waits_ms: i64,
+    more_ms: i64,
+}
+
+impl StoredRequest {
+    fn of(request: DelayRequest, asked_due: UnixMs) -> Self {
+        let waits_ms = asked_due.0.wrapping_sub(request.received.0);
+        let (kind, more_ms) = match request.time {
+            RequestedTime::Delay(ms) => (DELAY, ms.wrapping_sub(waits_ms)),
+            RequestedTime::At(at) => (MOMENT, at.0.wrapping_sub(asked_due.0)),
+        };
+        Self {
+            kind,
+            waits_ms,
+            more_ms,
+        }
+    }
+
+    fn from(self, asked_due: UnixMs) -> DelayRequest {
+        DelayRequest {
+            received: UnixMs(asked_due.0.wrapping_sub(self.waits_ms)),
+            time: if self.kind == MOMENT {
+                RequestedTime::At(UnixMs(asked_due.0.wrapping_add(self.more_ms)))
+            } else {
+                RequestedTime::Delay(self.waits_ms.wrapping_add(self.more_ms))
+            },
+        }
+    }
+}
+
+fn put_request(out: &mut Vec<u8>, entry: &Entry) {
+    let Some(request) = entry.request else {
+        return out.push(NO_REQUEST);
+    };
+    let stored = StoredRequest::of(request, entry.asked_due());
+    out.push(stored.kind);
+    put_signed(out, stored.waits_ms);
+    put_signed(out, stored.more_ms);
+}
+
+fn read_request(reader: &mut Reader) -> Result<Option<StoredRequest>, CodecError> {
+    Ok(match reader.byte()? {
+        NO_REQUEST => None,
+        kind @ (DELAY | MOMENT) => Some(StoredRequest {
+            kind,
+            waits_ms: reader.signed()?,
+            more_ms: reader.signed()?,
+        }),
+        _ => return Err(CodecError::Malformed(reader.position())),
     })
 }
 

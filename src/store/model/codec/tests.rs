@@ -7,7 +7,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::domain::{
-    Header, HeaderValue, KafkaPosition, Message, Origin, Properties, limits, testing,
+    DelayRequest, Header, HeaderValue, KafkaPosition, Message, Origin, Properties, RequestedTime,
+    limits, testing,
 };
 
 fn text() -> impl Strategy<Value = Text> {
@@ -106,6 +107,19 @@ fn position(place: Option<(i32, i64)>) -> Option<KafkaPosition> {
     place.map(|(partition, offset)| KafkaPosition { partition, offset })
 }
 
+fn request() -> impl Strategy<Value = DelayRequest> {
+    (any::<i64>(), any::<bool>(), any::<i64>()).prop_map(|(received, is_delay, time)| {
+        DelayRequest {
+            received: UnixMs(received),
+            time: if is_delay {
+                RequestedTime::Delay(time)
+            } else {
+                RequestedTime::At(UnixMs(time))
+            },
+        }
+    })
+}
+
 fn entry() -> impl Strategy<Value = Entry> {
     let failure = (any::<i64>(), text(), text()).prop_map(|(at, reason, error)| Failure {
         at: UnixMs(at),
@@ -119,7 +133,7 @@ fn entry() -> impl Strategy<Value = Entry> {
             any::<u32>(),
             any::<u32>(),
         ),
-        any::<Option<i64>>(),
+        (any::<Option<i64>>(), prop::option::of(request())),
         (
             any::<u8>().prop_map(Flags),
             any::<Option<(i32, i64)>>().prop_map(position),
@@ -128,7 +142,12 @@ fn entry() -> impl Strategy<Value = Entry> {
         message(),
     )
         .prop_map(
-            |((due, id, handouts, failures), asked, (flags, position, history), message)| Entry {
+            |(
+                (due, id, handouts, failures),
+                (asked, request),
+                (flags, position, history),
+                message,
+            )| Entry {
                 due,
                 id,
                 handouts,
@@ -137,6 +156,7 @@ fn entry() -> impl Strategy<Value = Entry> {
                 position,
                 history,
                 asked: asked.map(UnixMs),
+                request,
                 message,
             },
         )
@@ -162,12 +182,13 @@ proptest! {
     fn noise_is_refused(mut noise in prop::collection::vec(any::<u8>(), 0..300)) {
         prop_assert!(decode(&Bytes::from(noise.clone())).is_err());
         // Behind a good head and checksum, the content itself is judged.
-        noise.splice(0..0, *b"PB\x01\x00\0\0\0\0");
+        noise.splice(0..0, *b"PB\x00\x00\0\0\0\0");
         let mut blob = BytesMut::from(&noise[..]);
-        let _read_or_refused = decode(&sealed(&mut blob));
-        for codec in [CODEC_ZSTD, CODEC_ZSTD_HEADS] {
-            blob[3] = codec;
-            let _read_or_refused = decode(&sealed(&mut blob));
+        for version in FIRST_VERSION..=FORMAT_VERSION {
+            for codec in [CODEC_PLAIN, CODEC_ZSTD, CODEC_ZSTD_HEADS] {
+                (blob[2], blob[3]) = (version, codec);
+                let _read_or_refused = decode(&sealed(&mut blob));
+            }
         }
     }
 }
@@ -190,6 +211,10 @@ fn sample() -> Bundle {
         flags: Flags(Flags::NAMED | Flags::SOURCE_REREAD),
         position: position(Some((3, 9_000_000_000))),
         asked: None,
+        request: Some(DelayRequest {
+            received: UnixMs(1_790_000_000_001),
+            time: RequestedTime::Delay(120),
+        }),
         history: vec![Failure {
             at: UnixMs(1_790_000_000_001),
             reason: "unroutable".into(),
@@ -214,6 +239,7 @@ fn sample() -> Bundle {
         flags: Flags::default(),
         position: None,
         asked: None,
+        request: None,
         history: vec![],
         message: Message {
             origin: Origin::Kafka,
@@ -231,6 +257,10 @@ fn sample() -> Bundle {
         flags: Flags(Flags::SOURCE_REDELIVERY | Flags::STORE_ROLLBACK),
         position: None,
         asked: None,
+        request: Some(DelayRequest {
+            received: UnixMs(1_789_999_999_000),
+            time: RequestedTime::At(UnixMs(1_790_000_000_100)),
+        }),
         history: vec![],
         message: delivery(),
     };
@@ -328,10 +358,35 @@ fn noisy_sample() -> Bundle {
     many(100, |_| noise(300))
 }
 
-const GOLDEN_HEADS: &[u8] = include_bytes!("../../../../tests/golden/heads-v1.bundle");
-const GOLDEN_PLAIN: &[u8] = include_bytes!("../../../../tests/golden/plain-v1.bundle");
-const GOLDEN_ZSTD: &[u8] = include_bytes!("../../../../tests/golden/zstd-v1.bundle");
-const GOLDEN_EMPTY: &[u8] = include_bytes!("../../../../tests/golden/empty-v1.bundle");
+/// The bundles of the first version, in the order of [`GOLDEN`].
+const GOLDEN_V1: [&[u8]; 4] = [
+    include_bytes!("../../../../tests/golden/plain-v1.bundle"),
+    include_bytes!("../../../../tests/golden/zstd-v1.bundle"),
+    include_bytes!("../../../../tests/golden/heads-v1.bundle"),
+    include_bytes!("../../../../tests/golden/empty-v1.bundle"),
+];
+const GOLDEN_PLAIN: &[u8] = include_bytes!("../../../../tests/golden/plain-v2.bundle");
+const GOLDEN_ZSTD: &[u8] = include_bytes!("../../../../tests/golden/zstd-v2.bundle");
+const GOLDEN_HEADS: &[u8] = include_bytes!("../../../../tests/golden/heads-v2.bundle");
+const GOLDEN_EMPTY: &[u8] = include_bytes!("../../../../tests/golden/empty-v2.bundle");
+const GOLDEN: [&[u8]; 4] = [GOLDEN_PLAIN, GOLDEN_ZSTD, GOLDEN_HEADS, GOLDEN_EMPTY];
+
+/// The contents of the golden files, in their order.
+fn golden_bundles() -> [Bundle; 4] {
+    let empty = Bundle {
+        target: TargetRef::Own,
+        entries: Arc::default(),
+    };
+    [sample(), long_sample(), noisy_sample(), empty]
+}
+
+/// The same bundle as the first version kept it.
+fn without_requests(mut bundle: Bundle) -> Bundle {
+    for entry in Arc::make_mut(&mut bundle.entries) {
+        entry.request = None;
+    }
+    bundle
+}
 
 #[test]
 fn golden_files_are_read_as_ever() {
@@ -339,30 +394,24 @@ fn golden_files_are_read_as_ever() {
         (GOLDEN_PLAIN[3], GOLDEN_ZSTD[3], GOLDEN_HEADS[3]),
         (CODEC_PLAIN, CODEC_ZSTD, CODEC_ZSTD_HEADS)
     );
-    assert_eq!(
-        decode(&Bytes::from_static(GOLDEN_HEADS)),
-        Ok(noisy_sample())
-    );
-    assert_eq!(decode(&Bytes::from_static(GOLDEN_PLAIN)), Ok(sample()));
-    assert_eq!(decode(&Bytes::from_static(GOLDEN_ZSTD)), Ok(long_sample()));
-    let empty = Bundle {
-        target: TargetRef::Own,
-        entries: Arc::default(),
-    };
-    assert_eq!(decode(&Bytes::from_static(GOLDEN_EMPTY)), Ok(empty));
+    for (bundle, (first, golden)) in golden_bundles()
+        .into_iter()
+        .zip(GOLDEN_V1.iter().zip(GOLDEN))
+    {
+        assert_eq!(
+            decode(&Bytes::from_static(first)),
+            Ok(without_requests(bundle.clone()))
+        );
+        assert_eq!(decode(&Bytes::from_static(golden)), Ok(bundle));
+    }
 }
 
 /// A new version of zstd may write other bytes. It must read the old ones.
 #[test]
 fn the_plain_golden_file_is_written_as_ever() {
-    assert_eq!(encode(&sample()), GOLDEN_PLAIN);
-    assert_eq!(
-        encode(&Bundle {
-            target: TargetRef::Own,
-            entries: Arc::default()
-        }),
-        GOLDEN_EMPTY
-    );
+    let [plain, _, _, empty] = golden_bundles();
+    assert_eq!(encode(&plain), GOLDEN_PLAIN);
+    assert_eq!(encode(&empty), GOLDEN_EMPTY);
 }
 
 #[test]
@@ -401,7 +450,7 @@ fn what_is_compressed_follows_what_it_brings() {
 
 #[test]
 fn every_truncation_and_every_flipped_bit_is_an_error() {
-    for golden in [GOLDEN_PLAIN, GOLDEN_ZSTD, GOLDEN_EMPTY] {
+    for golden in [GOLDEN_PLAIN, GOLDEN_ZSTD, GOLDEN_EMPTY, GOLDEN_V1[0]] {
         for len in 0..golden.len() {
             assert!(
                 decode(&Bytes::from_static(&golden[..len])).is_err(),
@@ -422,7 +471,7 @@ fn every_truncation_and_every_flipped_bit_is_an_error() {
 /// something or refused, never a panic.
 #[test]
 fn no_content_under_a_fitting_checksum_makes_the_reader_panic() {
-    for golden in [GOLDEN_PLAIN, GOLDEN_ZSTD] {
+    for golden in [GOLDEN_PLAIN, GOLDEN_ZSTD, GOLDEN_V1[0]] {
         let mut refused = 0;
         for bit in (0..golden.len() * 8).filter(|bit| !(4..PREFIX_LEN).contains(&(bit / 8))) {
             let mut flipped = BytesMut::from(golden);
@@ -445,10 +494,10 @@ fn what_is_no_bundle_or_of_a_later_version_is_called_so() {
         Err(CodecError::NotABundle)
     );
     let mut later = BytesMut::from(GOLDEN_PLAIN);
-    later[2] = 2;
+    later[2] = FORMAT_VERSION + 1;
     assert_eq!(
         decode(&sealed(&mut later)),
-        Err(CodecError::UnknownVersion(2))
+        Err(CodecError::UnknownVersion(FORMAT_VERSION + 1))
     );
     let mut codec = BytesMut::from(GOLDEN_PLAIN);
     codec[3] = 3;

@@ -15,13 +15,14 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use super::varint::{Reader, put_bytes, put_signed, put_unsigned};
 use super::{
-    CODEC_PLAIN, CODEC_ZSTD, CodecError, FORMAT_VERSION, HEADS_COMPRESSOR, PREFIX_LEN, checksum,
-    decompress, smaller,
+    CODEC_PLAIN, CODEC_ZSTD, CodecError, HEADS_COMPRESSOR, PREFIX_LEN, checksum, decompress,
+    smaller,
 };
 use crate::domain::{KafkaPosition, Target, UnixMs};
 use crate::store::model::trail::{TrailEvent, TrailTarget, TrailWord};
 
 const MAGIC_BYTES: &[u8; 2] = b"PT";
+const FORMAT_VERSION: u8 = 1;
 /// Bytes and events from which a pack is closed.
 const PACK_BYTES: usize = 64 << 10;
 pub(in crate::store) const PACK_EVENTS: usize = 8192;

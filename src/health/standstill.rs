@@ -2,17 +2,19 @@
 
 use std::collections::BTreeMap;
 
+use crate::domain::duration;
+
 /// Time for which a record is the oldest of its partition until it counts as standing still, microseconds.
 const STANDSTILL_US: i64 = 3_000_000;
 
 /// By partition of one source: the oldest unresolved record, and since when it is the oldest, monotonic microseconds.
 #[derive(Debug, Default)]
-pub(super) struct Standstill(BTreeMap<i32, (u64, i64)>);
+pub struct Standstill(BTreeMap<i32, (u64, i64)>);
 
 impl Standstill {
     /// Takes the oldest unresolved record of each partition, as it is now. Answers a sentence about the standstill, if
     /// there is one.
-    pub(super) fn update(&mut self, oldest: &BTreeMap<i32, u64>, now_us: i64) -> Option<String> {
+    pub fn update(&mut self, oldest: &BTreeMap<i32, u64>, now_us: i64) -> Option<String> {
         self.0
             .retain(|partition, (record, _)| oldest.get(partition) == Some(record));
         for (&partition, &record) in oldest {
@@ -21,8 +23,8 @@ impl Standstill {
         let since_us = self.0.values().map(|(_, since_us)| *since_us).min()?;
         let stands_us = now_us - since_us;
         (stands_us >= STANDSTILL_US).then(|| {
-            let seconds = stands_us / 1_000_000;
-            format!("a record that was read {seconds} s ago is neither stored nor published yet")
+            let span = duration::words(stands_us / 1_000_000 * 1_000);
+            format!("a record that was read {span} ago is neither stored nor published yet")
         })
     }
 }

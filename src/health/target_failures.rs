@@ -1,9 +1,8 @@
-//! Targets that refuse publishes or do not answer them, since when, and with which error.
+//! Targets that are missing, refuse publishes or do not answer them, since when, and with which error.
 //!
 //! A spell of failures begins with the first publish that fails. It ends when a publish is confirmed and none has
 //! failed for [`QUIET_US`], or [`FORGET_US`] after the last retry that was announced. A target is silent while one of
-//! its publishes has had no answer for [`SILENT_US`]. Each beginning and each end is reported once, whatever the number
-//! of messages. Pure: moments are arguments.
+//! its publishes has had no answer for [`SILENT_US`]. Pure: moments are arguments.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,10 +10,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 
 use crate::domain::route::describe;
-use crate::domain::{Target, Text};
+use crate::domain::{Target, Text, duration};
 
 /// Time without an answer to a publish after which its target counts as silent, microseconds.
-pub const SILENT_US: i64 = 2_500_000;
+const SILENT_US: i64 = 2_500_000;
 /// Time without a failure after which a confirmed publish ends a spell, microseconds.
 const QUIET_US: i64 = 10_000_000;
 /// Time after the last announced retry after which a spell ends by itself, microseconds.
@@ -24,13 +23,16 @@ const FORGET_US: i64 = 30_000_000;
 #[derive(Debug, Default)]
 pub struct TargetFailures {
     targets: Mutex<BTreeMap<Text, TargetHealth>>,
-    /// Targets with a spell of failures. While there are none, confirms need no lock.
+    /// Targets with a spell of failures, and those that were found to be missing. While there are none, confirms need no
+    /// lock.
     spells: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct TargetHealth {
     spell: Option<FailureSpell>,
+    /// Why it could not take a message, as it was last looked at.
+    missing: Option<String>,
     /// The moment at which the oldest unanswered publish of each timer shard was submitted.
     unanswered: BTreeMap<usize, i64>,
     silent: bool,
@@ -38,7 +40,6 @@ struct TargetHealth {
 
 #[derive(Debug)]
 struct FailureSpell {
-    told: bool,
     began_us: i64,
     last_us: i64,
     /// The latest announced retry of a message that failed.
@@ -49,29 +50,6 @@ struct FailureSpell {
     error: Text,
 }
 
-/// A change of a target, to be logged.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TargetChange {
-    /// Publishes fail from now on.
-    Fails {
-        /// The label of the first failure.
-        reason: &'static str,
-        /// The error of the broker.
-        error: Text,
-    },
-    /// Publishes no longer fail.
-    Works {
-        /// Number of publishes that failed.
-        failures: u64,
-        /// Time from the first failure to the last, microseconds.
-        lasted_us: i64,
-    },
-    /// Publishes are not answered.
-    Silent,
-    /// Publishes are answered again.
-    Answers,
-}
-
 impl TargetFailures {
     /// Notes a publish that failed.
     pub fn failed(&self, target: &Target, now_us: i64, reason: &'static str, error: &Text) {
@@ -80,7 +58,6 @@ impl TargetFailures {
         let spell = health.spell.get_or_insert_with(|| {
             self.spells.fetch_add(1, Ordering::Relaxed);
             FailureSpell {
-                told: false,
                 began_us: now_us,
                 last_us: now_us,
                 next_us: now_us,
@@ -114,12 +91,31 @@ impl TargetFailures {
             return;
         }
         let mut targets = self.targets.lock();
-        if let Some(spell) = targets
-            .get_mut(&describe(target))
-            .and_then(|s| s.spell.as_mut())
-        {
+        let Some(health) = targets.get_mut(&describe(target)) else {
+            return;
+        };
+        if let Some(spell) = &mut health.spell {
             spell.confirmed_us = now_us;
         }
+        self.set_missing(health, None);
+    }
+
+    /// Notes what was found when a target was looked at: why it could not take a message, or that it is there.
+    pub fn looked_at(&self, target: &Target, missing: Option<&str>) {
+        let mut targets = self.targets.lock();
+        if missing.is_some() || targets.contains_key(&describe(target)) {
+            let health = targets.entry(describe(target)).or_default();
+            self.set_missing(health, missing.map(str::to_owned));
+        }
+    }
+
+    fn set_missing(&self, health: &mut TargetHealth, missing: Option<String>) {
+        match (health.missing.is_some(), missing.is_some()) {
+            (false, true) => self.spells.fetch_add(1, Ordering::Relaxed),
+            (true, false) => self.spells.fetch_sub(1, Ordering::Relaxed),
+            _ => 0,
+        };
+        health.missing = missing;
     }
 
     /// Notes the unanswered publishes of a timer shard: for each target the moment at which the oldest was submitted.
@@ -138,40 +134,29 @@ impl TargetFailures {
         }
     }
 
-    /// The changes since the last call, with their targets.
-    pub fn changes(&self, now_us: i64) -> Vec<(Text, TargetChange)> {
-        let mut changes = Vec::new();
-        for (target, health) in self.targets.lock().iter_mut() {
-            let change = |change| (target.clone(), change);
-            if let Some(spell) = health.spell.as_mut().filter(|spell| !spell.told) {
-                spell.told = true;
-                changes.push(change(TargetChange::Fails {
-                    reason: spell.reason,
-                    error: spell.error.clone(),
-                }));
-            }
-            if let Some(spell) = health.spell.take_if(|spell| spell.is_over(now_us)) {
+    /// Ends the spells that are over at this moment, and finds the targets that are silent.
+    pub fn look(&self, now_us: i64) {
+        for health in self.targets.lock().values_mut() {
+            if health
+                .spell
+                .take_if(|spell| spell.is_over(now_us))
+                .is_some()
+            {
                 self.spells.fetch_sub(1, Ordering::Relaxed);
-                let lasted_us = spell.last_us - spell.began_us;
-                changes.push(change(TargetChange::Works {
-                    failures: spell.failures,
-                    lasted_us,
-                }));
             }
-            let silent = health.silent_us(now_us) >= SILENT_US;
-            if std::mem::replace(&mut health.silent, silent) != silent {
-                changes.push(change(if silent {
-                    TargetChange::Silent
-                } else {
-                    TargetChange::Answers
-                }));
-            }
+            health.silent = health.silent_us(now_us) >= SILENT_US;
         }
-        changes
     }
 
-    /// A sentence on the failures of a target; `None` while nothing fails. A target is silent here from the change to
-    /// [`TargetChange::Silent`] to the change to [`TargetChange::Answers`], so that its part and the log agree.
+    /// Reports whether a target does not answer, and nothing else is known of it.
+    pub fn is_silent(&self, target: &Target) -> bool {
+        let targets = self.targets.lock();
+        targets.get(&describe(target)).is_some_and(|health| {
+            health.silent && health.spell.is_none() && health.missing.is_none()
+        })
+    }
+
+    /// A sentence on the failures of a target; `None` while nothing fails, as the last [look](Self::look) found it.
     pub fn why(&self, target: &Target, now_us: i64) -> Option<String> {
         let targets = self.targets.lock();
         let health = targets.get(&describe(target))?;
@@ -183,20 +168,26 @@ impl TargetFailures {
             ..
         }) = &health.spell
         {
-            let seconds = (now_us - began_us).max(0) / 1_000_000;
+            let span = duration::words((now_us - began_us).max(1_000_000) / 1_000_000 * 1_000);
             let publishes = if *failures == 1 {
                 "publish"
             } else {
                 "publishes"
             };
             return Some(format!(
-                "{failures} {publishes} failed within {seconds} s: {reason}: {error}"
+                "{failures} {publishes} failed within {span}: {reason}: {error}"
             ));
         }
+        if health.missing.is_some() {
+            return health.missing.clone();
+        }
         let silent_us = health.silent_us(now_us).max(SILENT_US);
-        health
-            .silent
-            .then(|| format!("no answer to a publish for {} s", silent_us / 1_000_000))
+        health.silent.then(|| {
+            format!(
+                "no answer to a publish for {}",
+                duration::words(silent_us / 1_000)
+            )
+        })
     }
 }
 
@@ -230,60 +221,39 @@ mod tests {
         }
     }
 
-    fn names(changes: &[(Text, TargetChange)]) -> Vec<String> {
-        changes
-            .iter()
-            .map(|(target, change)| format!("{target} {change:?}"))
-            .collect()
+    /// What is said of a target after a look at this moment.
+    fn said(failures: &TargetFailures, target: &Target, now_us: i64) -> Option<String> {
+        failures.look(now_us);
+        failures.why(target, now_us)
     }
 
     #[test]
-    fn a_spell_of_failures_is_told_once_when_it_begins_and_once_when_it_ends() {
+    fn a_spell_of_failures_lasts_until_one_is_confirmed_and_none_fails_for_a_while() {
         let failures = TargetFailures::default();
         let bad = target("bad");
         let good = target("good");
         failures.confirmed(&bad, 0);
-        assert_eq!(names(&failures.changes(0)), Vec::<String>::new());
+        assert_eq!(said(&failures, &bad, 0), None);
         for n in 0..9 {
             failures.failed(&bad, n * 300 * S, "unroutable", &"NO_ROUTE".into());
             failures.tried_again(&bad, (n + 1) * 300 * S);
             failures.confirmed(&good, n * 300 * S + 1);
-            let begins = usize::from(n == 0);
-            assert_eq!(
-                failures.changes(n * 300 * S + 1).len(),
-                begins,
-                "the {n}th failure"
-            );
-            assert_eq!(
-                failures.changes(n * 300 * S + 299 * S).len(),
-                0,
+            assert!(
+                said(&failures, &bad, n * 300 * S + 299 * S).is_some(),
                 "between two tries it still fails"
             );
         }
-        let why = failures.why(&bad, 2400 * S).expect("it fails");
         assert_eq!(
-            why,
-            "9 publishes failed within 2400 s: unroutable: NO_ROUTE"
+            said(&failures, &bad, 2400 * S).as_deref(),
+            Some("9 publishes failed within 40 min: unroutable: NO_ROUTE")
         );
-        assert_eq!(failures.why(&good, 2400 * S), None);
+        assert_eq!(said(&failures, &good, 2400 * S), None);
         failures.confirmed(&bad, 2401 * S);
-        assert_eq!(
-            failures.changes(2409 * S).len(),
-            0,
+        assert!(
+            said(&failures, &bad, 2409 * S).is_some(),
             "one success between failures ends nothing"
         );
-        let ends = names(&failures.changes(2410 * S));
-        assert_eq!(
-            ends,
-            ["main:bad Works { failures: 9, lasted_us: 2400000000 }"]
-        );
-        assert_eq!(
-            (
-                failures.why(&bad, 2410 * S),
-                failures.changes(2411 * S).len()
-            ),
-            (None, 0)
-        );
+        assert_eq!(said(&failures, &bad, 2410 * S), None);
     }
 
     #[test]
@@ -293,20 +263,14 @@ mod tests {
         failures.failed(&bad, 0, "not_allowed", &"no".into());
         failures.tried_again(&bad, 300 * S);
         failures.tried_again(&bad, 200 * S);
-        assert_eq!(
-            failures.changes(300 * S + FORGET_US - 1).len(),
-            1,
-            "it begins, and a try is to come"
+        assert!(
+            said(&failures, &bad, 300 * S + FORGET_US - 1).is_some(),
+            "a try is to come"
         );
-        assert_eq!(failures.changes(300 * S + FORGET_US).len(), 1);
-        assert_eq!(failures.why(&bad, 300 * S + FORGET_US), None);
+        assert_eq!(said(&failures, &bad, 300 * S + FORGET_US), None);
         failures.failed(&bad, 400 * S, "too_big_for_target", &"no".into());
-        let changes = failures.changes(400 * S + FORGET_US);
-        assert_eq!(
-            changes.len(),
-            2,
-            "of what is dead at once begin and end: {changes:?}"
-        );
+        assert!(said(&failures, &bad, 401 * S).is_some());
+        assert_eq!(said(&failures, &bad, 400 * S + FORGET_US), None);
     }
 
     #[test]
@@ -316,35 +280,37 @@ mod tests {
         let since = |us| BTreeMap::from([(describe(&slow), us)]);
         failures.unanswered(0, &since(2 * S));
         failures.unanswered(1, &since(S));
-        assert_eq!(failures.changes(S + SILENT_US - 1).len(), 0);
+        assert_eq!(said(&failures, &slow, S + SILENT_US - 1), None);
         assert_eq!(
-            names(&failures.changes(S + SILENT_US)),
-            ["main:slow Silent"]
-        );
-        assert_eq!(
-            failures.why(&slow, 4 * S).as_deref(),
+            said(&failures, &slow, 4 * S).as_deref(),
             Some("no answer to a publish for 3 s")
         );
         failures.unanswered(1, &BTreeMap::new());
-        assert_eq!(
-            failures.changes(2 * S + SILENT_US).len(),
-            0,
+        assert!(
+            said(&failures, &slow, 2 * S + SILENT_US).is_some(),
             "the other one still waits"
         );
         failures.unanswered(0, &BTreeMap::new());
-        assert!(
-            failures.why(&slow, 2 * S + SILENT_US).is_some(),
-            "it is over once that is told"
-        );
-        assert_eq!(
-            names(&failures.changes(2 * S + SILENT_US)),
-            ["main:slow Answers"]
-        );
-        failures.unanswered(0, &since(2 * S));
-        assert_eq!(
-            failures.why(&slow, 9 * S),
-            None,
-            "nothing is said before the change is told"
-        );
+        assert_eq!(said(&failures, &slow, 2 * S + SILENT_US), None);
+    }
+
+    #[test]
+    fn a_target_that_is_looked_at_is_missing_until_it_is_found_or_takes_a_message() {
+        let failures = TargetFailures::default();
+        let missing = Some("topic orders is missing");
+        let told = |failures: &TargetFailures| failures.why(&target("orders"), 0);
+        failures.looked_at(&target("orders"), None);
+        assert_eq!(told(&failures), None);
+        for found in [true, false] {
+            failures.looked_at(&target("orders"), missing);
+            assert_eq!(told(&failures).as_deref(), missing);
+            if found {
+                failures.looked_at(&target("orders"), None);
+            } else {
+                failures.confirmed(&target("orders"), 1);
+            }
+            assert_eq!(told(&failures), None);
+            assert_eq!(failures.spells.load(Ordering::Relaxed), 0);
+        }
     }
 }

@@ -7,8 +7,9 @@ use std::time::Duration;
 use tracing::{info, warn};
 
 use super::PeriodicTask;
+use crate::domain::Route;
+use crate::health::{Health, OverduePlace};
 use crate::store::{Store, StoreError};
-use crate::telemetry::{Metrics, OverduePlace};
 
 /// Longest wait for the lateness of the store's messages.
 const LATE_DEADLINE: Duration = Duration::from_secs(3);
@@ -43,15 +44,17 @@ impl PollLog {
 /// Asks the store for its late messages. Without an answer the last figures stay.
 pub(super) struct LatenessPoll {
     slot: Arc<OnceLock<Store>>,
-    metrics: Arc<Metrics>,
+    routes: Vec<Arc<Route>>,
+    health: Health,
     log: PollLog,
 }
 
 impl LatenessPoll {
-    pub(super) fn new(slot: Arc<OnceLock<Store>>, metrics: Arc<Metrics>) -> Self {
+    pub(super) fn new(slot: Arc<OnceLock<Store>>, routes: Vec<Arc<Route>>, health: Health) -> Self {
         Self {
             slot,
-            metrics,
+            routes,
+            health,
             log: PollLog::new("lateness"),
         }
     }
@@ -68,15 +71,11 @@ impl PeriodicTask for LatenessPoll {
         let Some(late) = self.log.answered(answer) else {
             return;
         };
-        for (name, metrics) in self.metrics.routes() {
-            metrics.overdue.report(
-                OverduePlace::Waiting,
-                late.waiting.get(name.as_str()).copied(),
-            );
-            metrics.overdue.report(
-                OverduePlace::PutBack,
-                late.put_back.get(name.as_str()).copied(),
-            );
+        for route in &self.routes {
+            let name = route.name.as_str();
+            let overdue = &self.health.route(&route.name).overdue;
+            overdue.report(OverduePlace::Waiting, late.waiting.get(name).copied());
+            overdue.report(OverduePlace::PutBack, late.put_back.get(name).copied());
         }
     }
 }

@@ -30,11 +30,23 @@ pub struct OldestOverdue(Mutex<EarliestMoments>);
 
 #[derive(Debug, Default)]
 struct EarliestMoments {
-    now: BTreeMap<OverduePlace, UnixMs>,
-    /// Moments that a place of the store no longer reports. Each counts until the next report of that place: a message
-    /// that was claimed is reported by its claimer a little later, and must not be forgotten in between.
-    before: BTreeMap<OverduePlace, UnixMs>,
+    now: BTreeMap<OverduePlace, Overdue>,
+    /// What a place of the store no longer reports. Each counts until the next report of that place: a message that was
+    /// claimed is reported by its claimer a little later, and must not be forgotten in between.
+    before: BTreeMap<OverduePlace, Overdue>,
 }
+
+/// The oldest overdue message of a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overdue {
+    /// Its requested due time.
+    pub asked: UnixMs,
+    /// When it was seen there last. It may have been delivered since.
+    pub seen: UnixMs,
+}
+
+/// From this age on of the last look, whatever it saw counts as still there, milliseconds: nobody can look.
+const NOT_LOOKED_MS: i64 = 5_000;
 
 /// Messages that wait for a target while the credit of their route is used up: nothing more of the route is claimed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,7 +95,7 @@ impl EarliestMoments {
         self.now
             .iter()
             .chain(&self.before)
-            .map(|(place, asked)| (*place, *asked))
+            .map(|(place, overdue)| (*place, overdue.asked))
     }
 }
 
@@ -101,25 +113,41 @@ impl OverduePlace {
 }
 
 impl OldestOverdue {
-    /// Reports the earliest requested due time of one place; `None` if nothing there is due.
-    pub fn report(&self, place: OverduePlace, asked: Option<UnixMs>) {
+    /// Reports the oldest overdue message of one place; `None` if nothing there is due.
+    pub fn report(&self, place: OverduePlace, oldest: Option<Overdue>) {
         let moments = &mut *self.0.lock();
         moments.before.remove(&place);
-        let was = match asked {
-            Some(asked) => moments.now.insert(place, asked),
+        let was = match oldest {
+            Some(oldest) => moments.now.insert(place, oldest),
             None => moments.now.remove(&place),
         };
         let is_of_store = matches!(place, OverduePlace::Waiting | OverduePlace::PutBack);
-        if let Some(was) = was.filter(|&was| is_of_store && asked.is_none_or(|asked| was < asked)) {
+        let is_gone =
+            |was: &Overdue| is_of_store && oldest.is_none_or(|oldest| was.asked < oldest.asked);
+        if let Some(was) = was.filter(is_gone) {
             moments.before.insert(place, was);
         }
     }
 
-    /// Notes that a message with this requested due time was put back. The next report of the store shows it.
-    pub fn put_back(&self, asked: UnixMs) {
+    /// Notes that a message was put back. The next report of the store shows it.
+    pub fn put_back(&self, message: Overdue) {
         let moments = &mut *self.0.lock();
-        let earliest = moments.now.entry(OverduePlace::PutBack).or_insert(asked);
-        *earliest = asked.min(*earliest);
+        let earliest = moments.now.entry(OverduePlace::PutBack);
+        let earliest = earliest.or_insert(message);
+        earliest.asked = message.asked.min(earliest.asked);
+        earliest.seen = message.seen.max(earliest.seen);
+    }
+
+    /// How late the oldest message was when it was seen last, milliseconds; 0 if nothing is due.
+    pub fn late_ms(&self, now: UnixMs) -> i64 {
+        let moments = self.0.lock();
+        let late_ms = |overdue: &Overdue| {
+            let is_fresh = now.since(overdue.seen) < NOT_LOOKED_MS;
+            let until = if is_fresh { overdue.seen } else { now };
+            until.since(overdue.asked)
+        };
+        let all = moments.now.values().chain(moments.before.values());
+        all.map(late_ms).fold(0, i64::max)
     }
 
     /// The earliest requested due time of all places; `None` if nothing is due.
@@ -151,10 +179,18 @@ impl OldestOverdue {
 mod tests {
     use super::*;
 
+    fn overdue(asked: i64, seen: i64) -> Overdue {
+        Overdue {
+            asked: UnixMs(asked),
+            seen: UnixMs(seen),
+        }
+    }
+
     #[test]
     fn the_oldest_of_all_places_stands_until_its_place_takes_it_back() {
-        let overdue = OldestOverdue::default();
-        assert_eq!(overdue.oldest(), None);
+        let oldest = OldestOverdue::default();
+        let late_ms = || oldest.late_ms(UnixMs(100));
+        assert_eq!(late_ms(), 0);
         let places = [
             OverduePlace::Waiting,
             OverduePlace::PutBack,
@@ -163,26 +199,29 @@ mod tests {
             OverduePlace::Elsewhere,
             OverduePlace::DeadReplica,
         ];
-        for (n, place) in (0..6_i32).zip(places) {
-            overdue.report(place, Some(UnixMs(100 - i64::from(n))));
-            assert_eq!(
-                overdue.oldest(),
-                Some(UnixMs(100 - i64::from(n))),
-                "{place:?}"
-            );
-            assert_eq!(overdue.place(), Some(place));
+        for (n, place) in (1..7_i64).zip(places) {
+            oldest.report(place, Some(overdue(100 - n, 100)));
+            assert_eq!(late_ms(), n, "{place:?}");
+            assert_eq!(oldest.place(), Some(place));
         }
-        assert_eq!(overdue.claimed(), Some(UnixMs(97)), "by this replica alone");
-        for (n, place) in (0..6_i32).zip(places).rev() {
-            assert_eq!(
-                overdue.oldest(),
-                Some(UnixMs(100 - i64::from(n))),
-                "{place:?}"
-            );
-            overdue.report(place, None);
-            overdue.report(place, None);
+        assert_eq!(oldest.claimed(), Some(UnixMs(96)), "by this replica alone");
+        for (n, place) in (1..7_i32).zip(places).rev() {
+            assert_eq!(late_ms(), i64::from(n), "{place:?}");
+            oldest.report(place, None);
+            oldest.report(place, None);
         }
-        assert_eq!((overdue.oldest(), overdue.claimed()), (None, None));
+        assert_eq!((late_ms(), oldest.claimed()), (0, None));
+    }
+
+    #[test]
+    fn a_message_is_as_late_as_it_was_seen_until_nobody_has_looked_for_long() {
+        let oldest = OldestOverdue::default();
+        let late_ms = |now| oldest.late_ms(UnixMs(now));
+        oldest.report(OverduePlace::Waiting, Some(overdue(1_000, 1_010)));
+        assert_eq!([late_ms(1_010), late_ms(3_500), late_ms(6_009)], [10; 3]);
+        assert_eq!(late_ms(6_010), 5_010, "nobody has looked");
+        oldest.report(OverduePlace::Waiting, Some(overdue(1_000, 6_500)));
+        assert_eq!(late_ms(7_000), 5_500);
     }
 
     #[test]
@@ -207,33 +246,34 @@ mod tests {
 
     #[test]
     fn a_message_on_its_way_between_two_places_is_in_one_of_them() {
-        let overdue = OldestOverdue::default();
-        let asked = Some(UnixMs(7));
-        overdue.report(OverduePlace::Waiting, asked);
+        let oldest = OldestOverdue::default();
+        let late_ms = || oldest.late_ms(UnixMs(80));
+        oldest.report(OverduePlace::Waiting, Some(overdue(7, 10)));
         // Claimed: the next look at the store does not show it, and its claimer reports it later.
-        overdue.report(OverduePlace::Waiting, None);
-        assert_eq!(overdue.oldest(), asked);
-        overdue.report(OverduePlace::Claimed(0), asked);
-        overdue.report(OverduePlace::Waiting, None);
-        assert_eq!(overdue.oldest(), asked);
+        oldest.report(OverduePlace::Waiting, None);
+        assert_eq!(late_ms(), 3);
+        oldest.report(OverduePlace::Claimed(0), Some(overdue(7, 30)));
+        oldest.report(OverduePlace::Waiting, None);
+        assert_eq!(late_ms(), 23);
         // Put back: a look that began before does not show it.
-        overdue.put_back(UnixMs(7));
-        overdue.report(OverduePlace::Claimed(0), None);
-        overdue.report(OverduePlace::PutBack, None);
-        assert_eq!(overdue.oldest(), asked);
-        overdue.report(OverduePlace::PutBack, asked);
-        overdue.report(OverduePlace::PutBack, None);
-        overdue.report(OverduePlace::PutBack, None);
-        assert_eq!(overdue.oldest(), None, "delivered");
+        oldest.put_back(overdue(7, 40));
+        oldest.report(OverduePlace::Claimed(0), None);
+        oldest.report(OverduePlace::PutBack, None);
+        assert_eq!(late_ms(), 33);
+        oldest.report(OverduePlace::PutBack, Some(overdue(7, 50)));
+        oldest.report(OverduePlace::PutBack, None);
+        assert_eq!(late_ms(), 43);
+        oldest.report(OverduePlace::PutBack, None);
+        assert_eq!(late_ms(), 0, "delivered");
     }
 
     #[test]
     fn a_later_moment_of_a_place_takes_over_at_its_second_report() {
-        let overdue = OldestOverdue::default();
-        overdue.report(OverduePlace::Waiting, Some(UnixMs(7)));
-        overdue.report(OverduePlace::Waiting, Some(UnixMs(9)));
-        assert_eq!(overdue.oldest(), Some(UnixMs(7)));
-        overdue.report(OverduePlace::Waiting, Some(UnixMs(9)));
-        assert_eq!(overdue.oldest(), Some(UnixMs(9)));
+        let oldest = OldestOverdue::default();
+        oldest.report(OverduePlace::Waiting, Some(overdue(7, 17)));
+        oldest.report(OverduePlace::Waiting, Some(overdue(19, 20)));
+        assert_eq!(oldest.late_ms(UnixMs(21)), 10);
+        oldest.report(OverduePlace::Waiting, Some(overdue(19, 21)));
+        assert_eq!(oldest.late_ms(UnixMs(21)), 2);
     }
 }

@@ -1,0 +1,377 @@
+//! Parts of the process, and whether it takes work.
+//!
+//! A process is *ready* once Redis is reached and every broker of a route has been reached once. A broker or target that
+//! is lost later shows as degraded and the process stays ready: one dead broker must not take all replicas out. The
+//! process is no longer ready when it drains, or while Redis is away.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::Health;
+use super::troubles::{PartTrouble, TroubleKind, Troubles};
+use crate::domain::{Clock, UnixMs};
+
+/// The reason of a part that begins once the store is there.
+pub const WAITS_FOR_STORE: &str = "waits for the store";
+/// The trouble of a part whose server was not reached yet, and did not fail yet either.
+pub const NOT_REACHED: &str = "not reached yet";
+
+/// State of one part of the service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PartState {
+    /// Never reached yet, with the reason in a sentence. The process is not ready.
+    Waiting(String),
+    /// Works.
+    Up,
+    /// Reached before and in trouble now, with the reason in a sentence.
+    Degraded(String),
+}
+
+#[derive(Debug, Default)]
+pub(super) struct PartTable {
+    parts: BTreeMap<String, PartReport>,
+    draining: bool,
+    /// The number of changes so far.
+    version: u64,
+    /// What follows from the parts, until one of them changes.
+    troubles: Option<Arc<Troubles>>,
+}
+
+#[derive(Debug)]
+struct PartReport {
+    state: PartState,
+    essential: bool,
+    since: UnixMs,
+    /// The part that it waits for, if it is not up and waits for one.
+    because: Option<String>,
+    /// The part without which it cannot be up.
+    needs: Option<String>,
+    /// What is known of the cause of its trouble.
+    kind: TroubleKind,
+}
+
+/// Handle of one part. The owner of the part reports its state through it.
+#[derive(Clone, Debug)]
+pub struct Part {
+    name: String,
+    essential: bool,
+    /// The part without which this one cannot be up.
+    needs: Option<String>,
+    health: Health,
+}
+
+impl Health {
+    /// Announces a part, as waiting. An *essential* part (Redis) must be up for the process to be ready. Any other part
+    /// must have been up once.
+    pub fn part(&self, name: impl Into<String>, essential: bool) -> Part {
+        self.new_part(name.into(), essential, None)
+    }
+
+    /// An essential part that cannot be up while another one is not.
+    pub fn part_of(&self, name: impl Into<String>, needs: &str) -> Part {
+        self.new_part(name.into(), true, Some(needs.to_owned()))
+    }
+
+    fn new_part(&self, name: String, essential: bool, needs: Option<String>) -> Part {
+        let part = Part {
+            name,
+            essential,
+            needs,
+            health: self.clone(),
+        };
+        part.set(
+            PartState::Waiting(NOT_REACHED.to_owned()),
+            None,
+            TroubleKind::Known,
+        );
+        part
+    }
+
+    /// Ends readiness for good: the process drains.
+    pub fn drain(&self) {
+        self.0.parts.write().draining = true;
+    }
+
+    /// Reports whether the process takes work.
+    pub fn is_ready(&self) -> bool {
+        let inner = self.0.parts.read();
+        !inner.draining
+            && inner.parts.values().all(
+                |PartReport {
+                     state, essential, ..
+                 }| match state {
+                    PartState::Up => true,
+                    PartState::Degraded(_) => !essential,
+                    PartState::Waiting(_) => false,
+                },
+            )
+    }
+
+    /// Reports whether the process drains.
+    pub fn is_draining(&self) -> bool {
+        self.0.parts.read().draining
+    }
+
+    /// The name and state of each part.
+    pub fn parts(&self) -> Vec<(String, PartState)> {
+        self.0
+            .parts
+            .read()
+            .parts
+            .iter()
+            .map(|(name, known)| (name.clone(), known.state.clone()))
+            .collect()
+    }
+
+    /// The parts that are not up.
+    pub fn not_up(&self) -> BTreeMap<String, PartTrouble> {
+        self.0.parts.read().not_up()
+    }
+
+    /// The troubles behind the parts that are not up: one for each cause.
+    pub fn troubles(&self) -> Arc<Troubles> {
+        if let Some(troubles) = &self.0.parts.read().troubles {
+            return troubles.clone();
+        }
+        let (not_up, version) = {
+            let table = self.0.parts.read();
+            (table.not_up(), table.version)
+        };
+        let troubles = Arc::new(Troubles::behind(&not_up));
+        let table = &mut *self.0.parts.write();
+        if table.version == version {
+            table.troubles = Some(troubles.clone());
+        }
+        troubles
+    }
+
+    /// Announces a part on which readiness does not wait. The part is up until its owner reports otherwise.
+    pub fn side_part(&self, name: impl Into<String>) -> Part {
+        self.new_side_part(name.into(), None)
+    }
+
+    /// The same for a part that cannot be up while another one is not.
+    pub fn side_part_of(&self, name: impl Into<String>, needs: String) -> Part {
+        self.new_side_part(name.into(), Some(needs))
+    }
+
+    fn new_side_part(&self, name: String, needs: Option<String>) -> Part {
+        let part = Part {
+            name,
+            essential: false,
+            needs,
+            health: self.clone(),
+        };
+        part.up();
+        part
+    }
+}
+
+impl PartTable {
+    /// The parts that are not up.
+    fn not_up(&self) -> BTreeMap<String, PartTrouble> {
+        let not_up = self.parts.iter().filter_map(|(name, report)| {
+            let (PartState::Waiting(why) | PartState::Degraded(why)) = &report.state else {
+                return None;
+            };
+            let waits_for_store = || {
+                let store = ["redis", "store"].into_iter().find(|store| {
+                    let report = self.parts.get(*store);
+                    report.is_some_and(|report| report.state != PartState::Up)
+                });
+                store.filter(|_| why.contains(WAITS_FOR_STORE))
+            };
+            let is_down = |part: &&String| {
+                let report = self.parts.get(*part);
+                report.is_some_and(|report| report.state != PartState::Up)
+            };
+            let named = report.because.as_ref();
+            // A connection may be lost after what needs it was looked at.
+            let because = named
+                .filter(is_down)
+                .or_else(|| report.needs.as_ref().filter(is_down))
+                .or(named)
+                .cloned();
+            let trouble = PartTrouble {
+                why: why.clone(),
+                because: because.or_else(|| waits_for_store().map(str::to_owned)),
+                since: report.since,
+                kind: report.kind,
+                needs: report.needs.clone(),
+            };
+            Some((name.clone(), trouble))
+        });
+        not_up.collect()
+    }
+}
+
+impl Part {
+    /// Reports the part as up. Returns true if it was not up before.
+    pub fn up(&self) -> bool {
+        self.set(PartState::Up, None, TroubleKind::Known)
+    }
+
+    /// Reports the part as in trouble: as waiting if it was never up, else as degraded. Returns true if that is new.
+    pub fn down(&self, why: impl Into<String>) -> bool {
+        self.down_because(why, None)
+    }
+
+    /// The same, and names the part that this one waits for.
+    pub fn down_because(&self, why: impl Into<String>, because: Option<String>) -> bool {
+        self.is_down(why.into(), because, TroubleKind::Known)
+    }
+
+    /// The same, where the reason tells only what is seen: no cause of it is known.
+    pub fn down_unexplained(&self, why: impl Into<String>) -> bool {
+        self.is_down(why.into(), None, TroubleKind::Unknown)
+    }
+
+    /// The same, where a server does not answer.
+    pub fn down_unanswered(&self, why: impl Into<String>) -> bool {
+        self.is_down(why.into(), None, TroubleKind::Unanswered)
+    }
+
+    /// Reports the part as up if there is no reason why it is not.
+    pub fn report(&self, why: Option<String>, because: Option<String>) {
+        match why {
+            None => self.up(),
+            Some(why) => self.down_because(why, because),
+        };
+    }
+
+    /// Says that the trouble of a part that is not up has lasted since this moment at least.
+    pub fn lasts_since(&self, at: UnixMs) {
+        let table = &mut *self.health.0.parts.write();
+        let Some(report) = table.parts.get_mut(&self.name) else {
+            return;
+        };
+        if report.state != PartState::Up && at < report.since {
+            report.since = at;
+            table.version += 1;
+            table.troubles = None;
+        }
+    }
+
+    fn is_down(&self, why: String, because: Option<String>, kind: TroubleKind) -> bool {
+        let was_waiting = self
+            .health
+            .0
+            .parts
+            .read()
+            .parts
+            .get(&self.name)
+            .is_none_or(|k| matches!(k.state, PartState::Waiting(_)));
+        let state = if was_waiting {
+            PartState::Waiting(why)
+        } else {
+            PartState::Degraded(why)
+        };
+        self.set(state, because, kind)
+    }
+
+    /// Reports whether the part is up.
+    pub fn is_up(&self) -> bool {
+        self.health
+            .0
+            .parts
+            .read()
+            .parts
+            .get(&self.name)
+            .is_some_and(|known| known.state == PartState::Up)
+    }
+
+    /// The name of the part.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn set(&self, state: PartState, because: Option<String>, kind: TroubleKind) -> bool {
+        let variant = std::mem::discriminant(&state);
+        let mut inner = self.health.0.parts.write();
+        let old = inner.parts.get(&self.name);
+        let same = old
+            .filter(|old| std::mem::discriminant(&old.state) == variant)
+            .map(|old| old.since);
+        let is_unchanged = old.is_some_and(|old| {
+            old.state == state
+                && old.because == because
+                && old.kind == kind
+                && old.needs == self.needs
+        });
+        if is_unchanged {
+            return false;
+        }
+        let since = same.unwrap_or_else(|| Clock::start().wall());
+        inner.version += 1;
+        inner.troubles = None;
+        inner.parts.insert(
+            self.name.clone(),
+            PartReport {
+                state,
+                essential: self.essential,
+                since,
+                because,
+                needs: self.needs.clone(),
+                kind,
+            },
+        );
+        same.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_needs_a_connection_follows_from_it_at_the_moment_it_is_lost() {
+        let health = Health::default();
+        let kafka = health.part("kafka:main", false);
+        kafka.up();
+        let target = health.side_part_of("target:main:x", "kafka:main".to_owned());
+        let troubles = || {
+            let troubles = health.troubles();
+            let told = troubles.all().iter();
+            told.map(|trouble| (trouble.part.clone(), trouble.follows.clone()))
+                .collect::<Vec<_>>()
+        };
+        target.down("no answer");
+        assert_eq!(troubles(), [("target:main:x".to_owned(), vec![])]);
+        kafka.down("refused");
+        let follows = vec!["target:main:x".to_owned()];
+        assert_eq!(troubles(), [("kafka:main".to_owned(), follows)]);
+        kafka.up();
+        assert_eq!(troubles(), [("target:main:x".to_owned(), vec![])]);
+    }
+
+    #[test]
+    fn a_trouble_that_is_older_than_this_process_says_since_when_it_lasts() {
+        let health = Health::default();
+        let part = health.side_part("route:orders");
+        part.lasts_since(UnixMs(7));
+        part.down("late");
+        for at in [9, 8, 9] {
+            part.lasts_since(UnixMs(at));
+        }
+        part.down("later");
+        assert_eq!(health.troubles().all()[0].since, UnixMs(8));
+    }
+
+    #[test]
+    fn a_broker_lost_later_degrades_but_redis_lost_closes() {
+        let health = Health::default();
+        let redis = health.part("redis", true);
+        let kafka = health.part("kafka:main", false);
+        assert!(!health.is_ready());
+        redis.up();
+        kafka.up();
+        assert!(health.is_ready());
+        kafka.down("connection refused");
+        assert!(health.is_ready());
+        redis.down("connection refused");
+        assert!(!health.is_ready());
+        redis.up();
+        health.drain();
+        assert!(!health.is_ready());
+    }
+}

@@ -1,0 +1,396 @@
+//! One cause is one trouble, however many routes hang on it, wherever it is told: `/readyz`, the first page's data and the
+//! terminal.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use serde_json::{Value, json};
+
+use crate::fixture::four_routes;
+use crate::support::browser::{self, Browser, WIDE};
+use crate::support::relay::binary;
+use crate::support::{Config, Kafka, QueueKind, Rabbitmq, Redis, Relay, When, eventually, names};
+
+/// How long a cause lasts once it is told: by then all that follows from it has come.
+const LASTS: Duration = Duration::from_secs(8);
+/// How long two places may tell different things: the time between two looks, and what a busy machine adds.
+const MOMENT: Duration = Duration::from_secs(3);
+/// Longest time until a cause is told.
+const TOLD_WITHIN: Duration = Duration::from_secs(60);
+
+async fn troubles(relay: &Relay) -> Vec<Value> {
+    troubles_at(relay, "/readyz").await
+}
+
+/// The troubles of the first page.
+async fn shown(relay: &Relay) -> Vec<Value> {
+    troubles_at(relay, "/api/v1/overview").await
+}
+
+async fn troubles_at(relay: &Relay, path: &str) -> Vec<Value> {
+    let (_, text) = relay.get(path).await.expect("an answer");
+    let told: Value = serde_json::from_str(&text).expect("JSON");
+    told["troubles"].as_array().expect("a list").clone()
+}
+
+/// What this command prints.
+async fn terminal(relay: &Relay, arguments: &[&str]) -> String {
+    let mut command = Command::new(binary());
+    command.args(arguments).env("POSTDATE_URL", relay.url());
+    let output = tokio::task::spawn_blocking(move || command.output()).await;
+    let output = output.expect("no panic").expect("it runs");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// A relay, and a page of it.
+struct Places<'a> {
+    relay: &'a Relay,
+    browser: Option<Browser>,
+}
+
+impl<'a> Places<'a> {
+    async fn open(relay: &'a Relay) -> Self {
+        let mut browser = None;
+        if browser::available("troubles: the page") {
+            let opened = browser.insert(Browser::start(WIDE).await);
+            opened.open(&format!("{}/#/", relay.url())).await;
+        }
+        Self { relay, browser }
+    }
+
+    /// The parts of the lines by which troubles began.
+    fn begun(&self) -> Vec<String> {
+        let log = self.relay.log();
+        let lines = log
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok());
+        lines
+            .filter(|line: &Value| line["message"] == "trouble begins")
+            .map(|line| line["part"].as_str().expect("a part").to_owned())
+            .collect()
+    }
+
+    /// Waits until a cause is told by the last of these parts, and lets it last. At each moment it is one trouble, in every
+    /// place: of that part, or of one before it while no more is known. Returns what follows from it.
+    async fn one(&self, cause: &str, parts: &[&str]) -> String {
+        let begun_before = self.begun().len();
+        let is_known = |part: &str| parts.iter().any(|known| part.starts_with(known));
+        let last = parts.last().expect("a part");
+        let began = Instant::now();
+        let mut told: Option<(Instant, Value)> = None;
+        let mut wrong_since: Option<Instant> = None;
+        while told.as_ref().is_none_or(|(at, _)| at.elapsed() < LASTS) {
+            assert!(
+                began.elapsed() < TOLD_WITHIN,
+                "{cause} is not told by {last}"
+            );
+            let mut is_right = true;
+            let places = [troubles(self.relay).await, shown(self.relay).await];
+            for troubles in &places {
+                let part = troubles.first().map(|trouble| trouble["part"].to_string());
+                let part = part.as_deref().unwrap_or_default().trim_matches('"');
+                is_right &= match troubles.len() {
+                    0 => told.is_none(),
+                    1 => is_known(part),
+                    _ => false,
+                };
+                if part.starts_with(last) {
+                    let at = told.map_or_else(Instant::now, |(at, _)| at);
+                    told = Some((at, troubles[0].clone()));
+                }
+            }
+            // The overview may be a second old, and a look of the relay may fall between the two.
+            if is_right {
+                wrong_since = None;
+            } else {
+                let since = *wrong_since.get_or_insert_with(Instant::now);
+                assert!(since.elapsed() < MOMENT, "{cause}: {places:#?}");
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        let (_, trouble) = told.expect("it is told");
+        eventually(&format!("the terminal tells {cause} once"), async || {
+            let status = terminal(self.relay, &["status"]).await;
+            let told = status.lines().filter(|line| is_known(line)).count();
+            ensure!(told == 1, "{status}");
+            anyhow::Ok(())
+        })
+        .await;
+        let begun = self.begun().split_off(begun_before);
+        assert!(
+            begun.iter().all(|part| is_known(part)),
+            "{cause}: {begun:?}"
+        );
+        if let Some(browser) = &self.browser {
+            eventually(&format!("the page tells {cause} once"), async || {
+                let list = "return [...document.querySelectorAll('.troubles li')].map((li) => li.innerText)";
+                let shown = browser.run(list, json!([])).await;
+                ensure!(shown.as_array().is_some_and(|shown| shown.len() == 1), "{shown:#}");
+                anyhow::Ok(())
+            })
+            .await;
+        }
+        trouble["follows"].to_string()
+    }
+}
+
+async fn no_trouble(relay: &Relay) {
+    eventually("all is well", async || {
+        for troubles in [troubles(relay).await, shown(relay).await] {
+            ensure!(troubles.is_empty(), "{troubles:#?}");
+        }
+        anyhow::Ok(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_cause_is_one_trouble_at_each_moment_and_in_each_place() {
+    let (mut redis, mut kafka, mut rabbitmq) =
+        tokio::join!(Redis::start(), Kafka::start(), Rabbitmq::start());
+    let mut fixture = four_routes(&redis, &kafka, &rabbitmq).await;
+    let [source, target, exchange] = ["source", "target", "exchange"].map(names::unique);
+    for queue in [&source, &target] {
+        rabbitmq.declare_queue(queue, QueueKind::Classic).await;
+    }
+    rabbitmq
+        .declare_exchange(&exchange, lapin::ExchangeKind::Direct)
+        .await;
+    rabbitmq.bind(&target, &exchange, &target).await;
+    fixture.run.collect_rabbitmq(&rabbitmq, &target);
+    fixture.config = fixture.config.route(
+        "five",
+        &format!(r#"{{ rabbitmq = "main", queue = "{source}" }}"#),
+        &format!(r#"{{ rabbitmq = "main", exchange = "{exchange}", routing_key = "{target}" }}"#),
+        r#"on_refused = "wait""#,
+    );
+    let relay = Relay::start(&fixture.config).await;
+    relay.reads_all_sources().await;
+    no_trouble(&relay).await;
+    let places = Places::open(&relay).await;
+    let label = format!("rabbitmq:{target}");
+    let send = async |rabbitmq: &Rabbitmq, when: When| {
+        let message = fixture.run.message(&label, when).key(&target);
+        let sent = fixture
+            .run
+            .send_rabbitmq(rabbitmq, "", Some(&source), vec![message]);
+        sent.await;
+    };
+    let post = async |path: &str, body: &str| {
+        let path = format!("/api/v1/routes/five/{path}");
+        let (status, answer) = relay
+            .request("POST", &path, None, body)
+            .await
+            .expect("asked");
+        assert_eq!(status, 200, "{path}: {answer}");
+    };
+
+    // What concerns one route.
+    post("pause", r#"{"only":"publishing"}"#).await;
+    send(&rabbitmq, When::Delay(100)).await;
+    places.one("a pause", &["route:five"]).await;
+    post("resume", "{}").await;
+    no_trouble(&relay).await;
+
+    rabbitmq.unbind(&target, &exchange, &target).await;
+    send(&rabbitmq, When::Delay(100)).await;
+    places.one("a target that refuses", &["target:main:"]).await;
+    rabbitmq.bind(&target, &exchange, &target).await;
+    no_trouble(&relay).await;
+
+    rabbitmq.unbind(&target, &exchange, &target).await;
+    send(&rabbitmq, When::Now).await;
+    places
+        .one(
+            "a passing message that waits",
+            &["source:five", "target:main:"],
+        )
+        .await;
+    rabbitmq.bind(&target, &exchange, &target).await;
+    no_trouble(&relay).await;
+
+    rabbitmq.delete_queue(&source).await;
+    places
+        .one("a source that is missing", &["source:five"])
+        .await;
+    rabbitmq.declare_queue(&source, QueueKind::Classic).await;
+    no_trouble(&relay).await;
+
+    // Servers.
+    fixture.send(&kafka, &rabbitmq).await;
+    kafka.stop();
+    places
+        .one("Kafka hangs", &["target:main:", "kafka:main"])
+        .await;
+    kafka.cont();
+    no_trouble(&relay).await;
+
+    fixture.send(&kafka, &rabbitmq).await;
+    kafka.kill9().await;
+    let follows = places
+        .one("Kafka is away", &["target:main:", "kafka:main"])
+        .await;
+    for part in ["source:k-k", "source:k-r", "target:main:"] {
+        assert!(follows.contains(part), "{follows}");
+    }
+    kafka.restart().await;
+    no_trouble(&relay).await;
+
+    fixture.send(&kafka, &rabbitmq).await;
+    rabbitmq.kill9().await;
+    places.one("RabbitMQ is away", &["rabbitmq:main"]).await;
+    rabbitmq.restart().await;
+    no_trouble(&relay).await;
+
+    fixture.send(&kafka, &rabbitmq).await;
+    redis.stop();
+    places.one("Redis hangs", &["redis"]).await;
+    redis.cont();
+    no_trouble(&relay).await;
+
+    // What Redis refuses.
+    for (setting, refuses) in [("min-replicas-to-write", "1"), ("maxmemory", "1")] {
+        let set = async |value: &str| {
+            let words = ["CONFIG", "SET", setting, value];
+            redis.command::<()>(&words).await.expect("set");
+        };
+        set(refuses).await;
+        fixture.send(&kafka, &rabbitmq).await;
+        places.one(setting, &["store:room"]).await;
+        set("0").await;
+        no_trouble(&relay).await;
+    }
+
+    fixture.run.drain(&relay).await;
+    let explained = relay.total("postdate_redelivered_total", &[]).await as usize;
+    fixture.run.report().assert_accounted(explained);
+}
+
+/// Asks for a message until it is told to be late for this reason, by the API and by `postdate show`.
+async fn late_because(relay: &Relay, id: &str, reason: &str) {
+    let path = format!("/api/v1/routes/one/messages/{id}");
+    eventually(&format!("{id} says why it is late"), async || {
+        let (status, text) = relay.get(&path).await?;
+        ensure!(status == 200, "{status}: {text}");
+        let message: Value = serde_json::from_str(&text)?;
+        let why = message["why"].as_str().unwrap_or_default();
+        let late_ms = message["late_by_ms"].as_i64().unwrap_or(0);
+        ensure!(late_ms >= 1000 && why.contains(reason), "{message}");
+        anyhow::Ok(())
+    })
+    .await;
+    let shown = terminal(relay, &["show", id]).await;
+    let line = shown.lines().find(|line| line.starts_with("late "));
+    assert!(line.is_some_and(|line| line.contains(reason)), "{shown}");
+}
+
+#[tokio::test]
+async fn a_late_message_says_how_late_it_is_and_why() {
+    let redis = Redis::start().await;
+    let rabbitmq = Rabbitmq::shared().await;
+    let [source, target] = ["source", "target"].map(names::unique);
+    for queue in [&source, &target] {
+        rabbitmq.declare_queue(queue, QueueKind::Classic).await;
+    }
+    let exchange = names::unique("exchange");
+    rabbitmq
+        .declare_exchange(&exchange, lapin::ExchangeKind::Direct)
+        .await;
+    let from = format!(r#"{{ rabbitmq = "main", queue = "{source}" }}"#);
+    let to =
+        format!(r#"{{ rabbitmq = "main", exchange = "{exchange}", routing_key = "{target}" }}"#);
+    let config = Config::new(&redis)
+        .rabbitmq("main", rabbitmq)
+        .route("one", &from, &to, "");
+    let relay = Relay::start(&config).await;
+    relay.reads_all_sources().await;
+    let post = async |path: &str, body: &str| {
+        let (status, answer) = relay
+            .request("POST", path, None, body)
+            .await
+            .expect("asked");
+        assert!((200..300).contains(&status), "{path}: {status} {answer}");
+    };
+
+    post("/api/v1/routes/one/pause", r#"{"only":"publishing"}"#).await;
+    let message = r#"{"id": "m", "delay": "100ms", "body": "b"}"#;
+    post("/api/v1/routes/one/messages", message).await;
+    late_because(&relay, "m", "publishing of the route is paused by hand").await;
+    post("/api/v1/routes/one/resume", "{}").await;
+    late_because(&relay, "m", "unroutable").await;
+    rabbitmq.bind(&target, &exchange, &target).await;
+    eventually("it is gone", async || {
+        let (status, text) = relay.get("/api/v1/routes/one/messages/m").await?;
+        let message: Value = serde_json::from_str(&text)?;
+        ensure!(message["state"] == "delivered", "{status}: {text}");
+        assert_eq!(message["why"], Value::Null, "{text}");
+        anyhow::Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_target_that_does_not_exist_is_told_before_its_first_message_is_due() {
+    let (redis, kafka, rabbitmq) =
+        tokio::join!(Redis::shared(), Kafka::shared(), Rabbitmq::shared());
+    let [to_kafka, to_exchange, topic, exchange, queue] =
+        ["source-k", "source-x", "topic", "exchange", "queue"].map(names::unique);
+    for source in [&to_kafka, &to_exchange] {
+        rabbitmq.declare_queue(source, QueueKind::Classic).await;
+    }
+    let from = |queue: &str| format!(r#"{{ rabbitmq = "main", queue = "{queue}" }}"#);
+    let to_topic = format!(r#"{{ kafka = "main", topic = "{topic}" }}"#);
+    let to = format!(r#"{{ rabbitmq = "main", exchange = "{exchange}", routing_key = "k" }}"#);
+    let config = Config::new(redis)
+        .kafka("main", kafka)
+        .rabbitmq("main", rabbitmq)
+        .route("k", &from(&to_kafka), &to_topic, "")
+        .route(
+            "x",
+            &from(&to_exchange),
+            &to,
+            &format!("allow_targets = [\"/{queue}\"]"),
+        );
+    let relay = Relay::start(&config).await;
+    let expected = [
+        (
+            format!("target:main:{topic}"),
+            format!("topic {topic} is missing"),
+        ),
+        (
+            format!("target:main:{exchange}/k"),
+            format!("exchange {exchange} is missing"),
+        ),
+        (
+            format!("target:main:/{queue}"),
+            format!("queue {queue} is missing"),
+        ),
+    ];
+    eventually("each is told", async || {
+        let troubles = troubles(&relay).await;
+        for (part, why) in &expected {
+            let is_told = |told: &Value| told["part"] == **part && told["why"] == **why;
+            ensure!(troubles.iter().any(is_told), "{part}: {troubles:#?}");
+        }
+        anyhow::Ok(())
+    })
+    .await;
+    kafka.create_topic(&topic, 1).await;
+    rabbitmq.declare_queue(&queue, QueueKind::Classic).await;
+    rabbitmq
+        .declare_exchange(&exchange, lapin::ExchangeKind::Direct)
+        .await;
+    rabbitmq.bind(&queue, &exchange, "k").await;
+    let elsewhere = format!("x-delay-target=/{queue}");
+    for arguments in [
+        &["--route", "k"][..],
+        &["--route", "x"],
+        &["--route", "x", "--header", &elsewhere],
+    ] {
+        let send = ["send", "--delay", "100ms", "--body", "b", "--wait"];
+        let told = terminal(&relay, &[&send[..], arguments].concat()).await;
+        assert!(told.contains("late"), "{arguments:?}: {told}");
+    }
+    no_trouble(&relay).await;
+}
