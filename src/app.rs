@@ -481,6 +481,7 @@ fn start_ingress(
         lanes,
         watch: app.watch.clone(),
         bursts: app.bursts.clone(),
+        health: &app.health,
         tracer: app.tracer.clone(),
         reporters,
         gates,

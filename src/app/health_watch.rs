@@ -56,7 +56,6 @@ pub(super) fn start(
                 health: health.route(&route.name),
                 route: route.clone(),
                 lateness: RouteLateness::default(),
-                target_since_us: None,
             })
             .collect(),
         store_part: of_store("store:room".to_owned()),
@@ -98,8 +97,6 @@ struct RouteParts {
     source: Part,
     /// Detects records that were read from the source and stand still.
     standstill: Standstill,
-    /// Since when the source waits for nothing but a target, monotonic microseconds.
-    target_since_us: Option<i64>,
     delivery: Part,
     lateness: RouteLateness,
 }
@@ -198,16 +195,8 @@ impl RouteParts {
             .standstill
             .update(&self.health.oldest_unresolved(), mono_us);
         let waits = self.health.source_waits().or(standstill);
-        let since_us = (self.health.waits_for() == ["target"])
-            .then(|| self.target_since_us.unwrap_or(mono_us));
-        self.target_since_us = since_us;
         if let Some(why) = waits {
             let because = cause_of_waiting(&self.route, &self.health, trouble);
-            let is_new = since_us.is_some_and(|since_us| mono_us - since_us < TARGET_WAIT_US);
-            if because.is_none() && is_new {
-                // Its target is found to be in trouble a little later, and that is the cause.
-                return;
-            }
             self.source.report(Some(why), because);
         } else {
             let connection = source_connection(&self.route.from);
@@ -250,9 +239,6 @@ impl RouteParts {
         }
     }
 }
-
-/// How long a source may wait for a target that is in no trouble yet until that is a trouble itself, microseconds.
-const TARGET_WAIT_US: i64 = 5_000_000;
 
 /// The parts that say whether the store can be used.
 const STORE_PARTS: [&str; 3] = ["redis", "store", "store:room"];

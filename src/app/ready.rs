@@ -1,25 +1,18 @@
 //! The line of the log that the replica takes work.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::Duration;
 
 use tracing::info;
 
 use crate::health::Health;
-use crate::lifecycle::{Shutdown, tick};
-
-/// Time between two looks whether the replica is ready.
-const LOOK: Duration = Duration::from_secs(1);
+use crate::lifecycle::Shutdown;
 
 /// Says once that the replica takes work, and where its console is.
 pub(super) async fn tell(health: Health, routes: usize, console: String, shutdown: Shutdown) {
-    while !health.is_ready() {
-        tokio::select! {
-            () = shutdown.draining() => return,
-            () = tick(LOOK) => {}
-        }
+    tokio::select! {
+        () = health.until_ready() => info!(routes, console, "ready"),
+        () = shutdown.draining() => {}
     }
-    info!(routes, console, "ready");
 }
 
 /// Where a browser on this machine finds the console.

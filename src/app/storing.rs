@@ -169,6 +169,7 @@ impl StoringRooms {
             watch,
             tracer: self.traces.tracer.clone(),
             bursts,
+            health: &self.health,
             reporters,
             gates,
             tasks: &self.tasks,

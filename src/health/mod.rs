@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
+use tokio::sync::Notify;
 
 pub use self::lateness::{LatenessCauses, RouteLateness, causes};
 pub use self::overdue::{FullCredit, FullCredits, OldestOverdue, Overdue, OverduePlace};
@@ -25,7 +26,7 @@ pub use self::parts::{NOT_REACHED, Part, PartState, WAITS_FOR_STORE};
 pub use self::route::RouteHealth;
 pub use self::standstill::Standstill;
 pub use self::store::{RedisMemory, StoreHealth};
-pub use self::target_failures::TargetFailures;
+pub use self::target_failures::{PublishPlace, SILENT_US, TargetFailures};
 pub use self::trouble_log::TroubleLog;
 pub use self::troubles::{PartTrouble, Trouble, Troubles};
 use crate::domain::RouteName;
@@ -37,6 +38,8 @@ pub struct Health(Arc<HealthState>);
 #[derive(Debug, Default)]
 struct HealthState {
     parts: RwLock<PartTable>,
+    /// A part has changed.
+    changed: Notify,
     routes: Mutex<BTreeMap<RouteName, Arc<RouteHealth>>>,
     targets: TargetFailures,
     store: StoreHealth,

@@ -107,6 +107,17 @@ impl Health {
             )
     }
 
+    /// Waits until the process takes work. Cancel-safe.
+    pub async fn until_ready(&self) {
+        loop {
+            let changed = self.0.changed.notified();
+            if self.is_ready() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
     /// Reports whether the process drains.
     pub fn is_draining(&self) -> bool {
         self.0.parts.read().draining
@@ -315,12 +326,18 @@ impl Part {
                 kind,
             },
         );
+        drop(inner);
+        self.health.0.changed.notify_waiters();
         same.is_none()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
+    use futures_util::FutureExt;
+
     use super::*;
 
     #[test]
@@ -357,12 +374,21 @@ mod tests {
         assert_eq!(health.troubles().all()[0].since, UnixMs(8));
     }
 
+    #[tokio::test]
+    async fn who_waits_until_it_is_ready_is_woken_by_the_last_part() {
+        let health = Health::default();
+        let [redis, kafka] = ["redis", "kafka:main"].map(|name| health.part(name, true));
+        let mut ready = pin!(health.until_ready());
+        redis.up();
+        assert!(ready.as_mut().now_or_never().is_none());
+        tokio::join!(ready, async { kafka.up() });
+    }
+
     #[test]
     fn a_broker_lost_later_degrades_but_redis_lost_closes() {
         let health = Health::default();
         let redis = health.part("redis", true);
         let kafka = health.part("kafka:main", false);
-        assert!(!health.is_ready());
         redis.up();
         kafka.up();
         assert!(health.is_ready());

@@ -5,15 +5,16 @@
 //! its publishes has had no answer for [`SILENT_US`]. Pure: moments are arguments.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
+use super::Health;
 use crate::domain::route::describe;
 use crate::domain::{Target, Text, duration};
 
 /// Time without an answer to a publish after which its target counts as silent, microseconds.
-const SILENT_US: i64 = 2_500_000;
+pub const SILENT_US: i64 = 2_500_000;
 /// Time without a failure after which a confirmed publish ends a spell, microseconds.
 const QUIET_US: i64 = 10_000_000;
 /// Time after the last announced retry after which a spell ends by itself, microseconds.
@@ -26,6 +27,8 @@ pub struct TargetFailures {
     /// Targets with a spell of failures, and those that were found to be missing. While there are none, confirms need no
     /// lock.
     spells: AtomicUsize,
+    /// The number of places that publish, so far.
+    places: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -33,8 +36,8 @@ struct TargetHealth {
     spell: Option<FailureSpell>,
     /// Why it could not take a message, as it was last looked at.
     missing: Option<String>,
-    /// The moment at which the oldest unanswered publish of each timer shard was submitted.
-    unanswered: BTreeMap<usize, i64>,
+    /// The moment at which the oldest unanswered publish of each place was submitted.
+    unanswered: BTreeMap<u64, i64>,
     silent: bool,
 }
 
@@ -118,22 +121,6 @@ impl TargetFailures {
         health.missing = missing;
     }
 
-    /// Notes the unanswered publishes of a timer shard: for each target the moment at which the oldest was submitted.
-    /// Replaces the last report of the shard.
-    pub fn unanswered(&self, shard: usize, oldest: &BTreeMap<Text, i64>) {
-        let mut targets = self.targets.lock();
-        for health in targets.values_mut() {
-            health.unanswered.remove(&shard);
-        }
-        for (target, submitted_us) in oldest {
-            targets
-                .entry(target.clone())
-                .or_default()
-                .unanswered
-                .insert(shard, *submitted_us);
-        }
-    }
-
     /// Ends the spells that are over at this moment, and finds the targets that are silent.
     pub fn look(&self, now_us: i64) {
         for health in self.targets.lock().values_mut() {
@@ -188,6 +175,45 @@ impl TargetFailures {
                 duration::words(silent_us / 1_000)
             )
         })
+    }
+}
+
+/// A place that publishes: a timer shard, or what ingress publishes itself. Its unanswered publishes are forgotten once it
+/// is dropped.
+#[derive(Debug)]
+pub struct PublishPlace {
+    number: u64,
+    health: Health,
+}
+
+impl PublishPlace {
+    /// A new place.
+    pub fn new(health: &Health) -> Self {
+        let number = health.targets().places.fetch_add(1, Ordering::Relaxed);
+        Self {
+            number,
+            health: health.clone(),
+        }
+    }
+
+    /// Notes the publishes of the place that have no answer: targets, each with the moment at which one was submitted,
+    /// monotonic microseconds. Replaces the last report.
+    pub fn unanswered<'a>(&self, submitted: impl IntoIterator<Item = (&'a Target, i64)>) {
+        let mut targets = self.health.targets().targets.lock();
+        for health in targets.values_mut() {
+            health.unanswered.remove(&self.number);
+        }
+        for (target, submitted_us) in submitted {
+            let unanswered = &mut targets.entry(describe(target)).or_default().unanswered;
+            let oldest = unanswered.entry(self.number).or_insert(submitted_us);
+            *oldest = submitted_us.min(*oldest);
+        }
+    }
+}
+
+impl Drop for PublishPlace {
+    fn drop(&mut self) {
+        self.unanswered([]);
     }
 }
 
@@ -274,24 +300,26 @@ mod tests {
     }
 
     #[test]
-    fn a_target_that_does_not_answer_is_named_whichever_shard_waits_for_it() {
-        let failures = TargetFailures::default();
+    fn a_target_that_does_not_answer_is_named_whichever_place_waits_for_it() {
+        let health = Health::default();
+        let failures = health.targets();
         let slow = target("slow");
-        let since = |us| BTreeMap::from([(describe(&slow), us)]);
-        failures.unanswered(0, &since(2 * S));
-        failures.unanswered(1, &since(S));
-        assert_eq!(said(&failures, &slow, S + SILENT_US - 1), None);
+        let [one, other] = [0; 2].map(|_| PublishPlace::new(&health));
+        one.unanswered([(&slow, 3 * S), (&target("quick"), 3 * S), (&slow, 2 * S)]);
+        other.unanswered([(&slow, S)]);
+        assert_eq!(said(failures, &slow, S + SILENT_US - 1), None);
         assert_eq!(
-            said(&failures, &slow, 4 * S).as_deref(),
+            said(failures, &slow, 4 * S).as_deref(),
             Some("no answer to a publish for 3 s")
         );
-        failures.unanswered(1, &BTreeMap::new());
+        other.unanswered([]);
+        assert_eq!(said(failures, &slow, 2 * S + SILENT_US - 1), None);
         assert!(
-            said(&failures, &slow, 2 * S + SILENT_US).is_some(),
+            said(failures, &slow, 2 * S + SILENT_US).is_some(),
             "the other one still waits"
         );
-        failures.unanswered(0, &BTreeMap::new());
-        assert_eq!(said(&failures, &slow, 2 * S + SILENT_US), None);
+        drop(one);
+        assert_eq!(said(failures, &slow, 2 * S + SILENT_US), None);
     }
 
     #[test]

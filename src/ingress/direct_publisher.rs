@@ -2,7 +2,9 @@
 //! targets. The target's confirm releases the source. A message that is refused, gets no verdict, or waits too long for its lane is stored under the retry policy, and its
 //! source is released once the store has it.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -11,9 +13,13 @@ use super::bundling::StoreWork;
 use super::intake::Submitter;
 use super::publish_desk::{DirectMessage, FailedDirect, LaneRun, PublishDesk};
 use crate::egress::Lanes;
-use crate::lifecycle::{Shutdown, Stage, Tasks};
+use crate::health::Health;
+use crate::lifecycle::{Shutdown, Stage, Tasks, tick};
 use crate::publishing::VerdictTime;
 use crate::store::Store;
+
+/// Time between two reports of what has no answer.
+const TICK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Publishes such messages, of all sources. Cheap to clone.
 #[derive(Clone)]
@@ -27,10 +33,11 @@ impl DirectPublisher {
     pub(super) fn start(
         store: &Store,
         lanes: Arc<dyn Lanes>,
+        health: &Health,
         tasks: &Tasks,
         shutdown: &Shutdown,
     ) -> Self {
-        let desk = PublishDesk::new(lanes);
+        let desk = PublishDesk::new(lanes, health);
         let inbox = desk.verdicts();
         let publisher = Self {
             desk: Arc::new(Mutex::new(desk)),
@@ -40,6 +47,7 @@ impl DirectPublisher {
         let clock = store.clock().clone();
         let shutdown = shutdown.clone();
         tasks.of(Stage::Publishing).spawn("direct", async move {
+            let mut ticked = pin!(tick(TICK_INTERVAL));
             loop {
                 tokio::select! {
                     () = shutdown.forced() => return,
@@ -48,6 +56,10 @@ impl DirectPublisher {
                         let (safe, failed) = worker.desk.lock().judge(verdicts, at);
                         Receipt::resolve_all(safe);
                         worker.store_failed(failed);
+                    }
+                    () = ticked.as_mut() => {
+                        ticked.set(tick(TICK_INTERVAL));
+                        worker.desk.lock().report_unanswered();
                     }
                     // The sources have drained, so no new messages come, and all verdicts are in.
                     () = shutdown.draining(), if worker.desk.lock().is_empty() => return,

@@ -39,6 +39,7 @@ use crate::domain::{
     Text, UnixMs,
 };
 use crate::egress::Lanes;
+use crate::health::Health;
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::publishing::Reporters;
 use crate::store::{Bundle, Store, WriteOp};
@@ -144,6 +145,8 @@ pub struct IntakeDependencies<'a> {
     pub tracer: Tracer,
     /// Logs invalid messages.
     pub bursts: Arc<BurstLog>,
+    /// Told what has no answer.
+    pub health: &'a Health,
     /// Tell what happens to the publishes of each route.
     pub reporters: Arc<Reporters>,
     /// The gate of each route's ingress.
@@ -165,13 +168,15 @@ impl Intake {
             watch,
             tracer,
             bursts,
+            health,
             reporters,
             gates,
             tasks,
             shutdown,
             publishing_shutdown,
         } = dependencies;
-        let direct = DirectPublisher::start(&store, lanes.clone(), tasks, publishing_shutdown);
+        let direct =
+            DirectPublisher::start(&store, lanes.clone(), health, tasks, publishing_shutdown);
         let tasks = tasks.clone();
         let shutdown = shutdown.clone();
         let linger_buffers = Mutex::default();

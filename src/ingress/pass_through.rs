@@ -10,6 +10,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::bundling::StoreWork;
 use super::intake::Submitter;
 use super::publish_desk::{DirectMessage, FailedDirect, LaneRun, PublishDesk};
@@ -17,11 +19,12 @@ use super::target_wait::TargetWait;
 use super::{Ledger, Receipt};
 use crate::domain::{UnixMs, Verdict, retry};
 use crate::egress::{Lanes, Ticket, VerdictInbox};
+use crate::health::SILENT_US;
 use crate::lifecycle::Shutdown;
 use crate::publishing::VerdictTime;
 
 /// Longest wait for a verdict before the source reports that it waits for its target.
-const VERDICT_WAIT: Duration = Duration::from_secs(2);
+const VERDICT_WAIT: Duration = Duration::from_micros(SILENT_US as u64);
 
 /// Publishes the passing messages of one source.
 pub(super) struct PassThroughPublisher {
@@ -79,8 +82,8 @@ async fn pressed(ledger: Option<&Arc<Ledger>>) {
 
 impl PassThroughPublisher {
     pub(super) fn new(submitter: Arc<Submitter>, lanes: Arc<dyn Lanes>) -> Self {
-        let desk = PublishDesk::new(lanes.clone());
         let reporter = &submitter.reporter;
+        let desk = PublishDesk::new(lanes.clone(), reporter.health());
         let name = &reporter.route().name;
         Self {
             verdicts: desk.verdicts(),
@@ -181,6 +184,9 @@ impl PassThroughPublisher {
         let runs = self.desk.register(&self.submitter, messages);
         runs.into_iter().for_each(LaneRun::submit);
         while !self.desk.is_empty() {
+            if self.wait.is_waiting() {
+                self.desk.report_unanswered();
+            }
             let verdicts = tokio::select! {
                 verdicts = self.next_verdicts(shutdown) => verdicts,
                 () = pressed(ledger) => return RoundEnd::Pressed,
@@ -193,6 +199,7 @@ impl PassThroughPublisher {
             Receipt::resolve_all(safe);
             failed.extend(now_failed);
         }
+        self.desk.report_unanswered();
         failed.sort_by_key(|failed: &FailedDirect| failed.ticket);
         RoundEnd::AllJudged
     }
@@ -202,12 +209,14 @@ impl PassThroughPublisher {
     async fn next_verdicts(&mut self, shutdown: &Shutdown) -> Option<Vec<(Ticket, Verdict)>> {
         loop {
             let is_waiting = self.wait.is_waiting();
+            let answered_by = self.answered_by();
             tokio::select! {
                 () = shutdown.forced() => return None,
                 verdicts = self.verdicts.take() => return Some(verdicts),
                 () = shutdown.draining(), if is_waiting => return None,
-                () = tokio::time::sleep(VERDICT_WAIT), if !is_waiting => {
-                    let Some(target) = self.desk.oldest_target() else { continue };
+                () = tokio::time::sleep_until(answered_by), if !is_waiting => {
+                    self.desk.report_unanswered();
+                    let Some((target, _)) = self.desk.oldest() else { continue };
                     let lane = self.lanes.lane(target);
                     let trouble = lane
                         .trouble_of(target)
@@ -217,6 +226,14 @@ impl PassThroughPublisher {
                 }
             }
         }
+    }
+
+    /// When the target of the oldest message must have answered.
+    fn answered_by(&self) -> Instant {
+        let now = self.submitter.store.clock().local().mono();
+        let handed = self.desk.oldest().map_or(now, |(_, handed)| handed);
+        let silent_us = (now.0 - handed.0).max(0) as u64;
+        Instant::now() + VERDICT_WAIT.saturating_sub(Duration::from_micros(silent_us))
     }
 
     /// Carries out what becomes of the failed messages of one round. Returns those that wait in their source, in order,

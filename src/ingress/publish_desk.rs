@@ -12,6 +12,7 @@ use crate::domain::failure_policy::{FailedPublish, PublishFlow};
 use crate::domain::message::stamped;
 use crate::domain::{Entry, Flags, MonoUs, Partition, Target, UnixMs, Verdict};
 use crate::egress::{Lane, Lanes, Publication, PublishBatch, Ticket, VerdictInbox};
+use crate::health::{Health, PublishPlace};
 use crate::publishing::{Fate, HandedOver, VerdictTime};
 
 /// Longest wait of a message for its lane if it can be stored instead.
@@ -44,6 +45,9 @@ pub(super) struct PublishDesk {
     verdicts: Arc<VerdictInbox>,
     in_flight: BTreeMap<u64, InFlight>,
     next: u64,
+    place: PublishPlace,
+    /// Unanswered publishes were reported last.
+    has_reported: bool,
 }
 
 /// Messages for one lane, in order.
@@ -75,12 +79,14 @@ struct OpenMessage {
 }
 
 impl PublishDesk {
-    pub(super) fn new(lanes: Arc<dyn Lanes>) -> Self {
+    pub(super) fn new(lanes: Arc<dyn Lanes>, health: &Health) -> Self {
         Self {
             lanes,
             verdicts: Arc::default(),
             in_flight: BTreeMap::new(),
             next: 1,
+            place: PublishPlace::new(health),
+            has_reported: false,
         }
     }
 
@@ -93,10 +99,21 @@ impl PublishDesk {
         self.in_flight.is_empty()
     }
 
-    /// The target of the oldest message that has no verdict.
-    pub(super) fn oldest_target(&self) -> Option<&Target> {
+    /// The target of the oldest message that has no verdict, and when it was handed over.
+    pub(super) fn oldest(&self) -> Option<(&Target, MonoUs)> {
         let (_, oldest) = self.in_flight.first_key_value()?;
-        Some(&oldest.batch.target)
+        Some((&oldest.batch.target, oldest.handed))
+    }
+
+    /// Reports which targets have not answered, and since when.
+    pub(super) fn report_unanswered(&mut self) {
+        if self.in_flight.is_empty() && !self.has_reported {
+            return;
+        }
+        self.has_reported = !self.in_flight.is_empty();
+        let in_flight = self.in_flight.values();
+        self.place
+            .unanswered(in_flight.map(|one| (&*one.batch.target, one.handed.0)));
     }
 
     /// Registers messages of one route before their verdicts can come. The caller submits them to their lanes, in order.
@@ -270,6 +287,7 @@ impl PublishDesk {
                 });
             }
         }
+        self.report_unanswered();
         messages
     }
 }

@@ -27,7 +27,7 @@ use crate::cluster::OwnedPartitions;
 use crate::domain::limits::MAX_CALL_NAMES;
 use crate::domain::{MonoUs, Partition, Verdict};
 use crate::egress::Ticket;
-use crate::health::Overdue;
+use crate::health::{Overdue, PublishPlace};
 use crate::lifecycle::tick;
 use crate::publishing::VerdictTime;
 use crate::store::{
@@ -77,6 +77,7 @@ pub(super) struct Settler {
     settling: BTreeSet<Partition>,
     extending: usize,
     ticks: u32,
+    place: PublishPlace,
     /// The partitions that this replica owned at the last tick.
     owned: Arc<OwnedPartitions>,
 }
@@ -91,6 +92,7 @@ pub(super) async fn run(shard: Arc<Shard>) {
         settling: BTreeSet::new(),
         extending: 0,
         ticks: 0,
+        place: PublishPlace::new(&shard.health),
         owned: shard.cluster.owned(),
     };
     let mut ticked = pin!(tick(TICK_INTERVAL));

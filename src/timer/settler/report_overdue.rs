@@ -70,11 +70,8 @@ impl Settler {
             });
             served.health.full_credits.report(number, full);
         }
-        let mut by_target = BTreeMap::new();
-        for (target, handed_us) in unanswered.into_values() {
-            let oldest = by_target.entry(describe(&target)).or_insert(handed_us);
-            *oldest = handed_us.min(*oldest);
-        }
-        shard.health.targets().unanswered(number, &by_target);
+        let unanswered = unanswered.values();
+        self.place
+            .unanswered(unanswered.map(|(target, handed_us)| (&**target, *handed_us)));
     }
 }

@@ -105,7 +105,13 @@ impl<'a> Places<'a> {
                 wrong_since = None;
             } else {
                 let since = *wrong_since.get_or_insert_with(Instant::now);
-                assert!(since.elapsed() < MOMENT, "{cause}: {places:#?}");
+                let told = places.map(|troubles| {
+                    troubles
+                        .iter()
+                        .map(|trouble| format!("{}: {}", trouble["part"], trouble["why"]))
+                        .collect::<Vec<_>>()
+                });
+                assert!(since.elapsed() < MOMENT, "{cause}: {told:?}");
             }
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
