@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 use crate::fixture::four_routes;
 use crate::support::browser::{self, Browser, WIDE};
 use crate::support::relay::binary;
-use crate::support::{Config, Kafka, QueueKind, Rabbitmq, Redis, Relay, When, eventually, names};
+use crate::support::{
+    Config, Kafka, QueueKind, Rabbitmq, Redis, Relay, Run, When, eventually, names,
+};
 
 /// How long a cause lasts once it is told: by then all that follows from it has come.
 const LASTS: Duration = Duration::from_secs(8);
@@ -334,6 +336,72 @@ async fn a_late_message_says_how_late_it_is_and_why() {
         anyhow::Ok(())
     })
     .await;
+}
+
+/// Whoever waits for the answer: the timer, what is due on arrival, or a message that passes through.
+#[tokio::test]
+async fn a_target_that_hangs_is_the_trouble_and_no_source_that_waits_for_it() {
+    let (redis, mut kafka, rabbitmq) =
+        tokio::join!(Redis::shared(), Kafka::start(), Rabbitmq::shared());
+    let mut config = Config::new(redis)
+        .kafka("main", &kafka)
+        .rabbitmq("main", rabbitmq);
+    let run = Run::new();
+    let mut targets = Vec::new();
+    let mut sends = Vec::new();
+    for (route, when) in [
+        ("delayed", When::Delay(1000)),
+        ("arrived", When::Delay(0)),
+        ("passing", When::Now),
+    ] {
+        let [source, topic] = [route, "topic"].map(names::unique);
+        rabbitmq.declare_queue(&source, QueueKind::Classic).await;
+        kafka.create_topic(&topic, 1).await;
+        run.collect_kafka(&kafka, &topic, 1);
+        config = config.route(
+            route,
+            &format!(r#"{{ rabbitmq = "main", queue = "{source}" }}"#),
+            &format!(r#"{{ kafka = "main", topic = "{topic}" }}"#),
+            "",
+        );
+        targets.push(format!("target:main:{topic}"));
+        sends.push((source, format!("kafka:{topic}"), when));
+    }
+    let relay = Relay::start(&config).await;
+    relay.reads_all_sources().await;
+    // The lanes know their topics from then on.
+    for round in 0..2 {
+        if round == 1 {
+            run.drain(&relay).await;
+            kafka.stop();
+        }
+        for (source, label, when) in &sends {
+            let message = run.message(label, *when).key(source);
+            run.send_rabbitmq(rabbitmq, "", None, vec![message]).await;
+        }
+    }
+    let first = eventually("it is told", async || {
+        let troubles = troubles(&relay).await;
+        ensure!(!troubles.is_empty());
+        anyhow::Ok(troubles)
+    })
+    .await;
+    let is_known = |trouble: &Value| {
+        let part = trouble["part"].as_str().unwrap_or_default();
+        part.starts_with("target:main:") || part == "kafka:main"
+    };
+    assert!(first.iter().all(is_known), "{first:#?}");
+    eventually("each is named", async || {
+        let troubles = troubles(&relay).await;
+        assert!(troubles.iter().all(is_known), "{troubles:#?}");
+        let told = serde_json::to_string(&troubles)?;
+        ensure!(targets.iter().all(|target| told.contains(target)), "{told}");
+        anyhow::Ok(())
+    })
+    .await;
+    kafka.cont();
+    no_trouble(&relay).await;
+    run.drain(&relay).await;
 }
 
 #[tokio::test]
