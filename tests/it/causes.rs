@@ -17,7 +17,7 @@ use crate::support::eventually::within;
 use crate::support::prometheus::{self, Prometheus};
 use crate::support::relay::binary;
 use crate::support::run::now_ms;
-use crate::support::{Config, Kafka, QueueKind, Rabbitmq, Redis, Relay, eventually, names};
+use crate::support::{Config, QueueKind, Rabbitmq, Redis, Relay, names};
 
 /// Time within which a cause must be told.
 const TOLD_WITHIN: Duration = Duration::from_secs(120);
@@ -55,7 +55,7 @@ impl OnCall<'_> {
                 async || match is_told {
                     0 => self.page_tells(cause).await,
                     1 => self.terminal_tells(cause).await,
-                    _ => self.alert_tells(cause).await,
+                    _ => alert_tells(self.prometheus, cause.alert).await,
                 },
             );
             if let Err(why) = asked.await {
@@ -64,19 +64,6 @@ impl OnCall<'_> {
             times.push(format!("{place} {:.0} s", since.elapsed().as_secs_f64()));
         }
         writeln!(self.told, "{}: {}", cause.name, times.join(", ")).expect("a String");
-    }
-
-    /// Waits until no server is in trouble, so that the next cause is not told by the one before.
-    async fn all_is_well(&self) {
-        eventually("no server is in trouble", async || {
-            let (status, text) = self.relay.get("/readyz").await?;
-            let health: Value = serde_json::from_str(&text)?;
-            let parts = health["parts"].as_array().into_iter().flatten();
-            let down: Vec<_> = parts.filter(|part| part["state"] != "up").collect();
-            ensure!(status == 200 && down.is_empty(), "{status} {down:?}");
-            anyhow::Ok(())
-        })
-        .await;
     }
 
     async fn page_tells(&self, cause: &Cause) -> anyhow::Result<()> {
@@ -118,27 +105,27 @@ impl OnCall<'_> {
         ensure!(text.contains(cause.terminal), "{text}");
         Ok(())
     }
+}
 
-    /// The condition of the alert holds: it fires as soon as it has held for as long as the rule wants.
-    async fn alert_tells(&self, cause: &Cause) -> anyhow::Result<()> {
-        let (name, label) = cause.alert;
-        let alerts = self.prometheus.get("alerts", &[]).await?;
-        let of_name = alerts["alerts"].as_array().into_iter().flatten();
-        let of_name: Vec<_> = of_name
-            .filter(|alert| alert["labels"]["alertname"] == name)
-            .collect();
-        let has_label = |alert: &&&Value| {
-            let labels = alert["labels"].as_object().into_iter().flatten();
-            labels
-                .into_iter()
-                .any(|(_, value)| value.as_str().is_some_and(|value| value.contains(label)))
-        };
-        of_name
-            .iter()
-            .find(has_label)
-            .map(drop)
-            .ok_or_else(|| anyhow!("{of_name:#?}"))
-    }
+/// The condition of an alert holds for a label with these words: it fires as soon as it has held for as long as its rule
+/// wants.
+async fn alert_tells(prometheus: &Prometheus, (name, label): (&str, &str)) -> anyhow::Result<()> {
+    let alerts = prometheus.get("alerts", &[]).await?;
+    let of_name = alerts["alerts"].as_array().into_iter().flatten();
+    let of_name: Vec<_> = of_name
+        .filter(|alert| alert["labels"]["alertname"] == name)
+        .collect();
+    let has_label = |alert: &&&Value| {
+        let labels = alert["labels"].as_object().into_iter().flatten();
+        labels
+            .into_iter()
+            .any(|(_, value)| value.as_str().is_some_and(|value| value.contains(label)))
+    };
+    of_name
+        .iter()
+        .find(has_label)
+        .map(drop)
+        .ok_or_else(|| anyhow!("{of_name:#?}"))
 }
 
 async fn channel(rabbitmq: &Rabbitmq) -> Channel {
@@ -268,93 +255,5 @@ async fn what_stands_in_the_way_of_one_route_is_told_by_page_terminal_and_alert(
     ] {
         on_call.learns(&cause).await;
     }
-    println!("{}", on_call.told);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-#[allow(clippy::print_stdout, reason = "the table of what was told")]
-async fn a_server_in_trouble_is_told_by_page_terminal_and_alert() {
-    if !prometheus::available("causes: a server in trouble") {
-        return;
-    }
-    let (mut redis, mut kafka, mut rabbitmq) =
-        tokio::join!(Redis::start(), Kafka::start(), Rabbitmq::start());
-    let fixture = crate::fixture::four_routes(&redis, &kafka, &rabbitmq).await;
-    let relay = Relay::start(&fixture.config).await;
-    let prometheus = Prometheus::start(&relay).await;
-    let mut on_call = OnCall {
-        relay: &relay,
-        prometheus: &prometheus,
-        told: String::new(),
-    };
-    let cause = |name, shown, page, terminal, alert| Cause {
-        name,
-        shown,
-        page,
-        terminal,
-        alert,
-    };
-
-    rabbitmq.kill9().await;
-    let away = cause(
-        "RabbitMQ stopped",
-        "rabbitmq",
-        "main",
-        "rabbitmq",
-        ("PostdatePartDown", "rabbitmq"),
-    );
-    on_call.learns(&away).await;
-    rabbitmq.restart().await;
-    on_call.all_is_well().await;
-
-    kafka.stop();
-    let hung = cause(
-        "Kafka hung",
-        "kafka",
-        "main",
-        "kafka",
-        ("PostdatePartDown", "kafka"),
-    );
-    on_call.learns(&hung).await;
-    kafka.cont();
-    on_call.all_is_well().await;
-
-    kafka.kill9().await;
-    let stopped = cause(
-        "Kafka stopped",
-        "kafka",
-        "main",
-        "kafka",
-        ("PostdatePartDown", "kafka"),
-    );
-    on_call.learns(&stopped).await;
-    kafka.restart().await;
-    on_call.all_is_well().await;
-
-    redis.stop();
-    let hung = cause(
-        "Redis hung",
-        "redis",
-        "redis",
-        "redis: timed out",
-        ("PostdateStoreDown", "redis"),
-    );
-    on_call.learns(&hung).await;
-    redis.cont();
-    on_call.all_is_well().await;
-
-    let full: String = redis
-        .command(&["CONFIG", "SET", "maxmemory", "1mb"])
-        .await
-        .expect("set");
-    assert_eq!(full, "OK");
-    let full = cause(
-        "Redis at maxmemory",
-        "store",
-        "memory",
-        "memory",
-        ("PostdateStoreDown", "store"),
-    );
-    on_call.learns(&full).await;
     println!("{}", on_call.told);
 }

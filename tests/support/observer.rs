@@ -1,6 +1,6 @@
 //! The observer of every test: it fails the test when a message is late, or lies unread in its source, for five
 //! seconds and nothing says why; when a message overtakes one that was due before it; and when a relay holds what the
-//! store does not say is claimed.
+//! store does not say is claimed; and when what a relay says of its parts does not agree with itself.
 //!
 //! Nobody starts it. Each [`Run`](super::Run) has one of its own and each [`Relay`](super::Relay) has a
 //! [`RelayWatch`]; both speak when they are dropped. The run knows what its producers had confirmed and what has
@@ -13,6 +13,7 @@
 //! A test that plants a fault in the relay itself (`POSTDATE_MUTANT`) is not observed. A test that asserts a silence
 //! says so: `run.unobserved("why")`, `relay.unobserved("why")`.
 
+mod agreement;
 mod claims;
 mod log_lines;
 mod overtaking;

@@ -1,5 +1,5 @@
-//! One cause is one trouble, however many routes hang on it, wherever it is told: `/readyz`, the first page's data and the
-//! terminal.
+//! One cause is one trouble, however many routes hang on it, wherever it is told: `/readyz`, the first page's data, the
+//! terminal, the page and an alert.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use serde_json::{Value, json};
 
+use super::alert_tells;
 use crate::fixture::four_routes;
 use crate::support::browser::{self, Browser, WIDE};
+use crate::support::prometheus::{self, Prometheus};
 use crate::support::relay::binary;
 use crate::support::{
     Config, Kafka, QueueKind, Rabbitmq, Redis, Relay, Run, When, eventually, names,
@@ -49,6 +51,7 @@ async fn terminal(relay: &Relay, arguments: &[&str]) -> String {
 struct Places<'a> {
     relay: &'a Relay,
     browser: Option<Browser>,
+    prometheus: Option<Prometheus>,
 }
 
 impl<'a> Places<'a> {
@@ -58,7 +61,15 @@ impl<'a> Places<'a> {
             let opened = browser.insert(Browser::start(WIDE).await);
             opened.open(&format!("{}/#/", relay.url())).await;
         }
-        Self { relay, browser }
+        let mut prometheus = None;
+        if prometheus::available("troubles: the alerts") {
+            prometheus = Some(Prometheus::start(relay).await);
+        }
+        Self {
+            relay,
+            browser,
+            prometheus,
+        }
     }
 
     /// The parts of the lines by which troubles began.
@@ -74,7 +85,8 @@ impl<'a> Places<'a> {
     }
 
     /// Waits until a cause is told by the last of these parts, and lets it last. At each moment it is one trouble, in every
-    /// place: of that part, or of one before it while no more is known. Returns what follows from it.
+    /// place: of that part, or of one before it while no more is known; and the alert for the part holds. Returns what
+    /// follows from it.
     async fn one(&self, cause: &str, parts: &[&str]) -> String {
         let begun_before = self.begun().len();
         let is_known = |part: &str| parts.iter().any(|known| part.starts_with(known));
@@ -136,6 +148,18 @@ impl<'a> Places<'a> {
                 let shown = browser.run(list, json!([])).await;
                 ensure!(shown.as_array().is_some_and(|shown| shown.len() == 1), "{shown:#}");
                 anyhow::Ok(())
+            })
+            .await;
+        }
+        if let Some(prometheus) = &self.prometheus {
+            let alert = match *last {
+                "redis" | "store:room" => "PostdateStoreDown",
+                "route:five" => "PostdateRoutePaused",
+                _ => "PostdatePartDown",
+            };
+            let label = last.trim_start_matches("route:");
+            eventually(&format!("{alert} tells {cause}"), async || {
+                alert_tells(prometheus, (alert, label)).await
             })
             .await;
         }
@@ -267,6 +291,31 @@ async fn each_cause_is_one_trouble_at_each_moment_and_in_each_place() {
         fixture.send(&kafka, &rabbitmq).await;
         places.one(setting, &["store:room"]).await;
         set("0").await;
+        no_trouble(&relay).await;
+    }
+    let mut stranger = redis.connection().await.expect("connected");
+    let endless = tokio::spawn(async move {
+        redis::cmd("EVAL")
+            .arg("while true do end")
+            .arg(0)
+            .exec_async(&mut stranger)
+            .await
+    });
+    fixture.send(&kafka, &rabbitmq).await;
+    places.one("a script that does not end", &["redis"]).await;
+    let end = redis.command::<()>(&["SCRIPT", "KILL"]).await;
+    end.expect("killed");
+    assert!(endless.await.expect("no panic").is_err(), "it was killed");
+    no_trouble(&relay).await;
+    for (rule, back) in [("-evalsha", "+evalsha"), ("-zadd", "+zadd")] {
+        let set = async |rule: &str| {
+            let words = ["ACL", "SETUSER", "default", rule];
+            redis.command::<()>(&words).await.expect("set");
+        };
+        set(rule).await;
+        fixture.send(&kafka, &rabbitmq).await;
+        places.one(rule, &["redis"]).await;
+        set(back).await;
         no_trouble(&relay).await;
     }
 

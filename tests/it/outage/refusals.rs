@@ -100,31 +100,3 @@ async fn what_redis_refuses_is_named_also_when_nothing_flows_and_forgotten_when_
         accounted(&fixture, &relay).await;
     }
 }
-
-/// Everything waits behind it, so Redis as a whole is away.
-#[tokio::test]
-async fn a_script_that_runs_for_too_long_is_named() {
-    let (redis, kafka, rabbitmq) =
-        tokio::join!(Redis::start(), Kafka::shared(), Rabbitmq::shared());
-    let fixture = four_routes(&redis, kafka, rabbitmq).await;
-    let relay = Relay::start(&fixture.config).await;
-    relay.reads_all_sources().await;
-    let mut stranger = redis.connection().await.expect("connected");
-    let endless = tokio::spawn(async move {
-        redis::cmd("EVAL")
-            .arg("while true do end")
-            .arg(0)
-            .exec_async(&mut stranger)
-            .await
-    });
-    told(&relay, "BUSY").await;
-    redis
-        .command::<()>(&["SCRIPT", "KILL"])
-        .await
-        .expect("it ends");
-    over(&relay, "BUSY").await;
-    let answer = endless.await.expect("no panic");
-    assert!(answer.is_err(), "it was killed");
-    fixture.send(kafka, rabbitmq).await;
-    accounted(&fixture, &relay).await;
-}

@@ -4,7 +4,7 @@
 //! is over without a line that says so, a route that is late by its own gauge while nothing names a reason, and one whose
 //! claims are not what it says to hold.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::agreement::{Agreement, Told};
 use super::claims::ClaimsWatch;
 use super::log_lines::LogLines;
 use super::route_ends::RouteEnds;
@@ -54,6 +55,7 @@ struct Seen {
     /// Parts that are up again.
     over: Vec<OverTrouble>,
     metrics: Metrics,
+    agreement: Agreement,
     /// Since when each route is late by the relay's own gauge.
     late: BTreeMap<String, i64>,
     /// Lag of each route, all that it has read, and since when these figures stand still.
@@ -119,6 +121,7 @@ impl RelayWatch {
             down: BTreeMap::new(),
             over: Vec::new(),
             metrics: Metrics::default(),
+            agreement: Agreement::default(),
             late: BTreeMap::new(),
             lags: BTreeMap::new(),
             silences: Vec::new(),
@@ -278,10 +281,20 @@ impl RelayWatch {
             // What its predecessor said is over with it.
             seen.down.clear();
             seen.over.clear();
+            seen.agreement.forget();
         }
         match answers {
-            Some((parts, metrics)) if same && life == self.lives.load(Ordering::Acquire) => {
+            Some((parts, told, metrics)) if same && life == self.lives.load(Ordering::Acquire) => {
                 seen.heard(parts, metrics, now);
+                let source_of = |name: &str| {
+                    let route = self.routes.iter().find(|route| route.name == name)?;
+                    Some(route.source_connection.clone())
+                };
+                if let Some(what) = seen.agreement.look(&told, source_of, now)
+                    && seen.silences.is_empty()
+                {
+                    seen.silences.push(format!("{}: {what}", self.url));
+                }
             }
             _ => seen.away(now),
         }
@@ -290,15 +303,16 @@ impl RelayWatch {
     }
 
     /// The parts that are not up, and the metrics; `None` if it does not answer, or drains.
-    fn ask(&self) -> Option<(BTreeMap<String, DownPart>, Metrics)> {
-        let ready: Value = serde_json::from_str(&self.get("/readyz")?).ok()?;
+    fn ask(&self) -> Option<(BTreeMap<String, DownPart>, Told, Metrics)> {
+        let (date, ready) = self.get("/readyz")?;
+        let ready: Value = serde_json::from_str(&ready).ok()?;
         if ready["draining"] == true {
             return None;
         }
-        let parts = ready["parts"]
+        let (up, down): (Vec<_>, Vec<_>) = ready["parts"]
             .as_array()?
             .iter()
-            .filter(|part| part["state"] != "up");
+            .partition(|part| part["state"] == "up");
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let troubles = ready["troubles"].as_array()?;
         let cause = |part: &Value| {
@@ -308,7 +322,8 @@ impl RelayWatch {
             });
             of.map(|trouble| text(&trouble["part"])).unwrap_or_default()
         };
-        let parts = parts
+        let parts = down
+            .iter()
             .map(|part| {
                 let down = DownPart {
                     why: text(&part["why"]),
@@ -317,10 +332,35 @@ impl RelayWatch {
                 (text(&part["name"]), down)
             })
             .collect();
-        Some((parts, Metrics::parse(&self.get("/metrics")?).ok()?))
+        let metrics = Metrics::parse(&self.get("/metrics")?.1).ok()?;
+        let names = |parts: &[&Value]| parts.iter().map(|part| text(&part["name"])).collect();
+        let is_zero =
+            |part: &String| metrics.sum("postdate_part_up", &[("part", part.as_str())]) == 0.0;
+        let up: BTreeSet<String> = names(&up);
+        let told = Told {
+            at_ms: jiff::fmt::rfc2822::parse(&date)
+                .ok()?
+                .timestamp()
+                .as_millisecond(),
+            zero: up.iter().filter(|part| is_zero(part)).cloned().collect(),
+            up,
+            down: down
+                .iter()
+                .filter_map(|part| {
+                    let since = part["since"].as_str()?.parse::<jiff::Timestamp>().ok()?;
+                    Some((text(&part["name"]), since.as_millisecond()))
+                })
+                .collect(),
+            troubles: troubles
+                .iter()
+                .map(|trouble| text(&trouble["part"]))
+                .collect(),
+        };
+        Some((parts, told, metrics))
     }
 
-    fn get(&self, path: &str) -> Option<String> {
+    /// The date of an answer, and its text.
+    fn get(&self, path: &str) -> Option<(String, String)> {
         let agent = ureq::Agent::config_builder()
             .timeout_global(Some(Duration::from_secs(2)))
             .http_status_as_error(false)
@@ -329,7 +369,8 @@ impl RelayWatch {
             .get(format!("{}{path}", self.url))
             .call()
             .ok()?;
-        answer.body_mut().read_to_string().ok()
+        let date = answer.headers().get("date")?.to_str().ok()?.to_owned();
+        Some((date, answer.body_mut().read_to_string().ok()?))
     }
 
     /// Judges each route that is late or stands still by its own figures, or holds what is not claimed: without a reported

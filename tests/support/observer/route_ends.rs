@@ -8,6 +8,8 @@ pub(super) struct RouteEnds {
     pub(super) name: String,
     /// The topic or queue that it reads.
     source: String,
+    /// The part of the connection by which it reads.
+    pub(super) source_connection: String,
     /// The words of its target: a topic; an exchange and a routing key.
     targets: Vec<String>,
     /// Parts of `/readyz` that are on its way: names, or beginnings of names that end with a colon.
@@ -59,6 +61,7 @@ impl RouteEnds {
         Some(Self {
             name: name.to_owned(),
             source: text(from, "topic").or_else(|| text(from, "queue"))?,
+            source_connection: format!("{from_kind}:{from_name}"),
             targets: ["topic", "exchange", "routing_key"]
                 .iter()
                 .filter_map(|key| text(to, key))
