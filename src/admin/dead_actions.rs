@@ -51,6 +51,13 @@ pub(super) struct DeadActionRequest {
     /// Redrive only: due evenly over so long from then on, in their order, as `x-delay`.
     #[schema(nullable = false)]
     spread: Option<Timestamp>,
+    /// With `spread`: the number of messages that it is for, where several calls redrive them; those of this call, if not
+    /// given.
+    #[schema(nullable = false)]
+    spread_over: Option<u64>,
+    /// With `spread_over`: how many of them the calls before this one have taken.
+    #[schema(nullable = false)]
+    spread_begins: Option<u64>,
 }
 
 /// Results of an action on dead letters.
@@ -126,10 +133,10 @@ pub(super) async fn redrive(
     let selected = select(&admin, &request).await?;
     let times = RedriveTimes::of(&request, admin.store()?.clock().now())?;
     let mut items = selected.ended;
-    let number = selected.ids.len();
+    let number = selected.ids.len() as u64;
     for (index, (asked, id)) in selected.ids.into_iter().enumerate() {
         let order = RedriveOrder {
-            due: times.due(index, number),
+            due: times.due(index as u64, number),
             target: request.target.as_deref(),
             by: &who,
         };
@@ -169,8 +176,10 @@ pub(super) async fn drop_dead(
     Extension(Caller { name: who, .. }): Extension<Caller>,
     JsonBody(request): JsonBody<DeadActionRequest>,
 ) -> Result<(Extension<AuditNote>, Json<DeadLetterResults>), Problem> {
-    let goes_on = [&request.delay, &request.at, &request.spread];
-    if request.target.is_some() || goes_on.into_iter().any(Option::is_some) {
+    let times = [&request.delay, &request.at, &request.spread];
+    let parts = [request.spread_over, request.spread_begins];
+    let has_times = times.into_iter().any(Option::is_some) || parts.iter().any(Option::is_some);
+    if request.target.is_some() || has_times {
         return Err(Problem::bad(
             "`target`, `delay`, `at` and `spread` are for redrive: what is dropped goes nowhere",
         ));
@@ -199,6 +208,10 @@ pub(super) async fn drop_dead(
 struct RedriveTimes {
     from: UnixMs,
     spread_ms: i64,
+    /// The number of messages that the spread is for, if more than one call redrives them.
+    over: u64,
+    /// How many of them earlier calls have taken.
+    begins: u64,
 }
 
 impl RedriveTimes {
@@ -212,14 +225,28 @@ impl RedriveTimes {
             (None, Some(at)) => moment("at", &at.text())?,
             (Some(_), Some(_)) => return Err(Problem::bad("give either `delay` or `at`")),
         };
+        let is_part = request.spread_over.is_some() || request.spread_begins.is_some();
+        if is_part && request.spread.is_none() {
+            return Err(Problem::bad(
+                "`spread_over` and `spread_begins` say which part of a `spread` is this call's: give it too",
+            ));
+        }
         let spread = request.spread.as_ref();
         let spread_ms = spread.map_or(Ok(0), |spread| span("spread", spread))?;
-        Ok(Self { from, spread_ms })
+        Ok(Self {
+            from,
+            spread_ms,
+            over: request.spread_over.unwrap_or(0),
+            begins: request.spread_begins.unwrap_or(0),
+        })
     }
 
-    /// The due time of the message with this index among so many.
-    fn due(&self, index: usize, number: usize) -> UnixMs {
-        let ahead = i128::from(self.spread_ms) * index as i128 / number.max(1) as i128;
+    /// The due time of the message with this index among the so many of a call.
+    fn due(&self, index: u64, number: u64) -> UnixMs {
+        let place = self.begins.saturating_add(index);
+        // What was counted may have grown since.
+        let all = self.over.max(self.begins.saturating_add(number)).max(1);
+        let ahead = i128::from(self.spread_ms) * i128::from(place) / i128::from(all);
         self.from.plus(i64::try_from(ahead).unwrap_or(i64::MAX))
     }
 }
@@ -369,17 +396,32 @@ mod tests {
         let times = RedriveTimes {
             from: UnixMs(1000),
             spread_ms: 600,
+            over: 0,
+            begins: 0,
         };
-        let due = |number| {
+        let due = |times: &RedriveTimes, number| {
             (0..number)
                 .map(|index| times.due(index, number).0)
                 .collect::<Vec<_>>()
         };
-        assert_eq!(due(1), [1000]);
-        assert_eq!(due(4), [1000, 1150, 1300, 1450]);
+        assert_eq!(due(&times, 1), [1000]);
+        assert_eq!(due(&times, 4), [1000, 1150, 1300, 1450]);
+        let second = RedriveTimes {
+            over: 6,
+            begins: 4,
+            ..times
+        };
+        assert_eq!(due(&second, 2), [1400, 1500]);
+        assert_eq!(
+            due(&second, 4),
+            [1300, 1375, 1450, 1525],
+            "more than were counted"
+        );
         let longest = RedriveTimes {
             from: UnixMs(i64::MAX),
             spread_ms: i64::MAX,
+            over: u64::MAX,
+            begins: u64::MAX,
         };
         assert_eq!(longest.due(99, 100), UnixMs(i64::MAX));
     }

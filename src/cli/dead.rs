@@ -463,21 +463,21 @@ impl RedriveHow {
         })
     }
 
-    /// Adds it to a call for so many messages, of which so many have had their calls before, of so many in all.
-    fn write(&self, body: &mut Value, before: usize, number: usize, expected: usize) {
+    /// Adds it to a call, before which so many of so many messages have had theirs.
+    fn write(&self, body: &mut Value, before: usize, expected: usize) {
         if let Some(target) = &self.target {
             body["target"] = target.as_str().into();
         }
-        let part = |count: usize| {
-            let ms = i128::from(self.spread_ms) * count as i128 / expected.max(1) as i128;
-            i64::try_from(ms).unwrap_or(i64::MAX)
-        };
         match self.at {
-            Some(at) => body["at"] = at.plus(part(before)).0.max(0).into(),
+            Some(at) => body["at"] = at.0.max(0).into(),
             // From the server's clock, call by call.
-            None => body["delay"] = self.delay_ms.saturating_add(part(before)).into(),
+            None => body["delay"] = self.delay_ms.into(),
         }
-        body["spread"] = part(number).into();
+        if self.spread_ms > 0 {
+            body["spread"] = self.spread_ms.into();
+            body["spread_over"] = expected.into();
+            body["spread_begins"] = before.into();
+        }
     }
 }
 
@@ -524,9 +524,7 @@ impl ActionCall<'_> {
     /// Makes one call and takes its results. Answers the cursor of the next call.
     fn call(&mut self, mut body: Value) -> Result<Option<String>, ClientError> {
         if let Some(how) = &self.how {
-            let before = self.items.len();
-            let left = self.expected.saturating_sub(before);
-            how.write(&mut body, before, left.min(MAX_IDS), self.expected);
+            how.write(&mut body, self.items.len(), self.expected);
         }
         let answer = self.client.ask("POST", &self.path, Some(&body))?;
         self.items
@@ -609,28 +607,20 @@ mod tests {
     }
 
     #[test]
-    fn each_call_of_a_spread_redrive_has_its_part_of_the_time() {
-        let how = |at: Option<&str>| {
-            RedriveHow::of(None, at.is_none().then_some("1s"), at, Some("600")).expect("right")
-        };
-        let written = |how: &RedriveHow, before, number, expected| {
+    fn each_call_of_a_spread_redrive_says_which_part_of_it_is_its_own() {
+        let written = |delay: Option<&str>, at: Option<&str>, spread: Option<&str>| {
             let mut body = json!({});
-            how.write(&mut body, before, number, expected);
+            let how = RedriveHow::of(None, delay, at, spread).expect("right");
+            how.write(&mut body, 100, 150);
             body
         };
-        let later = how(None);
         assert_eq!(
-            written(&later, 0, 100, 150),
-            json!({ "delay": 1000, "spread": 400 })
+            written(Some("1s"), None, Some("600")),
+            json!({ "delay": 1000, "spread": 600, "spread_over": 150, "spread_begins": 100 })
         );
         assert_eq!(
-            written(&later, 100, 50, 150),
-            json!({ "delay": 1400, "spread": 200 })
-        );
-        let at = how(Some("1700000000000"));
-        assert_eq!(
-            written(&at, 100, 50, 150),
-            json!({ "at": 1_700_000_000_400_i64, "spread": 200 })
+            written(None, Some("1700000000000"), None),
+            json!({ "at": 1_700_000_000_000_i64 })
         );
     }
 

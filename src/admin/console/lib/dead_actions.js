@@ -20,10 +20,17 @@ export async function redrive(view, choice, progress, load) {
   const draw = () => [
     h("p", null, `${choice.words} are published again by the route's rules as they are now, without their former delay. One that fails again is a new dead letter.`),
     field("After", h("input", { name: "delay", placeholder: "at once", autocomplete: "off" }), "10m, 2h30m, or milliseconds"),
+    choice.total > 1 && field("Spread over", h("input", { name: "spread", placeholder: "all together", autocomplete: "off" }), "due one after the other over so long: 10m, 2h30m"),
     targetField(choice.routes),
   ];
   const given = await ask({ title: `Redrive ${choice.words}?`, draw, action: "Redrive" });
-  if (given !== null) await act(view, "redrive", choice, { target: given.target || undefined, delay: given.delay.trim() || undefined }, progress, load);
+  if (given !== null) await act(view, "redrive", choice, howOf(given, choice), progress, load);
+}
+
+/** Where redriven ones go, and when. */
+function howOf({ target, delay, spread = "" }, { total }) {
+  const how = { target: target || undefined, delay: delay.trim() || undefined };
+  return spread.trim() ? { ...how, spread: spread.trim(), spread_over: total } : how;
 }
 
 export async function drop(view, choice, progress, load) {
@@ -45,7 +52,13 @@ function targetField(routes) {
 
 function act(view, verb, choice, how, progress, load) {
   const word = DONE[verb];
-  const call = (request, signal) => post(path("dead", verb), { ...request, ...how }, signal);
+  let taken = 0;
+  const call = async (request, signal) => {
+    const begins = how.spread ? { spread_begins: taken } : {};
+    const answer = await post(path("dead", verb), { ...request, ...how, ...begins }, signal);
+    taken += answer.items.length;
+    return answer;
+  };
   async function* calls(signal) {
     if (choice.ids) {
       for (let at = 0; at < choice.ids.length; at += BATCH) {
