@@ -1,8 +1,9 @@
 //! The composition root: builds the rooms from the configuration, joins them, and ends them in order. It has no logic of
 //! its own, and is the only room that knows all others. The file reads from the start of the relay to its ingress.
 
-pub(crate) mod check;
 #[cfg(feature = "mutants")]
+mod activity;
+pub(crate) mod check;
 mod clocks;
 mod drain;
 mod health_watch;
@@ -220,6 +221,8 @@ async fn build_and_run(app: &App, registry: Registry) -> anyhow::Result<()> {
         "trails",
         async move { trails.write_trails(&trails_end).await },
     );
+    let activity = activity::keep(app.health.clone(), store.clone(), app.stages.admin.clone());
+    admin_tasks.spawn("activity", activity);
     let quota = store::DeadLetterQuota::new(&app.config.routes);
     let reporters = Arc::new(Reporters::new(
         &app.config.routes,

@@ -19,7 +19,7 @@ use crate::domain::{
     Verdict, dying, retry,
 };
 use crate::egress::{PublishBatch, SendListener};
-use crate::health::Health;
+use crate::health::{ActivityKind, Health};
 use crate::store::{DeadLetter, DeadLetterQuota, Delivered, RouteTrail, Store};
 use crate::telemetry::{
     BurstLog, DeliveryFacts, DeliverySpan, FollowRegistry, MessageEnd, Metrics, RouteMetrics,
@@ -198,6 +198,7 @@ impl RouteReporter {
         let Verdict::Confirmed(landed) = *verdict else {
             let (reason, error) = retry::describe(verdict);
             self.metrics.publish_failure(reason);
+            self.health.activity().note(ActivityKind::Failed);
             if !self.is_expected(message, verdict) {
                 self.health
                     .targets()
@@ -233,6 +234,7 @@ impl RouteReporter {
         let due_us = due.0 * 1000;
         let now_us = at.store_us.unwrap_or(due_us);
         self.metrics.published.inc();
+        self.health.activity().delivered(now_us - due_us);
         if let Some(id) = message.batch.ids.get(message.index as usize) {
             self.watch
                 .report(&self.route.name, id.as_str(), || MessageEnd::Published {
@@ -363,6 +365,7 @@ impl RouteReporter {
     pub fn died(&self, dead_letter: &DeadLetter) {
         let reason = dead_letter.reason.as_str();
         self.metrics.dead_letter(reason);
+        self.health.activity().note(ActivityKind::Dead);
         let Some(entry) = dead_letter.bundle.entries.first() else {
             return;
         };

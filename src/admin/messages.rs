@@ -13,7 +13,7 @@ use super::auth::Caller;
 use super::context::Admin;
 use super::extract::{IfMatch, JsonBody, MessagePath, NamedMessage, QueryParams};
 use super::message::{MessageView, dead_message, message_view, single_message_view};
-use super::page::{Page, limit, read_cursor, write_cursor};
+use super::page::{limit, read_cursor, write_cursor};
 use super::problem::Problem;
 use super::times::{LAST_MOMENT, Timestamp, moment};
 use super::trail::{
@@ -23,7 +23,8 @@ use super::trail::{
 use crate::domain::duration::{parse_header, render};
 use crate::domain::{InvalidReason, Partition, Route, RouteName, UnixMs, nearest};
 use crate::store::{
-    BrowseKey, BrowseQuery, IntendedMessage, StoredState, TrailReading, WriteOp, WriteResult,
+    BrowseKey, BrowseQuery, IntendedMessage, MessageFilter, StoredState, TrailReading, WriteOp,
+    WriteResult,
 };
 
 /// Query of the list of messages.
@@ -37,6 +38,10 @@ pub(super) struct MessageQuery {
     from: Option<String>,
     /// Due at this moment or earlier.
     to: Option<String>,
+    /// Whose id begins so.
+    id_prefix: Option<String>,
+    /// Whose key is this.
+    key: Option<String>,
     /// `next` of the page before, with the same filters.
     cursor: Option<String>,
     /// Items of a page, 1 to 1000; 100 if not given.
@@ -44,14 +49,27 @@ pub(super) struct MessageQuery {
     limit: Option<String>,
 }
 
+/// Messages that wait.
+#[derive(Serialize, ToSchema)]
+pub(super) struct MessagesPage {
+    /// Items of this page, in the list's order.
+    items: Vec<MessageView>,
+    /// `cursor` of the next page; null: this is the last.
+    #[schema(required)]
+    next: Option<String>,
+    /// Number of messages that were looked at for this page.
+    scanned: usize,
+}
+
 /// Messages that wait, in due order
 ///
 /// Over all routes and partitions. A page may be short, even empty, while `next` is there: no single read costs the
-/// store more than some hundred microseconds. Messages that are claimed meanwhile are left out.
+/// store more than some hundred microseconds. With `id_prefix` or `key` a page looks at 10,000 messages at most, or for 50 ms.
+/// Messages that are claimed meanwhile are left out.
 #[utoipa::path(
     get, path = "/api/v1/messages", operation_id = "listMessages", params(MessageQuery),
     responses(
-        (status = 200, description = "The messages.", body = Page<MessageView>),
+        (status = 200, description = "The messages.", body = MessagesPage),
         (status = 400, description = "A moment, a query, a limit or a cursor that is none."),
         (status = 404, description = "No such route."),
         (status = 503, description = "Redis is away."),
@@ -61,7 +79,7 @@ pub(super) struct MessageQuery {
 pub(super) async fn list(
     Extract(admin): Extract<Arc<Admin>>,
     QueryParams(query): QueryParams<MessageQuery>,
-) -> Result<Json<Page<MessageView>>, Problem> {
+) -> Result<Json<MessagesPage>, Problem> {
     let route = query
         .route
         .as_deref()
@@ -73,7 +91,17 @@ pub(super) async fn list(
     if from > to {
         return Err(Problem::bad("`from` is later than `to`: exchange them"));
     }
-    let cursor_scope = (query.route.clone(), from.0, to.0);
+    let filter = MessageFilter {
+        id_prefix: query.id_prefix,
+        key: query.key,
+    };
+    let cursor_scope = (
+        query.route.clone(),
+        from.0,
+        to.0,
+        filter.id_prefix.clone(),
+        filter.key.clone(),
+    );
     let limit = limit(query.limit.as_deref())?;
     let after = query
         .cursor
@@ -92,6 +120,7 @@ pub(super) async fn list(
         to,
         after,
         limit,
+        filter,
     };
     let browsed = admin.browse(admin.store()?.browse(&store_query)).await?;
     let next = browsed
@@ -102,9 +131,10 @@ pub(super) async fn list(
         .iter()
         .map(|found| message_view(&admin, found))
         .collect();
-    Ok(Json(Page {
+    Ok(Json(MessagesPage {
         items,
         next: next.transpose()?,
+        scanned: browsed.scanned,
     }))
 }
 
@@ -424,6 +454,7 @@ async fn nearest_waiting_id(
         to: LAST_MOMENT,
         after: None,
         limit: 100,
+        filter: MessageFilter::default(),
     };
     let browsed = admin.browse(admin.store()?.browse(&query)).await?;
     Ok(nearest(id, browsed.found.iter().map(|found| found.id.as_str())).map(str::to_owned))

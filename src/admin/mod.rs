@@ -18,6 +18,7 @@
 //! | `GET /api/v1/retries` | read | what failed and waits to be tried again, by page |
 //! | `GET /api/v1/messages` | read | what waits, in due order, by page |
 //! | `GET /api/v1/routes/{route}/trail` | read | what became of its messages lately, newest first |
+//! | `GET /api/v1/activity` | read | what all replicas did in the last 24 hours |
 //! | `GET /api/v1/histogram` | read | how much falls due when |
 //! | `GET /api/v1/partitions` | read | how each slice of the store stands |
 //! | `GET /api/v1/replicas` | read | who serves |
@@ -70,6 +71,7 @@
 //!    in the table above, and `UPDATE_DOCS=1 cargo test --lib fresh`. The tests of the table then walk it
 //!    by every role.
 
+mod activity;
 mod audit;
 mod audit_note;
 mod auth;

@@ -12,6 +12,7 @@ use super::context::Admin;
 use super::extract::{JsonBody, NamedRoute, RoutePath};
 use super::problem::Problem;
 use crate::domain::{PauseState, RouteName};
+use crate::health::ActivityKind;
 
 /// A part of a route.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, ToSchema)]
@@ -131,6 +132,12 @@ async fn set(
         store.paused(route).await
     };
     let paused = admin.ask(change).await?;
+    let kind = if pause {
+        ActivityKind::Paused
+    } else {
+        ActivityKind::Resumed
+    };
+    admin.state.health.activity().note(kind);
     let word = |paused| if paused { "paused" } else { "running" };
     let result = format!(
         "ingress {}, publishing {}",

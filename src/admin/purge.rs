@@ -17,7 +17,9 @@ use super::problem::Problem;
 use super::times::{LAST_MOMENT, moment};
 use super::trail::record_cancel;
 use crate::domain::{Partition, Route, UnixMs};
-use crate::store::{BrowseKey, BrowseQuery, IntendedMessage, StoredMessage, WriteOp, WriteResult};
+use crate::store::{
+    BrowseKey, BrowseQuery, IntendedMessage, MessageFilter, StoredMessage, WriteOp, WriteResult,
+};
 
 /// Most messages that one call looks at: each takes a round trip.
 const MAX_PURGE_ITEMS: usize = 200;
@@ -135,6 +137,7 @@ pub(super) async fn purge(
         to,
         after,
         limit: MAX_PURGE_ITEMS,
+        filter: MessageFilter::default(),
     };
     let page = admin.browse(store.browse(&query)).await?;
     let next = page

@@ -24,8 +24,8 @@ use super::openapi::{self, ApiDescription};
 use super::problem::Problem;
 use super::refusals::{ProbesOnly, RefusalReason};
 use super::{
-    audit, body, console, dead, dead_actions, health, live, messages, overview, pause, purge,
-    retries, routes, send, session, skip, trail,
+    activity, audit, body, console, dead, dead_actions, health, live, messages, overview, pause,
+    purge, retries, routes, send, session, skip, trail,
 };
 
 /// All calls. The router and the description are made of these and nothing else. The table in `mod.rs` lists the same
@@ -51,6 +51,7 @@ fn calls() -> OpenApiRouter<Arc<Admin>> {
             messages::cancel,
             messages::reschedule
         ))
+        .routes(routes!(activity::activity))
         .routes(routes!(overview::histogram))
         .routes(routes!(overview::partitions))
         .routes(routes!(overview::replicas))

@@ -198,6 +198,7 @@ impl MeasuredRoute {
                 to,
                 after,
                 limit: BROWSE_PAGE,
+                filter: store::MessageFilter::default(),
             };
             let page = self.store.browse(&query).await?;
             let mut ops: BTreeMap<Partition, Vec<WriteOp>> = BTreeMap::new();

@@ -27,6 +27,12 @@ pub(super) struct PendingArgs {
     /// Due at this moment or earlier
     #[arg(long, value_name = "T")]
     to: Option<String>,
+    /// Whose id begins so
+    #[arg(long, value_name = "TEXT")]
+    id_prefix: Option<String>,
+    /// Whose key is this
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
     /// So many at most
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
@@ -46,6 +52,8 @@ impl PendingArgs {
             route: None,
             from: None,
             to: None,
+            id_prefix: None,
+            key: None,
             limit,
             json: false,
             watch: false,
@@ -67,6 +75,8 @@ pub(super) fn render(client: &ApiClient, args: &PendingArgs) -> Result<SafeText,
         ("route", &args.route),
         ("from", &args.from),
         ("to", &args.to),
+        ("id_prefix", &args.id_prefix),
+        ("key", &args.key),
     ];
     let filters: String = filters
         .iter()

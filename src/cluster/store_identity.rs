@@ -12,7 +12,7 @@ use tracing::{error, info, warn};
 
 use super::ClusterError;
 use crate::domain::UnixMs;
-use crate::health::{Health, Part};
+use crate::health::{ActivityKind, Health, Part};
 use crate::store::{self, KnownStore, PreflightFailure, Store, preflight};
 use crate::telemetry::Metrics;
 
@@ -37,6 +37,7 @@ enum StoreUsage {
 pub(super) struct IdentityWatcher {
     config: store::Config,
     store: Store,
+    health: Health,
     /// Down while the store may not be used.
     part: Part,
     metrics: Arc<Metrics>,
@@ -58,6 +59,7 @@ impl IdentityWatcher {
         Self {
             config: config.clone(),
             store: store.clone(),
+            health: health.clone(),
             part,
             metrics: metrics.clone(),
             usage: StoreUsage::Allowed,
@@ -85,6 +87,7 @@ impl IdentityWatcher {
         }
         self.logged = is.rolled_back_at;
         self.metrics.store_changes.inc();
+        self.health.activity().note(ActivityKind::StoreChanged);
         let since = kept.map_or_else(|| "TIME".to_owned(), moment);
         error!(
             generation = is.identity,
@@ -105,6 +108,7 @@ impl IdentityWatcher {
         self.store.set_replaced(true);
         if std::mem::replace(&mut self.usage, StoreUsage::Replaced) == StoreUsage::Allowed {
             self.metrics.store_changes.inc();
+            self.health.activity().note(ActivityKind::StoreChanged);
             self.logged = now;
             self.store.note_rollback(now);
             self.part

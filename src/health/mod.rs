@@ -3,6 +3,7 @@
 //! Whoever meets a trouble reports it here, as what it is: a part that is down, a source that waits, a publish that failed.
 //! Whoever has to tell or to decide asks here. Metrics are made from it, and nobody reads one to decide anything.
 
+mod activity;
 mod lateness;
 mod overdue;
 mod parts;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
+pub use self::activity::{Activity, ActivityCounts, ActivityKind};
 pub use self::lateness::{LatenessCauses, RouteLateness, causes};
 pub use self::overdue::{FullCredit, FullCredits, OldestOverdue, Overdue, OverduePlace};
 use self::parts::PartTable;
@@ -41,6 +43,7 @@ struct HealthState {
     /// A part has changed.
     changed: Notify,
     routes: Mutex<BTreeMap<RouteName, Arc<RouteHealth>>>,
+    activity: Activity,
     targets: TargetFailures,
     store: StoreHealth,
 }
@@ -53,6 +56,11 @@ impl Health {
             return route.clone();
         }
         routes.entry(name.clone()).or_default().clone()
+    }
+
+    /// What this process did lately.
+    pub fn activity(&self) -> &Activity {
+        &self.0.activity
     }
 
     /// The failures of all targets.

@@ -7,6 +7,7 @@ use tracing::warn;
 
 use super::Receipt;
 use crate::domain::{DeadReason, Entry, Flags, KafkaPosition, StoreClock, Text, UnixMs};
+use crate::health::ActivityKind;
 use crate::publishing::RouteReporter;
 use crate::store::{PendingWrite, RouteTrail, TrailCause, WriteOp, WriteResult};
 
@@ -146,6 +147,7 @@ pub(super) async fn resolve_outcomes(
         }
         if let Some(reason) = op.dead {
             metrics.dead_letter(reason.as_str());
+            reporter.health().activity().note(ActivityKind::Dead);
         }
         for (&result, receipt) in results.iter().zip(receipts) {
             stored += u64::from(matches!(

@@ -53,6 +53,7 @@ pub use self::claim::rate_tokens::RateGrant;
 pub use self::config::Config;
 pub use self::connection::preflight::{PreflightFailure, preflight};
 pub use self::connection::rights::user_rules;
+pub use self::control::activity::{ACTIVITY_SLOT_MS, ActivitySlot};
 pub use self::control::audit_log::AuditLogEntry;
 pub use self::control::pauses::RoutePauses;
 pub use self::control::wake::WakeUps;
@@ -78,8 +79,8 @@ pub use self::model::scrub_report::ScrubReport;
 pub use self::model::trail::{TrailEvent, TrailReading, TrailTarget, TrailWord};
 pub use self::model::unopened::UnopenedBundle;
 pub use self::model::view::{
-    BrowseKey, BrowseQuery, Counts, DueHistogram, DueMonth, MessagePage, PartitionView, RetryMark,
-    RetryPage, StoredMessage, StoredState,
+    BrowseKey, BrowseQuery, Counts, DueHistogram, DueMonth, MessageFilter, MessagePage,
+    PartitionView, RetryMark, RetryPage, StoredMessage, StoredState,
 };
 pub use self::model::write_op::{IntendedMessage, WriteOp, WriteResult};
 pub use self::patience::until_available;

@@ -9,6 +9,7 @@
 mod support;
 
 mod accounting;
+mod activity;
 mod api;
 mod bench;
 mod causes;

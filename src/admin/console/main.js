@@ -177,7 +177,7 @@ function findBox() {
     input.value = "";
   };
   return h("form", { class: "find", role: "search", onsubmit: submit },
-    h("input", { type: "search", name: "find", "aria-label": "Find a message by its id", "aria-keyshortcuts": "/", placeholder: "Find an id ( / )", autocomplete: "off", spellcheck: "false", maxlength: 256 }));
+    h("input", { type: "search", name: "find", "aria-label": "Find a message by its id, the beginning of one, or a key", "aria-keyshortcuts": "/", placeholder: "Find an id or key ( / )", autocomplete: "off", spellcheck: "false", maxlength: 256 }));
 }
 
 /** The key `/` goes to the find box, unless something is being typed or a dialog asks. */

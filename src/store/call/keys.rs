@@ -48,6 +48,11 @@ impl Keys {
         format!("{}:{{members}}:store", self.prefix)
     }
 
+    /// Hash of what all replicas did on a day, by its number since 1970. It expires.
+    pub(in crate::store) fn activity(&self, day: i64) -> String {
+        format!("{}:{{members}}:activity:{day}", self.prefix)
+    }
+
     /// Hash of the routes that are paused.
     pub(in crate::store) fn paused(&self) -> String {
         format!("{}:paused", self.prefix)

@@ -71,6 +71,38 @@ pub struct BrowseQuery {
     pub after: Option<BrowseKey>,
     /// Most messages to return. At least 1.
     pub limit: usize,
+    /// What else a message must have.
+    pub filter: MessageFilter,
+}
+
+/// What a message must have. All that is given must hold.
+#[derive(Clone, Debug, Default)]
+pub struct MessageFilter {
+    /// The beginning of its id.
+    pub id_prefix: Option<String>,
+    /// Its whole key.
+    pub key: Option<String>,
+}
+
+impl MessageFilter {
+    /// Reports whether it lets every message through.
+    pub fn is_empty(&self) -> bool {
+        self.id_prefix.is_none() && self.key.is_none()
+    }
+
+    /// Reports whether it lets the message of this id through.
+    pub fn lets_through(&self, id: &str, entry: &Entry) -> bool {
+        let key = entry.message.key.as_deref();
+        let has_prefix = self
+            .id_prefix
+            .as_ref()
+            .is_none_or(|prefix| id.starts_with(prefix.as_str()));
+        let has_key = self
+            .key
+            .as_ref()
+            .is_none_or(|wanted| key == Some(wanted.as_bytes()));
+        has_prefix && has_key
+    }
 }
 
 /// A page of waiting messages.
@@ -80,6 +112,8 @@ pub struct MessagePage {
     pub found: Vec<StoredMessage>,
     /// Where the next page begins. `None`: there is no more.
     pub next: Option<BrowseKey>,
+    /// Number of messages that were looked at.
+    pub scanned: usize,
 }
 
 /// A place in the list of messages that wait to be tried again.

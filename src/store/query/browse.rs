@@ -36,6 +36,11 @@ const ROUND_DUE_SETS: usize = 64;
 const DUE_SET_ENTRIES: usize = 64;
 const MORE_ENTRIES: usize = 1 << 16;
 const MORE_STEP: usize = 1024;
+/// Messages that a round of a search looks at.
+const SEARCH_STEP: usize = 500;
+/// Messages that a page of a search looks at, and for how long, microseconds. A last round may end a little later.
+const SEARCH_MESSAGES: usize = 10_000;
+const SEARCH_TIME_US: i64 = 50_000;
 /// Rounds of one page. Sparse due sets of other routes may use them up. Then the page is short.
 const PAGE_ROUNDS: usize = 8;
 /// Bytes that the bundles of one page may take when opened, the first message aside. Bodies are not opened.
@@ -59,30 +64,48 @@ impl Store {
             .unwrap_or(BrowseKey::start_of(query.from));
         let mut found: Vec<StoredMessage> = Vec::new();
         let mut budget = PAGE_BYTES;
-        for _ in 0..PAGE_ROUNDS {
-            let (candidates, horizon) = self.round(query, &from, query.limit - found.len()).await?;
+        let mut scanned = 0;
+        let began = self.0.clock.local().mono_us();
+        let is_search = !query.filter.is_empty();
+        let mut rounds = 0;
+        loop {
+            let step = if is_search {
+                SEARCH_STEP
+            } else {
+                query.limit - found.len()
+            };
+            let (candidates, horizon) = self.round(query, &from, step).await?;
             let mut keys = self.messages(query, &from, horizon, candidates).await?;
-            let cut = keys.len() > query.limit - found.len();
-            keys.truncate(query.limit - found.len());
-            let taken = self.contents(&keys, &mut budget, &mut found).await?;
+            let cut = keys.len() > step;
+            keys.truncate(step);
+            let taken = self.contents(&keys, query, &mut budget, &mut found).await?;
+            scanned += taken;
             match (keys.get(taken.wrapping_sub(1)), horizon) {
-                (Some(last), _) if cut || taken < keys.len() => {
+                (Some(last), _) if cut || taken < keys.len() => from = last.clone(),
+                (_, None) => {
                     return Ok(MessagePage {
                         found,
-                        next: Some(last.clone()),
+                        next: None,
+                        scanned,
                     });
                 }
-                (_, None) => return Ok(MessagePage { found, next: None }),
                 (_, Some(horizon)) => from = BrowseKey::start_of(UnixMs(horizon)),
             }
-            if found.len() >= query.limit || budget == 0 {
-                break;
+            rounds += 1;
+            let is_over = if is_search {
+                scanned >= SEARCH_MESSAGES
+                    || self.0.clock.local().mono_us() - began >= SEARCH_TIME_US
+            } else {
+                rounds >= PAGE_ROUNDS
+            };
+            if is_over || found.len() >= query.limit || budget == 0 {
+                return Ok(MessagePage {
+                    found,
+                    next: Some(from),
+                    scanned,
+                });
             }
         }
-        Ok(MessagePage {
-            found,
-            next: Some(from),
-        })
     }
 
     /// The next bundles, and the moment up to which they are complete (`None`: for ever).
@@ -318,11 +341,12 @@ impl Store {
         Ok(keys)
     }
 
-    /// Reads these messages without their bodies, as many as the budget allows, at least one. Returns how many it went
-    /// through.
+    /// Reads these messages without their bodies, as many as the budget and the query allow, at least one. Returns how many
+    /// it went through.
     pub(super) async fn contents(
         &self,
         keys: &[BrowseKey],
+        query: &BrowseQuery,
         budget: &mut usize,
         found: &mut Vec<StoredMessage>,
     ) -> Result<usize, StoreError> {
@@ -373,7 +397,10 @@ impl Store {
             // not shown.
             wanted.insert(place, blob.and_then(|blob| decode_outline(&blob).ok()));
         }
-        for key in &keys[..taken] {
+        for (n, key) in keys[..taken].iter().enumerate() {
+            if found.len() >= query.limit {
+                return Ok(n);
+            }
             let Some(Some(outline)) = wanted.get(&(key.partition, key.bundle.as_str())) else {
                 continue;
             };
@@ -384,10 +411,14 @@ impl Store {
                 continue;
             };
             let name = entry.id.clone();
+            let message_id =
+                name.unwrap_or_else(|| id.message_id(key.partition, key.index as usize, entry.due));
+            if !query.filter.lets_through(message_id.as_str(), entry) {
+                continue;
+            }
             found.push(StoredMessage {
                 route: id.route().to_owned(),
-                id: name
-                    .unwrap_or_else(|| id.message_id(key.partition, key.index as usize, entry.due)),
+                id: message_id,
                 state: StoredState::Pending,
                 version: version(&id, key.index),
                 target: outline.bundle.target.clone(),

@@ -7,7 +7,9 @@ use super::browse::{Candidate, PAGE_BYTES, TRIP_COMMANDS, range};
 use crate::domain::{Partition, RouteName, UnixMs};
 use crate::store::call::keys::Keys;
 use crate::store::model::bundle::BundleId;
-use crate::store::{BrowseKey, BrowseQuery, RetryMark, RetryPage, Store, StoreError};
+use crate::store::{
+    BrowseKey, BrowseQuery, MessageFilter, RetryMark, RetryPage, Store, StoreError,
+};
 
 /// Bundles that one read of the set shows.
 const READ_BUNDLES: usize = 128;
@@ -152,6 +154,7 @@ impl Store {
             to: UnixMs(i64::MAX),
             after: None,
             limit: usize::MAX,
+            filter: MessageFilter::default(),
         };
         let start = BrowseKey::start_of(UnixMs(0));
         let mut keys = self.messages(&query, &start, None, candidates).await?;
@@ -166,7 +169,7 @@ impl Store {
             let mut budget = PAGE_BYTES;
             let mut found = Vec::new();
             at += self
-                .contents(&keys[at..], &mut budget, &mut found)
+                .contents(&keys[at..], &query, &mut budget, &mut found)
                 .await?
                 .max(1);
             page.found.extend(

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use postdate::domain::{Entry, Text, UnixMs};
-use postdate::store::{BrowseKey, BrowseQuery, StoredMessage, StoredState, WriteOp, WriteResult};
+use postdate::store::{
+    BrowseKey, BrowseQuery, MessageFilter, StoredMessage, StoredState, WriteOp, WriteResult,
+};
 
 use super::fixture::*;
 use crate::support::Redis;
@@ -20,6 +22,7 @@ fn all() -> BrowseQuery {
         to,
         after: None,
         limit: 100,
+        filter: MessageFilter::default(),
     }
 }
 
@@ -43,6 +46,63 @@ async fn pages(fixture: &StoreFixture, query: &BrowseQuery) -> Vec<StoredMessage
             return found;
         }
     }
+}
+
+#[tokio::test]
+async fn what_is_searched_for_is_found_once_whatever_the_page() {
+    let redis = Redis::shared().await;
+    let fixture = StoreFixture::on(redis, 8).await;
+    let base = far().0;
+    let mut names = BTreeSet::new();
+    for n in 0..3000_i64 {
+        let p = postdate::domain::Partition((n % 8) as u16);
+        let kind = ["order", "invoice", "oréder"][(n % 3) as usize];
+        let name = format!("{kind}-{n}");
+        let mut entry = named(&name, UnixMs(base + n / 100 * 7), "x");
+        entry.message.key = Some(format!("customer-{}", n % 50).into_bytes().into());
+        fixture.at(p).keep(vec![entry]).await;
+        names.insert((name, n % 50));
+    }
+    let of = |id_prefix: Option<&str>, key: Option<&str>| MessageFilter {
+        id_prefix: id_prefix.map(str::to_owned),
+        key: key.map(str::to_owned),
+    };
+    for (filter, wanted) in [
+        (of(Some("order-1"), None), ("order-1", None)),
+        (of(Some("oréder-29"), None), ("oréder-29", None)),
+        (of(None, Some("customer-7")), ("", Some(7))),
+        (
+            of(Some("invoice"), Some("customer-7")),
+            ("invoice", Some(7)),
+        ),
+        (of(Some("Order"), None), ("Order", None)),
+        (of(None, Some("customer")), ("", Some(-1))),
+    ] {
+        let (prefix, key) = wanted;
+        let expected: BTreeSet<_> = names
+            .iter()
+            .filter(|(name, n)| name.starts_with(prefix) && key.is_none_or(|key| key == *n))
+            .map(|(name, _)| name.clone())
+            .collect();
+        for limit in [1000, 7] {
+            let query = BrowseQuery {
+                limit,
+                filter: filter.clone(),
+                ..all()
+            };
+            let found = pages(&fixture, &query).await;
+            assert!(found.is_sorted_by_key(|message| message.entry.due));
+            let ids: BTreeSet<_> = found.iter().map(|message| message.id.to_string()).collect();
+            assert_eq!(ids.len(), found.len(), "one came twice: {filter:?}");
+            assert_eq!(ids, expected, "{filter:?}, limit {limit}");
+        }
+    }
+    let query = BrowseQuery {
+        filter: of(Some("nothing begins so"), None),
+        ..all()
+    };
+    let page = fixture.store.browse(&query).await.expect("browsed");
+    assert!(page.found.is_empty() && page.scanned > 0, "{page:?}");
 }
 
 /// As the API moves a message: an unknown one is not stored.

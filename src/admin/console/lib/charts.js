@@ -59,6 +59,7 @@ export function gauge(share, kind, label) {
     h("rect", { class: "fill", width: round(filled * 100), height: 8 }));
 }
 
-function round(value) {
+/** A coordinate, to a tenth. */
+export function round(value) {
   return Math.round(value * 10) / 10;
 }

@@ -15,9 +15,11 @@ import { messageState } from "../lib/words.js";
 
 /** Time between two looks at the list. */
 const REFRESH_MS = 5_000;
+/** Messages that are shown for the beginning of an id, and for a key. */
+const MOST_ALIKE = 20;
 
 export function messagesPage(view) {
-  const state = { page: null, asOf: null, problem: null, chosen: new Map(), progress: {}, found: null, notFound: null };
+  const state = { page: null, asOf: null, problem: null, chosen: new Map(), progress: {}, found: null, notFound: null, alike: [] };
   const { find, ...shown } = view.params;
   const { refresh, load } = view.looks(async () => {
     state.problem = await view.run(async (signal) => {
@@ -56,6 +58,18 @@ async function findMessage(view, id, state) {
     state.found = await findEverywhere(id, signal);
   });
   if (state.found?.length === 1) goInstead(["messages", state.found[0].route, id]);
+  else if (state.notFound?.status === 404) await findAlike(view, id, state);
+}
+
+/** Looks for what waits and whose id begins so, or whose key it is. */
+async function findAlike(view, text, state) {
+  const problem = await view.run(async (signal) => {
+    for (const filter of [{ id_prefix: text }, { key: text }]) {
+      const { items } = await getPage(path("messages"), { ...filter, limit: MOST_ALIKE }, signal);
+      state.alike.push(...items);
+    }
+  });
+  if (problem) state.notFound = problem;
 }
 
 /** The messages of this id, of all routes. Each route is asked at the same time. */
@@ -72,28 +86,36 @@ async function findEverywhere(id, signal) {
   throw new Problem({ title: "Not found", detail: `no route has the message ${visibleText(id)}: it was never there, or is gone.${hint}` }, 404);
 }
 
-function foundOf(id, { found, notFound }) {
+function foundOf(id, { found, notFound, alike }) {
   return section(["Found for ", name(id)], { key: "found" },
-    problemBox(notFound),
+    alike.length === 0 && problemBox(notFound),
+    alike.length > 0 && h("div", { role: "status" }, h("p", null, "No message has this id. It is the beginning of these, or their key:"), messageList(alike)),
     found === null && notFound === null && h("p", { class: "muted" }, "Asking …"),
     found !== null && h("div", { role: "status" }, h("p", null, "Several routes have a message of this id:"),
-      h("ul", { class: "found" }, found.map((message) =>
-        h("li", { key: message.route }, messageLink(message.route, message.id), " on ", routeLink(message.route), " ", badge(messageState(message).badge, messageState(message).word))))));
+      messageList(found)));
 }
 
-function filters({ route, from, to }) {
+function messageList(messages) {
+  return h("ul", { class: "found" }, messages.map((message) =>
+    h("li", { key: keyOf(message) }, messageLink(message.route, message.id), " on ", routeLink(message.route), " ", badge(messageState(message).badge, messageState(message).word),
+      message.key && [" key ", name(message.key)])));
+}
+
+function filters({ route, from, to, id_prefix, key }) {
   const submit = (event) => {
     event.preventDefault();
     const given = Object.fromEntries(new FormData(event.currentTarget));
-    go(["messages"], { route: given.route, from: momentOfInput(given.from), to: momentOfInput(given.to) });
+    go(["messages"], { ...given, from: momentOfInput(given.from), to: momentOfInput(given.to) });
   };
   const input = (name, value) => h("input", { type: "datetime-local", step: 1, name, value: value ? inputMoment(Number(value)) : "" });
   return h("form", { class: "row", onsubmit: submit },
     field("Route", routeSelect({ routes: overview()?.routes ?? [], value: route ?? "", all: "All routes" })),
+    field("Id begins with", h("input", { name: "id_prefix", value: id_prefix ?? "", autocomplete: "off", spellcheck: "false", maxlength: 256 })),
+    field("Key", h("input", { name: "key", value: key ?? "", autocomplete: "off", spellcheck: "false" })),
     field("Due from", input("from", from)),
     field("Due to", input("to", to)),
     h("button", { type: "submit" }, "Filter"),
-    (route || from || to) && h("a", { class: "button quiet", href: "#/messages" }, "Clear"));
+    isFiltered({ route, from, to, id_prefix, key }) && h("a", { class: "button quiet", href: "#/messages" }, "Clear"));
 }
 
 function list(view, params, state, load) {
@@ -162,7 +184,11 @@ function row(view, { chosen }, message) {
   };
 }
 
-function nothing({ route, from, to }) {
-  if (route || from || to) return empty("No message waits that fits the filter.", h("p", null, h("a", { href: "#/messages" }, "Show all that wait")));
+function isFiltered({ route, from, to, id_prefix, key }) {
+  return [route, from, to, id_prefix, key].some(Boolean);
+}
+
+function nothing(params) {
+  if (isFiltered(params)) return empty("No message waits that fits the filter.", h("p", null, h("a", { href: "#/messages" }, "Show all that wait")));
   return empty("No message waits.", delayExample());
 }

@@ -1,5 +1,6 @@
 // Overview: what is not well, how each route flows, what falls due, and who serves it.
 
+import { get, path } from "../lib/api.js";
 import { bytes, count, counted, lateness, rate, span } from "../lib/format.js";
 import { h } from "../lib/dom.js";
 import { badge, mark } from "../lib/icons.js";
@@ -7,13 +8,24 @@ import { freshness, overview, seriesOf } from "../lib/live.js";
 import { address } from "../lib/router.js";
 import { name, visible } from "../lib/text.js";
 import { ago, pageHead, pauseMarks, problemBox, routeLink, section, table, way } from "../lib/widgets.js";
+import { dayStrip } from "../lib/day_strip.js";
 import { dueChart } from "../lib/due_chart.js";
 import { staleNotice, troubleList, troubles } from "../lib/troubles.js";
 import { gauge, lines, peak } from "../lib/charts.js";
 import { PART_GROUPS, part, partState } from "../lib/words.js";
 
+/** Time between two looks at the last 24 hours, which replicas report once a minute. */
+const DAY_REFRESH_MS = 60_000;
+
 export function overviewPage(view) {
   let window = "minute";
+  let activity;
+  const { refresh } = view.looks(async () => {
+    const problem = await view.run(async (signal) => {
+      activity = await get(path("activity"), signal);
+    });
+    if (problem) activity = null;
+  });
   const choose = (chosen) => {
     window = chosen;
     view.redraw();
@@ -29,10 +41,13 @@ export function overviewPage(view) {
         h("div", { class: "columns" },
           h("div", { class: "stack" }, dueChart(now.histogram, window, choose), replicas(now.replicas)),
           parts(now)),
+        dayStrip(activity),
       ],
     ];
   });
   view.redrawLive();
+  view.every(DAY_REFRESH_MS, refresh);
+  refresh();
 }
 
 /** What is wrong. That nothing is, is said only where the store has answered too. */
