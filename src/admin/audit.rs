@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State as Extract;
-use axum::http::Method;
 use axum::http::request::Parts;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
@@ -17,7 +16,7 @@ use tracing::{info, warn};
 use utoipa::{IntoParams, ToSchema};
 
 use super::audit_note::AuditNote;
-use super::auth::{AccessRole, needed_role};
+use super::auth::{AccessRole, Caller, needed_role};
 use super::context::Admin;
 use super::extract::QueryParams;
 use super::page::{Page, limit, read_cursor, write_cursor};
@@ -73,48 +72,51 @@ impl AuditRecord {
     }
 }
 
-/// A call under way. Dropped before its end (the caller went away), it is audited as unfinished.
+/// A caller's call under way. A write that is dropped before its end (the caller went away) is audited as unfinished.
 pub(super) struct AuditedCall {
     admin: Arc<Admin>,
     record: Option<AuditRecord>,
+    is_write: bool,
 }
 
 impl AuditedCall {
-    /// Begins the record of a call that may change something, or shows a body; `None` for a call that only reads.
-    pub(super) fn begin(admin: &Arc<Admin>, parts: &Parts, who: &str) -> Option<Self> {
-        let needed = needed_role(&parts.method, parts.uri.path());
-        if parts.method == Method::OPTIONS || needed < AccessRole::Write {
-            return None;
-        }
+    /// Begins the record of a caller's call.
+    pub(super) fn begin(admin: &Arc<Admin>, parts: &Parts, caller: &Caller) -> Self {
         let peer = parts.extensions.get::<PeerAddress>();
         let record = AuditRecord {
-            who: who.to_owned(),
+            who: caller.name.to_string(),
             from: peer.map_or_else(String::new, |peer| peer.0.to_string()),
             call: clipped(&format!("{} {}", parts.method, parts.uri)),
             ..AuditRecord::default()
         };
-        Some(Self {
+        Self {
             admin: Arc::clone(admin),
             record: Some(record),
-        })
+            is_write: needed_role(&parts.method, parts.uri.path()) == Some(AccessRole::Write),
+        }
     }
 
-    /// Completes the record with the call's answer, logs it, and returns it for the store.
-    pub(super) fn end(mut self, response: &Response) -> AuditRecord {
-        let mut record = self.record.take().unwrap_or_default();
-        if let Some(note) = response.extensions().get::<AuditNote>() {
+    /// Completes the record with the call's answer, logs it, and returns it for the store. `None` for a call that only
+    /// looked, at nothing that is noted.
+    pub(super) fn end(mut self, response: &Response) -> Option<AuditRecord> {
+        let mut record = self.record.take()?;
+        let note = response.extensions().get::<AuditNote>();
+        if !self.is_write && (note.is_none() || !response.status().is_success()) {
+            return None;
+        }
+        if let Some(note) = note {
             record.subject = clipped(&note.subject);
             record.result = clipped(&note.result);
         }
         record.status = response.status().as_u16().to_string();
         record.log();
-        record
+        Some(record)
     }
 }
 
 impl Drop for AuditedCall {
     fn drop(&mut self) {
-        if let Some(mut record) = self.record.take() {
+        if let Some(mut record) = self.record.take().filter(|_| self.is_write) {
             "the caller went away before the end; it may have been done"
                 .clone_into(&mut record.result);
             record.log();
@@ -150,7 +152,7 @@ pub(super) struct AuditEntry {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, format = DateTime)]
     at: Option<String>,
-    /// By which token (`write token 2`: the second one configured), or `anybody at this machine`.
+    /// The name of the caller's token, or `anybody at this machine`.
     who: String,
     /// From which address.
     from: String,

@@ -1,4 +1,5 @@
-//! Authorisation: bearer tokens with two roles. A token is judged before anything else of a request.
+//! Authorisation: bearer tokens with two roles. A token is judged before anything else of a request. What is not named as
+//! open is closed.
 
 use std::sync::Arc;
 
@@ -8,168 +9,180 @@ use parking_lot::RwLock;
 use sha2::{Digest, Sha256};
 use subtle::{ConditionallySelectable, ConstantTimeEq};
 
-use super::config::Config;
+use super::config::{Config, NamedToken};
+use super::console;
 use super::problem::Problem;
-use crate::domain::Secret;
 
 /// Role that a call needs, or that a token gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum AccessRole {
-    /// No token: probes, metrics, the OpenAPI document.
-    Open,
-    /// Any token.
+    /// Looks, but at nothing that a message says.
     Read,
-    /// A write token.
+    /// Looks and acts.
     Write,
 }
 
-/// Caller of a request.
+/// Caller of a request that has a right.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Caller {
     /// Its role: the one of its token.
     pub(super) role: AccessRole,
-    /// Name of it for the audit log: the token's role and its place in the configuration, never a part of the token.
+    /// How audit, trail and log call it: the name of its token.
     pub(super) name: Arc<str>,
 }
 
-/// The single path under `/api` that needs no token.
+impl Caller {
+    /// Refuses a caller who may not see what messages say.
+    pub(super) fn may_see_content(&self) -> Result<(), Problem> {
+        if self.role < AccessRole::Write {
+            return Err(may_only_read());
+        }
+        Ok(())
+    }
+}
+
+/// The path of the description.
 pub(super) const OPENAPI_PATH: &str = "/api/v1/openapi.json";
+/// What anybody may ask for by GET, beside the console's files.
+const OPEN_PATHS: [&str; 4] = ["/livez", "/readyz", "/metrics", OPENAPI_PATH];
 
 /// The tokens of the moment, as digests: neither a token's text nor its length can leak from a comparison.
 pub(super) struct AccessTokens {
     digests: RwLock<TokenDigests>,
+    /// No token is configured.
+    is_open: bool,
 }
 
-/// Digests of the tokens of each role.
+/// Digests of the tokens of each role, with the names of those who have them.
 struct TokenDigests {
-    read: Vec<[u8; 32]>,
-    write: Vec<[u8; 32]>,
+    read: Vec<TokenDigest>,
+    write: Vec<TokenDigest>,
 }
+
+type TokenDigest = ([u8; 32], Arc<str>);
 
 impl AccessTokens {
     pub(super) fn new(config: &Config) -> Self {
         let read = digests(&config.read_tokens.tokens);
         let write = digests(&config.write_tokens.tokens);
+        let lists = [&config.read_tokens, &config.write_tokens];
         Self {
             digests: RwLock::new(TokenDigests { read, write }),
+            is_open: lists
+                .iter()
+                .all(|list| list.tokens.is_empty() && list.file.is_none()),
         }
     }
 
     /// Replaces the tokens of a role. Calls that have been judged go on.
-    pub(super) fn replace(&self, role: AccessRole, tokens: &[Secret]) {
+    pub(super) fn replace(&self, role: AccessRole, tokens: &[NamedToken]) {
         let new = digests(tokens);
         let mut current = self.digests.write();
         match role {
             AccessRole::Write => current.write = new,
-            AccessRole::Read | AccessRole::Open => current.read = new,
+            AccessRole::Read => current.read = new,
         }
     }
 
-    /// Reports whether no token is configured. Then everybody who can reach the listener may do everything.
-    pub(super) fn is_empty(&self) -> bool {
-        let current = self.digests.read();
-        current.read.is_empty() && current.write.is_empty()
+    /// Reports whether no token is configured. Then everybody who can reach the listener may do everything. Where tokens are
+    /// configured and none is left, nobody may do anything.
+    pub(super) fn is_open(&self) -> bool {
+        self.is_open
     }
 
-    /// Judges a request by its path, method and headers alone. Once a token is configured, every path under `/api` needs
-    /// one, known or not; a call that changes nothing needs a read token, but for bodies. A page of another site may call
-    /// nothing, whatever token the browser holds.
-    pub(super) fn judge(&self, parts: &Parts) -> Result<Caller, Problem> {
-        let caller = |role, name: String| Caller {
-            role,
-            name: name.into(),
+    /// Judges a request by its path, method and headers alone: who calls, if that is somebody with a right, and whether the
+    /// call may be made. Once a token is configured, what is not open needs one, whether it is there or not; a call that
+    /// changes nothing needs a read token. A page of another site may call nothing, whatever token the browser holds, and
+    /// without a token neither may who comes by another name than this machine's.
+    pub(super) fn judge(&self, parts: &Parts) -> (Option<Caller>, Result<(), Problem>) {
+        if let Err(problem) = judge_site(parts) {
+            return (None, Err(problem));
+        }
+        if self.is_open {
+            let caller = Caller {
+                role: AccessRole::Write,
+                name: "anybody at this machine".into(),
+            };
+            return match judge_host(parts) {
+                Ok(()) => (Some(caller), Ok(())),
+                Err(problem) => (None, Err(problem)),
+            };
+        }
+        let caller = bearer(&parts.headers).and_then(|token| self.caller(token));
+        let role = caller.as_ref().map(|caller| caller.role);
+        let verdict = match needed_role(&parts.method, parts.uri.path()) {
+            needed if role >= needed => Ok(()),
+            _ if role.is_none() => {
+                let detail = "a valid bearer token is needed (POSTDATE_TOKEN)";
+                Err(Problem::new(StatusCode::UNAUTHORIZED, detail))
+            }
+            _ => Err(may_only_read()),
         };
-        if !is_guarded(parts.uri.path()) {
-            return Ok(caller(AccessRole::Open, "anybody".to_owned()));
-        }
-        judge_site(&parts.headers)?;
-        if self.is_empty() {
-            judge_host(parts)?;
-            return Ok(caller(
-                AccessRole::Write,
-                "anybody at this machine".to_owned(),
-            ));
-        }
-        let needed = needed_role(&parts.method, parts.uri.path());
-        let (role, place) =
-            bearer(&parts.headers).map_or((AccessRole::Open, 0), |token| self.role(token));
-        match role {
-            AccessRole::Open => Err(Problem::new(
-                StatusCode::UNAUTHORIZED,
-                "a valid bearer token is needed (POSTDATE_TOKEN)",
-            )),
-            role if role < needed => Err(Problem::new(
-                StatusCode::FORBIDDEN,
-                "this token may read only; the call needs a write token",
-            )),
-            role @ AccessRole::Read => Ok(caller(role, format!("read token {place}"))),
-            role @ AccessRole::Write => Ok(caller(role, format!("write token {place}"))),
-        }
+        (caller, verdict)
     }
 
-    /// The role of a token, and its place among the tokens of that role, from 1. The token is compared with every
-    /// configured one, even after a match: the time taken says nothing.
-    fn role(&self, token: &[u8]) -> (AccessRole, u64) {
+    /// Whose token this is. It is compared with every configured one, even after a match: the time taken says nothing.
+    fn caller(&self, token: &[u8]) -> Option<Caller> {
         let presented = digest(token);
-        let among = |digests: &[[u8; 32]]| {
-            digests
+        let among = |digests: &[TokenDigest]| {
+            let place = digests
                 .iter()
                 .zip(1u64..)
-                .fold(0, |found, (digest, place)| {
+                .fold(0, |found, ((digest, _), place)| {
                     u64::conditional_select(&found, &place, digest.ct_eq(&presented))
-                })
+                });
+            let index = usize::try_from(place).ok()?.checked_sub(1)?;
+            Some(digests.get(index)?.1.clone())
         };
         let current = self.digests.read();
-        match (among(&current.write), among(&current.read)) {
-            (0, 0) => (AccessRole::Open, 0),
-            (0, place) => (AccessRole::Read, place),
-            (place, _) => (AccessRole::Write, place),
-        }
+        let (write, read) = (among(&current.write), among(&current.read));
+        let role = if write.is_some() {
+            AccessRole::Write
+        } else {
+            AccessRole::Read
+        };
+        Some(Caller {
+            role,
+            name: write.or(read)?,
+        })
     }
 }
 
-/// Reports whether a path needs a token once one is configured: every path under `/api`, known or not, but for the
-/// description.
-pub(super) fn is_guarded(path: &str) -> bool {
-    path.starts_with("/api") && path != OPENAPI_PATH
+fn may_only_read() -> Problem {
+    Problem::new(
+        StatusCode::FORBIDDEN,
+        "this token may read only; the call needs a write token",
+    )
 }
 
-/// The role that a guarded call needs. Calls that need write are audited.
-pub(super) fn needed_role(method: &Method, path: &str) -> AccessRole {
-    let only_reads = matches!(*method, Method::GET | Method::HEAD) && !shows_body(path);
-    if only_reads {
-        AccessRole::Read
-    } else {
-        AccessRole::Write
+/// The role that a call needs; `None` if anybody may make it. Calls that need write are audited.
+pub(super) fn needed_role(method: &Method, path: &str) -> Option<AccessRole> {
+    if !matches!(*method, Method::GET | Method::HEAD) {
+        return Some(AccessRole::Write);
     }
+    let is_open = OPEN_PATHS.contains(&path) || console::has_file(path);
+    (!is_open).then_some(AccessRole::Read)
 }
 
-/// Reports whether a path shows the body of a message that waits: it is nobody's business but theirs who may change it.
-fn shows_body(path: &str) -> bool {
-    let mut segments = path.split('/').skip(1);
-    let mut next = || segments.next();
-    [next(), next(), next()] == [Some("api"), Some("v1"), Some("routes")]
-        && next().is_some()
-        && next() == Some("messages")
-        && next().is_some()
-        && [next(), next()] == [Some("body"), None]
-}
-
-/// Refuses a call that a browser says comes from a page of another site.
-fn judge_site(headers: &HeaderMap) -> Result<(), Problem> {
-    let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
-    if matches!(site, Some(b"cross-site" | b"same-site")) {
+/// Refuses a call that a browser says comes from a page of another site. Whoever follows a link comes to the page itself.
+fn judge_site(parts: &Parts) -> Result<(), Problem> {
+    let said = |name: &str| parts.headers.get(name).map(HeaderValue::as_bytes);
+    let is_other = matches!(said("sec-fetch-site"), Some(b"cross-site" | b"same-site"));
+    let is_link = parts.method == Method::GET
+        && said("sec-fetch-mode") == Some(b"navigate")
+        && needed_role(&parts.method, parts.uri.path()).is_none();
+    if is_other && !is_link {
         let detail =
-            "pages of other sites may not call the API; open the console at this address itself";
+            "pages of other sites may call nothing; open the console at this address itself";
         return Err(Problem::new(StatusCode::FORBIDDEN, detail));
     }
     Ok(())
 }
 
-fn digests(tokens: &[Secret]) -> Vec<[u8; 32]> {
+fn digests(tokens: &[NamedToken]) -> Vec<TokenDigest> {
     tokens
         .iter()
-        .map(|token| digest(token.expose().as_bytes()))
+        .map(|named| (digest(named.token.expose().as_bytes()), named.name.clone()))
         .collect()
 }
 

@@ -11,6 +11,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::audit_note::AuditNote;
+use super::auth::Caller;
 use super::context::Admin;
 use super::extract::{MessagePath, NamedMessage};
 use super::problem::Problem;
@@ -36,6 +37,7 @@ pub(super) struct MessageBodyView {
 /// Cut to its first 256 KiB. A dead letter's body: see `/api/v1/dead/{id}`.
 #[utoipa::path(
     get, path = "/api/v1/routes/{route}/messages/{id}/body", operation_id = "getMessageBody", params(MessagePath),
+    extensions(("x-role" = json!("write"))),
     responses(
         (status = 200, description = "The body, or its beginning.", body = MessageBodyView),
         (status = 400, description = "An id that none can be."),
@@ -46,8 +48,10 @@ pub(super) struct MessageBodyView {
 )]
 pub(super) async fn body(
     Extract(admin): Extract<Arc<Admin>>,
+    Extension(caller): Extension<Caller>,
     NamedMessage { route, id }: NamedMessage,
 ) -> Result<(Extension<AuditNote>, Json<MessageBodyView>), Problem> {
+    caller.may_see_content()?;
     let body = admin
         .browse(admin.store()?.find_body(&route.name, &id))
         .await?;

@@ -19,12 +19,21 @@ const CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src '
 #[folder = "src/admin/console"]
 struct ConsoleFiles;
 
+/// Reports whether the console has a file for this path.
+pub(super) fn has_file(path: &str) -> bool {
+    ConsoleFiles::iter().any(|name| name == file_name(path))
+}
+
+fn file_name(path: &str) -> &str {
+    match path {
+        "/" => "index.html",
+        path => path.strip_prefix('/').unwrap_or(path),
+    }
+}
+
 /// Answers a path that no call has: with a file of the console, or that there is nothing.
 pub(super) async fn file(method: Method, uri: Uri, headers: HeaderMap) -> Response {
-    let path = match uri.path() {
-        "/" => "index.html",
-        path => path.trim_start_matches('/'),
-    };
+    let path = file_name(uri.path());
     match ConsoleFiles::get(path) {
         Some(_) if !matches!(method, Method::GET | Method::HEAD) => {
             let detail = format!("{method} is not for this path");

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State as Extract;
+use axum::{Extension, Json};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+use super::audit_note::AuditNote;
+use super::auth::Caller;
 use super::context::Admin;
 use super::dead_letter::{DeadLetterView, DetailLevel, dead_letter_view};
 use super::extract::{PathParams, QueryParams};
@@ -67,7 +69,7 @@ pub(super) struct DeadListQuery {
     #[serde(default)]
     #[param(inline)]
     order: ListedOrder,
-    /// With headers and bodies.
+    /// With headers and bodies: needs a write token, and is audited.
     #[serde(default)]
     body: bool,
     /// `next` of the page before.
@@ -96,6 +98,8 @@ pub(super) enum ListedOrder {
     responses(
         (status = 200, description = "Some of them.", body = Page<DeadLetterView>),
         (status = 400, description = "A filter, a cursor or a limit that cannot be."),
+        (status = 403, description = "Bodies are for write tokens. Or no token is configured, and the request came by a \
+            host name other than localhost."),
         (status = 404, description = "No such route."),
         (status = 503, description = "Redis is away."),
         (status = 504, description = "Redis did not answer in time."),
@@ -103,8 +107,9 @@ pub(super) enum ListedOrder {
 )]
 pub(super) async fn list(
     Extract(admin): Extract<Arc<Admin>>,
+    Extension(caller): Extension<Caller>,
     QueryParams(query): QueryParams<DeadListQuery>,
-) -> Result<Json<Page<DeadLetterView>>, Problem> {
+) -> Result<(Option<Extension<AuditNote>>, Json<Page<DeadLetterView>>), Problem> {
     let DeadListQuery {
         route,
         reason,
@@ -115,6 +120,7 @@ pub(super) async fn list(
         cursor,
         limit,
     } = query;
+    let looked = look_at_content(body, &caller)?;
     let filter = DeadLetterFilter {
         route,
         reason,
@@ -161,7 +167,7 @@ pub(super) async fn list(
         .next
         .map(|mark| write_mark(&mark, &(filter, order)))
         .transpose()?;
-    Ok(Json(Page { items, next }))
+    Ok((looked, Json(Page { items, next })))
 }
 
 impl From<ListedOrder> for DeadOrder {
@@ -189,7 +195,7 @@ pub(super) struct DeadShowQuery {
     /// The route, where a message's id is not unique.
     #[param(nullable = false)]
     route: Option<String>,
-    /// With its body.
+    /// With its body: needs a write token, and is audited.
     #[serde(default)]
     body: bool,
 }
@@ -202,6 +208,8 @@ pub(super) struct DeadShowQuery {
     responses(
         (status = 200, description = "The dead letter.", body = DeadLetterView),
         (status = 400, description = "An id that cannot be."),
+        (status = 403, description = "The body is for write tokens. Or no token is configured, and the request came by a \
+            host name other than localhost."),
         (status = 404, description = "No such dead letter, or no such route."),
         (status = 409, description = "Several dead letters have this message id; `detail` names them."),
         (status = 503, description = "Redis is away."),
@@ -210,9 +218,11 @@ pub(super) struct DeadShowQuery {
 )]
 pub(super) async fn one(
     Extract(admin): Extract<Arc<Admin>>,
+    Extension(caller): Extension<Caller>,
     PathParams(DeadLetterPath { id }): PathParams<DeadLetterPath>,
     QueryParams(DeadShowQuery { route, body }): QueryParams<DeadShowQuery>,
-) -> Result<Json<DeadLetterView>, Problem> {
+) -> Result<(Option<Extension<AuditNote>>, Json<DeadLetterView>), Problem> {
+    let looked = look_at_content(body, &caller)?;
     let unknown = || Problem::not_found(format!("there is no dead letter `{}`", id.escape_debug()));
     let dead = match &find_dead(&admin, &id, route.as_deref()).await?[..] {
         [] => return Err(unknown()),
@@ -239,7 +249,17 @@ pub(super) async fn one(
     } else {
         DetailLevel::Headers
     };
-    Ok(Json(dead_letter_view(&dead, at, &found, detail)))
+    let view = dead_letter_view(&dead, at, &found, detail);
+    Ok((looked, Json(view)))
+}
+
+/// The audit's note of a look at bodies, if it is one. Refuses a caller who may not see them.
+fn look_at_content(body: bool, caller: &Caller) -> Result<Option<Extension<AuditNote>>, Problem> {
+    if !body {
+        return Ok(None);
+    }
+    caller.may_see_content()?;
+    Ok(Some(Extension(AuditNote::new("", "bodies shown"))))
 }
 
 /// The first ten ids in a row, for a sentence.

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State as Extract;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
+use axum::{Extension, Json};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::auth::Caller;
 use super::context::Admin;
 use super::problem::Problem;
 use super::times::rfc3339;
@@ -45,7 +46,7 @@ pub(super) struct PartView {
     name: String,
     /// `waiting`: never reached yet; `degraded`: lost later.
     state: PartStateView,
-    /// The trouble, unless it is up.
+    /// The trouble, unless it is up; only for callers with a right.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     why: Option<String>,
@@ -91,7 +92,8 @@ pub(super) async fn live(
 /// Readiness: the replica takes work, or says why not
 ///
 /// Ready once Redis and every broker that a route uses has been reached; not while Redis is away or the process
-/// drains. If a broker goes away later, it is reported as degraded and the replica stays ready.
+/// drains. If a broker goes away later, it is reported as degraded and the replica stays ready. Why a part is in trouble is
+/// told to callers with a token, or at this machine where none is configured.
 #[utoipa::path(
     get, path = "/readyz", operation_id = "readyz", security(()),
     responses(
@@ -99,10 +101,22 @@ pub(super) async fn live(
         (status = 503, description = "It is not: `draining`, or a part that says why.", body = ReadinessView),
     )
 )]
-pub(super) async fn ready(Extract(admin): Extract<Arc<Admin>>) -> impl IntoResponse {
+pub(super) async fn ready(
+    Extract(admin): Extract<Arc<Admin>>,
+    caller: Option<Extension<Caller>>,
+) -> impl IntoResponse {
     let health = &admin.state.health;
     let ready = health.is_ready();
-    let parts = part_views(&admin);
+    let mut parts = part_views(&admin);
+    let mut troubles = trouble_views(&admin);
+    if caller.is_none() {
+        for part in &mut parts {
+            part.why = None;
+        }
+        for trouble in &mut troubles {
+            trouble.conceal();
+        }
+    }
     let status = if ready {
         StatusCode::OK
     } else {
@@ -114,7 +128,7 @@ pub(super) async fn ready(Extract(admin): Extract<Arc<Admin>>) -> impl IntoRespo
             ready,
             draining: health.is_draining(),
             parts,
-            troubles: trouble_views(&admin),
+            troubles,
         }),
     )
 }

@@ -63,10 +63,13 @@ pub(super) fn complete(document: &Document) -> serde_json::Result<String> {
     for (path, method, call) in calls {
         let open = call["security"] == json!([{}]) || call["security"] == json!([]);
         let method = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap_or_default();
+        // A call that shows what a message says declares its role.
+        let declares_write = call["x-role"] == "write";
         let role = match needed_role(&method, path) {
             _ if open => "open",
-            AccessRole::Write => "write",
-            AccessRole::Read | AccessRole::Open => "read",
+            Some(AccessRole::Write) => "write",
+            _ if declares_write => "write",
+            _ => "read",
         };
         call["x-role"] = role.into();
         if open {
@@ -79,7 +82,10 @@ pub(super) fn complete(document: &Document) -> serde_json::Result<String> {
             };
             call["responses"]["401"] = json!({ "description": UNAUTHORIZED });
             call["responses"]["429"] = json!({ "description": TOO_MANY });
-            call["responses"]["403"] = json!({ "description": forbidden });
+            // A call that refuses more by 403 describes it itself.
+            if call["responses"].get("403").is_none() {
+                call["responses"]["403"] = json!({ "description": forbidden });
+            }
         }
         for (status, answer) in call["responses"].as_object_mut().into_iter().flatten() {
             if status.as_str() >= "400" && answer.get("content").is_none() {

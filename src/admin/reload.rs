@@ -1,5 +1,5 @@
-//! Files of the listener that are read again when they change: those of its certificate, and those of tokens. What is
-//! wrong in a new file changes nothing.
+//! Files of the listener that are read again when they change: those of its certificate, and those of tokens. A certificate
+//! that is wrong changes nothing. Of tokens the lines that are right count, and what is no longer there is gone.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -9,9 +9,9 @@ use std::time::Duration;
 use tracing::{info, warn};
 
 use super::auth::{AccessRole, AccessTokens};
-use super::config::{Config, TokenList, token_fault, token_length_fault};
+use super::config::{Config, NamedToken, TokenList};
 use super::tls::ShownCertificate;
-use crate::domain::Secret;
+use crate::health::{Health, Part};
 use crate::lifecycle::{Shutdown, tick};
 use crate::tls::{IdentityFiles, IdentityPem};
 
@@ -38,6 +38,7 @@ struct WatchedTokens {
     listen: SocketAddr,
     access: Arc<AccessTokens>,
     last: Result<String, String>,
+    part: Part,
 }
 
 impl WatchedFiles {
@@ -45,8 +46,9 @@ impl WatchedFiles {
         certificate: Option<WatchedCertificate>,
         config: &Config,
         access: &Arc<AccessTokens>,
+        health: &Health,
     ) -> Self {
-        let watched = |list: &TokenList, role| {
+        let watched = |list: &TokenList, role, part: &str| {
             let file = list.file.clone()?;
             let last = read_text(&file);
             Some(WatchedTokens {
@@ -55,10 +57,15 @@ impl WatchedFiles {
                 listen: config.listen,
                 access: access.clone(),
                 last,
+                part: health.side_part(part),
             })
         };
-        let read = watched(&config.read_tokens, AccessRole::Read);
-        let write = watched(&config.write_tokens, AccessRole::Write);
+        let read = watched(&config.read_tokens, AccessRole::Read, "admin:read_tokens");
+        let write = watched(
+            &config.write_tokens,
+            AccessRole::Write,
+            "admin:write_tokens",
+        );
         Self {
             certificate,
             tokens: read.into_iter().chain(write).collect(),
@@ -147,16 +154,19 @@ impl WatchedTokens {
             return;
         }
         let file = self.file.display();
-        let parsed = read
-            .as_deref()
-            .map_err(Clone::clone)
-            .and_then(|text| tokens_of(text, self.listen));
-        match parsed {
-            Ok(tokens) => {
-                self.access.replace(self.role, &tokens);
-                info!(%file, count = tokens.len(), "admin takes new tokens");
-            }
-            Err(error) => warn!(%file, error, "new admin tokens cannot be used; those before stay"),
+        let (tokens, fault) = match &read {
+            Ok(text) => tokens_of(text, self.listen),
+            Err(why) => (Vec::new(), Some(why.clone())),
+        };
+        self.access.replace(self.role, &tokens);
+        let count = tokens.len();
+        if let Some(fault) = fault {
+            warn!(%file, fault, count, "the file of admin tokens has a fault; its lines that are right count");
+            self.part
+                .down(format!("{file}: {fault}; {count} of its tokens count"));
+        } else {
+            info!(%file, count, "admin takes new tokens");
+            self.part.up();
         }
         self.last = read;
     }
@@ -166,23 +176,25 @@ fn read_text(file: &Path) -> Result<String, String> {
     std::fs::read_to_string(file).map_err(|error| format!("cannot be read: {error}"))
 }
 
-/// The tokens of a file, at least one. No message quotes one.
-fn tokens_of(text: &str, listen: SocketAddr) -> Result<Vec<Secret>, String> {
+/// The tokens of a file, and its first fault. No message quotes one.
+fn tokens_of(text: &str, listen: SocketAddr) -> (Vec<NamedToken>, Option<String>) {
     let mut tokens = Vec::new();
-    for (index, token) in text.lines().enumerate() {
-        let fault = token_fault(token)
-            .map(str::to_owned)
-            .or_else(|| token_length_fault(token, listen));
-        if let Some(fault) = fault {
-            return Err(format!("token {} {fault}", index + 1));
+    let mut first = None;
+    for (line, text) in (1..).zip(text.lines()) {
+        let read = NamedToken::parse(text).map_err(str::to_owned);
+        let judged = read.and_then(|token| match token.length_fault(listen) {
+            Some(fault) => Err(fault),
+            None => Ok(token),
+        });
+        match judged {
+            Ok(token) => tokens.push(token),
+            Err(fault) => drop(first.get_or_insert(format!("token {line} {fault}"))),
         }
-        tokens.push(Secret::new(token));
     }
-    if tokens.is_empty() {
-        Err("is empty".to_owned())
-    } else {
-        Ok(tokens)
+    if tokens.is_empty() && first.is_none() {
+        first = Some("is empty".to_owned());
     }
+    (tokens, first)
 }
 
 #[cfg(test)]
@@ -193,23 +205,46 @@ mod tests {
     fn a_new_file_of_tokens_is_judged_as_the_first_was() {
         let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
         let elsewhere = SocketAddr::from(([0, 0, 0, 0], 0));
-        let count = |text, listen| tokens_of(text, listen).map(|tokens| tokens.len());
-        assert_eq!(count("one\ntwo\n", loopback), Ok(2));
-        assert_eq!(count("sixteen-or-longer\r\n", elsewhere), Ok(1));
-        for (text, listen, said) in [
-            ("", loopback, "is empty"),
-            ("one\n\ntwo", loopback, "token 2 is empty"),
+        for (text, listen, names, said) in [
+            ("ann one\n@b two\n", loopback, &["ann", "@b"][..], None),
+            ("ann one\nann two", loopback, &["ann", "ann"], None),
+            ("sixteen-or-longer\r\n", elsewhere, &["f238ec41"], None),
+            ("", loopback, &[], Some("is empty")),
             (
-                "pass word",
+                "one\n\ntwo",
                 loopback,
-                "token 1 is empty or has other than visible ASCII",
+                &["7692c3ad", "3fc4ccfe"],
+                Some("token 2 is empty"),
             ),
-            ("hunter2", elsewhere, "token 1 has fewer than 16 characters"),
+            (
+                "pass word x\nann two",
+                loopback,
+                &["ann"],
+                Some("token 1 is empty or has other than visible ASCII"),
+            ),
+            (
+                "a/b two",
+                loopback,
+                &[],
+                Some("token 1 has a name before it"),
+            ),
+            (" two", loopback, &[], Some("token 1 has a name before it")),
+            ("two ", loopback, &[], Some("token 1 is empty or")),
+            (
+                "bob hunter2\nann sixteen-or-longer",
+                elsewhere,
+                &["ann"],
+                Some("token 1 has fewer than 16 characters"),
+            ),
         ] {
-            let refused = count(text, listen).expect_err(text);
+            let (tokens, fault) = tokens_of(text, listen);
+            let found: Vec<&str> = tokens.iter().map(|token| &*token.name).collect();
+            assert_eq!(found, names, "{text:?}");
+            assert_eq!(fault.is_some(), said.is_some(), "{text:?}: {fault:?}");
+            let fault = fault.unwrap_or_default();
             assert!(
-                refused.contains(said) && !refused.contains("hunter2"),
-                "{refused}"
+                fault.contains(said.unwrap_or_default()) && !fault.contains("hunter2"),
+                "{fault}"
             );
         }
     }

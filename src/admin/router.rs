@@ -7,7 +7,7 @@ use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State as Extract};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, StatusCode, header};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures_util::FutureExt;
@@ -17,7 +17,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::audit::{AuditedCall, PeerAddress};
-use super::auth::{OPENAPI_PATH, is_guarded};
+use super::auth::{OPENAPI_PATH, needed_role};
 use super::context::Admin;
 use super::extract::MAX_BODY_BYTES;
 use super::openapi::{self, ApiDescription};
@@ -90,40 +90,47 @@ pub(super) fn probe_router(admin: Arc<Admin>) -> Router {
         .fallback(|| async {
             Problem::not_found("there are /livez and /readyz at this address, no more")
         })
-        .layer(from_fn_with_state(Arc::clone(&admin), guard_call))
+        .layer(from_fn(async |request: Request, next: Next| {
+            with_headers(next.run(request).await)
+        }))
         .with_state(admin)
 }
 
 /// Guards every call. A caller with too many connections is refused first, then the token is judged. A panic of the
-/// handler becomes a 500 and leaves the connection whole. A call that may have changed something is audited. No answer
+/// handler becomes a 500 and leaves the connection whole. A known caller's call that may have changed something, or was
+/// refused, is audited. No answer
 /// but the console's own files may be cached, and no browser may guess its type.
 async fn guard_call(Extract(admin): Extract<Arc<Admin>>, request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
-    let judged = judge_connection(&parts).and_then(|()| admin.tokens.judge(&parts));
-    let mut response = match judged {
-        Err(problem) => {
-            note_refusal(&admin, &parts, &problem);
-            problem.into_response()
-        }
-        Ok(caller) => {
-            let audited = AuditedCall::begin(&admin, &parts, &caller.name);
+    let (caller, verdict) = admin.tokens.judge(&parts);
+    let audited = caller
+        .as_ref()
+        .map(|caller| AuditedCall::begin(&admin, &parts, caller));
+    let response = if let Err(problem) = judge_connection(&parts).and(verdict) {
+        note_refusal(&admin, &parts, &problem);
+        problem.into_response()
+    } else {
+        if let Some(caller) = caller {
             parts.extensions.insert(caller);
-            let answer = AssertUnwindSafe(next.run(Request::from_parts(parts, body)))
-                .catch_unwind()
-                .await;
-            let response = answer.unwrap_or_else(|_| {
-                error!("a call of the admin API panicked");
-                let detail = "an internal error; the log says more";
-                Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail).into_response()
-            });
-            if let Some(audited) = audited {
-                // The entry is in the audit log before the caller has its answer.
-                let record = audited.end(&response);
-                Arc::clone(&admin).keep(record).await;
-            }
-            response
         }
+        let answer = AssertUnwindSafe(next.run(Request::from_parts(parts, body)))
+            .catch_unwind()
+            .await;
+        answer.unwrap_or_else(|_| {
+            error!("a call of the admin API panicked");
+            let detail = "an internal error; the log says more";
+            Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail).into_response()
+        })
     };
+    // The entry is in the audit log before the caller has its answer.
+    let record = audited.and_then(|audited| audited.end(&response));
+    if let Some(record) = record {
+        Arc::clone(&admin).keep(record).await;
+    }
+    with_headers(response)
+}
+
+fn with_headers(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers
         .entry(header::CACHE_CONTROL)
@@ -141,7 +148,7 @@ fn judge_connection(parts: &Parts) -> Result<(), Problem> {
         .extensions
         .get::<ProbesOnly>()
         .is_some_and(|only| only.0);
-    if probes_only && is_guarded(parts.uri.path()) {
+    if probes_only && needed_role(&parts.method, parts.uri.path()).is_some() {
         let detail =
             "this address has too many connections with calls under way; end some and try again";
         return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, detail));

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, trace, warn};
 
 use super::audit::PeerAddress;
-use super::auth::{AccessTokens, is_guarded};
+use super::auth::{AccessTokens, needed_role};
 use super::connection::{ConnectionProgress, OpenConnections, PeerNetwork, TrackedStream};
 use super::context::Admin;
 use super::pulse::{Pulse, beat};
@@ -135,11 +135,11 @@ impl BoundServer {
         pulse: Pulse,
     ) -> Result<Self, ListenError> {
         let tokens = Arc::new(AccessTokens::new(config));
-        if tokens.is_empty() && !config.listen.ip().is_loopback() {
+        if tokens.is_open() && !config.listen.ip().is_loopback() {
             return Err(ListenError::Unprotected(config.listen));
         }
         let (certificate, acceptor) = load_tls(config)?;
-        let files = WatchedFiles::new(certificate, config, &tokens);
+        let files = WatchedFiles::new(certificate, config, &tokens, &state.health);
         let clock = state.clock;
         let refusals = Refusals::new(state.metrics.clone(), state.bursts.clone());
         let main = bind("admin.listen", config.listen).await?;
@@ -400,7 +400,8 @@ async fn serve(
         .layer(from_fn(move |request: Request, next: Next| {
             let progress = request_progress.clone();
             // What is open to everybody is answered at once: it keeps no place from others.
-            let guard = is_guarded(request.uri().path()).then(|| progress.handle());
+            let guard =
+                needed_role(request.method(), request.uri().path()).map(|_| progress.handle());
             async move {
                 let response = next.run(request).await;
                 drop(guard);

@@ -53,7 +53,7 @@ pub(super) async fn session(
     Json(SessionView {
         role,
         who: caller.name.to_string(),
-        tokens: !admin.tokens.is_empty(),
+        tokens: !admin.tokens.is_open(),
         replica: admin.state.replica.clone(),
         version: env!("CARGO_PKG_VERSION"),
     })

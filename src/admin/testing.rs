@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::auth::AccessTokens;
+use super::config::{NamedToken, TokenList};
 use super::connection::OpenConnections;
 use super::context::Admin;
 use super::pulse::Pulse;
@@ -30,7 +31,7 @@ use crate::domain::route::{
 };
 use crate::domain::{
     Clock, Endpoint, Header, HeaderValue, InvalidReason, Message, Route, RouteName, RoutePolicy,
-    RoutingKey, Secret, SkipGoal, SkipOutcome, Target, UnixMs,
+    RoutingKey, SkipGoal, SkipOutcome, Target, UnixMs,
 };
 use crate::health::Health;
 use crate::lifecycle::{Shutdown, Tasks};
@@ -259,20 +260,20 @@ pub(crate) fn state() -> (AdminState, Arc<RecordingIngress>) {
 }
 
 pub(crate) fn config(read: &[&str], write: &[&str]) -> Config {
-    let secrets = |texts: &[&str]| {
-        texts
+    let tokens = |texts: &[&str]| TokenList {
+        tokens: texts
             .iter()
-            .map(|t| Secret::new(*t))
-            .collect::<Vec<_>>()
-            .into()
+            .map(|text| NamedToken::parse(text).expect("a token"))
+            .collect(),
+        file: None,
     };
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));
     Config {
         listen,
         probe_listen: None,
         tls: None,
-        read_tokens: secrets(read),
-        write_tokens: secrets(write),
+        read_tokens: tokens(read),
+        write_tokens: tokens(write),
     }
 }
 
@@ -331,7 +332,9 @@ impl HttpAnswer {
 impl TestServer {
     /// With a read and a write token.
     pub(crate) async fn start() -> Self {
-        Self::with(config(&[READ_TOKEN], &[WRITE_TOKEN])).await
+        let read = format!("looker {READ_TOKEN}");
+        let write = format!("actor {WRITE_TOKEN}");
+        Self::with(config(&[&read], &[&write])).await
     }
 
     /// On the runtime of the test, whose clock and log it shares.

@@ -20,8 +20,10 @@ const LATE_FROM_MS: i64 = 1000;
 pub(super) struct TroubleView {
     /// The part that is in trouble.
     part: String,
-    /// Why, in a sentence.
-    why: String,
+    /// Why, in a sentence; only for callers with a right.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    why: Option<String>,
     /// Since when, by the replica's clock, RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, format = DateTime)]
@@ -32,6 +34,13 @@ pub(super) struct TroubleView {
     command: String,
     /// Heading of what to do about it, in the runbooks.
     runbook: &'static str,
+}
+
+impl TroubleView {
+    /// Leaves out what only callers with a right are told.
+    pub(super) fn conceal(&mut self) {
+        self.why = None;
+    }
 }
 
 /// How late a message is, and why.
@@ -48,7 +57,7 @@ pub(super) fn trouble_views(admin: &Admin) -> Vec<TroubleView> {
         command: command(admin, &trouble.part),
         runbook: runbook(&trouble.part),
         part: trouble.part.clone(),
-        why: trouble.why.clone(),
+        why: Some(trouble.why.clone()),
         follows: trouble.follows.clone(),
     };
     let troubles = admin.state.health.troubles();

@@ -146,7 +146,7 @@ impl HealthWatch {
                     Some(why),
                     trouble.contains_key(&connection).then_some(connection),
                 ),
-                None => show_waiting(part, &trouble, connection),
+                None => drop(part.up()),
             }
         }
         let why = store_room::trouble(self.slot.get(), self.health.store());
@@ -189,7 +189,7 @@ impl HealthWatch {
 }
 
 impl RouteParts {
-    /// Shows whether the source is read. A source whose connection is away waits with it.
+    /// Shows whether the source is read.
     fn update_source(&mut self, trouble: &BTreeMap<String, PartTrouble>, mono_us: i64) {
         let standstill = self
             .standstill
@@ -199,8 +199,7 @@ impl RouteParts {
             let because = cause_of_waiting(&self.route, &self.health, trouble);
             self.source.report(Some(why), because);
         } else {
-            let connection = source_connection(&self.route.from);
-            show_waiting(&self.source, trouble, connection);
+            self.source.up();
         }
     }
 
@@ -282,18 +281,6 @@ fn cause_of_waiting(
         .map(target_part)
         .collect();
     first_in(trouble, targets.iter().map(String::as_str))
-}
-
-/// Shows a part that waits for another one, or is up.
-fn show_waiting(part: &Part, trouble: &BTreeMap<String, PartTrouble>, awaited: String) {
-    match trouble.get(&awaited) {
-        Some(PartTrouble { why, .. }) => {
-            part.down_because(format!("{awaited}: {why}"), Some(awaited));
-        }
-        None => {
-            part.up();
-        }
-    }
 }
 
 /// The name of the part of a target.

@@ -48,7 +48,7 @@ pub(super) fn connect(args: &ApiArgs) -> Result<ApiClient, ClientError> {
 fn token() -> Result<Option<Secret>, ClientError> {
     let text = config::variable("POSTDATE_TOKEN");
     let Some(file) = config::variable("POSTDATE_TOKEN_FILE") else {
-        return Ok(text.map(Secret::new));
+        return Ok(text.as_deref().map(without_name));
     };
     if text.is_some() {
         let why = "POSTDATE_TOKEN and POSTDATE_TOKEN_FILE are both set; one of the two must go";
@@ -56,7 +56,13 @@ fn token() -> Result<Option<Secret>, ClientError> {
     }
     let read = config::read_secret(Path::new(&file));
     let text = read.map_err(|why| ClientError::Usage(format!("POSTDATE_TOKEN_FILE: {why}")))?;
-    Ok(Some(Secret::new(text.lines().next().unwrap_or_default())))
+    Ok(text.lines().next().map(without_name))
+}
+
+/// The token of `TOKEN` or `NAME TOKEN`, as a server's own file has it.
+fn without_name(line: &str) -> Secret {
+    let token = line.split_once(' ').map_or(line, |(_, token)| token);
+    Secret::new(token)
 }
 
 /// Ends a command: prints its failure, if it failed, and answers its exit code.

@@ -82,7 +82,11 @@ pub(super) fn moment(ms: i64, now_ms: i64) -> String {
     format!("{local} ({})", distance(ms - now_ms))
 }
 
-/// A moment for lists, in this machine's time zone: the time of day with its distance from now, or the date of another day.
+/// A day, ms.
+const DAY_MS: i64 = 86_400_000;
+
+/// A moment for lists, in this machine's time zone: the time of day, or the date of another day; with its distance from now
+/// within a day.
 pub(super) fn listed_moment(ms: i64, now_ms: i64) -> String {
     let local = |ms: i64| {
         Some(
@@ -94,10 +98,17 @@ pub(super) fn listed_moment(ms: i64, now_ms: i64) -> String {
     let Some(at) = local(ms) else {
         return ms.to_string();
     };
-    if local(now_ms).is_some_and(|now| now.date() == at.date()) {
-        format!("{} ({})", at.strftime("%H:%M:%S"), distance(ms - now_ms))
+    let is_today = local(now_ms).is_some_and(|now| now.date() == at.date());
+    let format = if is_today {
+        "%H:%M:%S"
     } else {
-        at.strftime("%Y-%m-%d %H:%M").to_string()
+        "%Y-%m-%d %H:%M"
+    };
+    let shown = at.strftime(format);
+    if is_today || (ms - now_ms).abs() < DAY_MS {
+        format!("{shown} ({})", distance(ms - now_ms))
+    } else {
+        shown.to_string()
     }
 }
 
@@ -152,6 +163,19 @@ mod tests {
                 "in 1 d 1 h"
             ]
         );
+    }
+
+    #[test]
+    fn a_listed_moment_says_how_far_it_is_whatever_the_hour() {
+        // Within each hour of a day, so that some of them are across midnight in any zone.
+        for hour in 0..24 {
+            let now = 1_795_737_600_000 + hour * 3_600_000;
+            for (ahead, distance) in [(3_600_000, "(in 1 h)"), (-3_600_000, "(1 h ago)")] {
+                let shown = listed_moment(now + ahead, now);
+                assert!(shown.ends_with(distance), "{shown}");
+            }
+            assert!(!listed_moment(now + 2 * DAY_MS, now).contains('('));
+        }
     }
 
     #[test]

@@ -229,6 +229,24 @@ fn admin(section: &SectionReader<'_>) -> Option<admin::Config> {
         "write_tokens",
         "write_tokens_file",
     );
+    let is_written = |token: &admin::config::NamedToken| {
+        let mut written = write_tokens.tokens.iter();
+        written.any(|other| other.token == token.token)
+    };
+    if let Some(index) = read_tokens.tokens.iter().position(is_written) {
+        let key = if section.has("read_tokens_file") {
+            "read_tokens_file"
+        } else {
+            "read_tokens"
+        };
+        section.report(
+            key,
+            format!(
+                "token {} is a write token too; one of the two must go",
+                index + 1
+            ),
+        );
+    }
     if probe_listen.is_some_and(|probes| probes == listen) {
         section.report(
             "probe_listen",
@@ -254,7 +272,7 @@ fn report_short_tokens(
 ) {
     let given_by = if section.has(file) { file } else { key };
     for (index, token) in list.tokens.iter().enumerate() {
-        if let Some(fault) = admin::config::token_length_fault(token.expose(), listen) {
+        if let Some(fault) = token.length_fault(listen) {
             section.report(given_by, format!("token {} {fault}", index + 1));
         }
     }

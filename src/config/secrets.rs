@@ -3,9 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use super::section::SectionReader;
-use crate::admin::config::{TokenList, token_fault};
+use crate::admin::config::{NamedToken, TokenList};
 use crate::credential::{Credential, read_secret};
-use crate::domain::Secret;
 
 /// Reads a secret from its key, or from the file that its other key names. Reports both at once as a problem.
 pub(super) fn secret(
@@ -40,7 +39,7 @@ pub(super) fn not_both(
     Some(())
 }
 
-/// Reads a list of bearer tokens, or a file with one token a line.
+/// Reads a list of bearer tokens, or a file with one a line.
 pub(super) fn tokens(
     section: &SectionReader<'_>,
     key: &'static str,
@@ -58,10 +57,10 @@ pub(super) fn tokens(
     };
     let mut tokens = Vec::new();
     for (index, text) in texts.into_iter().enumerate() {
-        if let Some(fault) = token_fault(&text) {
-            section.report(given_by, format!("token {} {fault}", index + 1));
+        match NamedToken::parse(&text) {
+            Ok(token) => tokens.push(token),
+            Err(fault) => section.report(given_by, format!("token {} {fault}", index + 1)),
         }
-        tokens.push(Secret::new(text));
     }
     Some(TokenList { tokens, file: path })
 }

@@ -123,14 +123,16 @@ impl Health {
         self.0.parts.read().draining
     }
 
-    /// The name and state of each part.
+    /// The name and state of each part. One that needs a part that is not up is not up either.
     pub fn parts(&self) -> Vec<(String, PartState)> {
-        self.0
-            .parts
-            .read()
-            .parts
-            .iter()
-            .map(|(name, known)| (name.clone(), known.state.clone()))
+        let table = self.0.parts.read();
+        let state = |report: &PartReport| match (&report.state, table.trouble(report)) {
+            (PartState::Up, Some(trouble)) => PartState::Degraded(trouble.why),
+            (state, _) => state.clone(),
+        };
+        let parts = table.parts.iter();
+        parts
+            .map(|(name, report)| (name.clone(), state(report)))
             .collect()
     }
 
@@ -181,38 +183,63 @@ impl Health {
 impl PartTable {
     /// The parts that are not up.
     fn not_up(&self) -> BTreeMap<String, PartTrouble> {
-        let not_up = self.parts.iter().filter_map(|(name, report)| {
-            let (PartState::Waiting(why) | PartState::Degraded(why)) = &report.state else {
-                return None;
-            };
-            let waits_for_store = || {
-                let store = ["redis", "store"].into_iter().find(|store| {
-                    let report = self.parts.get(*store);
-                    report.is_some_and(|report| report.state != PartState::Up)
-                });
-                store.filter(|_| why.contains(WAITS_FOR_STORE))
-            };
-            let is_down = |part: &&String| {
-                let report = self.parts.get(*part);
-                report.is_some_and(|report| report.state != PartState::Up)
-            };
-            let named = report.because.as_ref();
-            // A connection may be lost after what needs it was looked at.
-            let because = named
-                .filter(is_down)
-                .or_else(|| report.needs.as_ref().filter(is_down))
-                .or(named)
-                .cloned();
-            let trouble = PartTrouble {
-                why: why.clone(),
-                because: because.or_else(|| waits_for_store().map(str::to_owned)),
-                since: report.since,
-                kind: report.kind,
+        let parts = self.parts.iter();
+        parts
+            .filter_map(|(name, report)| Some((name.clone(), self.trouble(report)?)))
+            .collect()
+    }
+
+    /// The trouble of a part: its own, or that of the part without which it cannot be up.
+    fn trouble(&self, report: &PartReport) -> Option<PartTrouble> {
+        let is_down = |part: &&String| self.why(part).is_some();
+        let needed = report.needs.as_ref().filter(is_down);
+        let Some(why) = report.state.why() else {
+            let needed = needed?;
+            let cause = self.parts.get(needed)?;
+            return Some(PartTrouble {
+                why: format!("{needed}: {}", cause.state.why()?),
+                because: Some(needed.clone()),
+                since: cause.since,
+                kind: TroubleKind::Known,
                 needs: report.needs.clone(),
-            };
-            Some((name.clone(), trouble))
-        });
-        not_up.collect()
+            });
+        };
+        let store = ["redis", "store"].map(str::to_owned);
+        let waits_for_store = || {
+            store
+                .iter()
+                .find(is_down)
+                .filter(|_| why.contains(WAITS_FOR_STORE))
+        };
+        let named = report.because.as_ref();
+        // A connection may be lost after what needs it was looked at.
+        let because = named
+            .filter(is_down)
+            .or(needed)
+            .or(named)
+            .or_else(waits_for_store);
+        Some(PartTrouble {
+            why: why.to_owned(),
+            because: because.cloned(),
+            since: report.since,
+            kind: report.kind,
+            needs: report.needs.clone(),
+        })
+    }
+
+    /// Why a part is not up, as its owner says.
+    fn why(&self, part: &str) -> Option<&str> {
+        self.parts.get(part)?.state.why()
+    }
+}
+
+impl PartState {
+    /// The reason of a part that is not up.
+    fn why(&self) -> Option<&str> {
+        match self {
+            Self::Up => None,
+            Self::Waiting(why) | Self::Degraded(why) => Some(why),
+        }
     }
 }
 
@@ -359,6 +386,18 @@ mod tests {
         assert_eq!(troubles(), [("kafka:main".to_owned(), follows)]);
         kafka.up();
         assert_eq!(troubles(), [("target:main:x".to_owned(), vec![])]);
+        // Nor is it up because nothing was wrong with it when it was looked at last.
+        target.up();
+        assert_eq!(troubles(), []);
+        kafka.down("refused");
+        let follows = vec!["target:main:x".to_owned()];
+        assert_eq!(troubles(), [("kafka:main".to_owned(), follows)]);
+        let why = |text: &str| PartState::Degraded(text.to_owned());
+        let expected = [
+            ("kafka:main".to_owned(), why("refused")),
+            ("target:main:x".to_owned(), why("kafka:main: refused")),
+        ];
+        assert_eq!(health.parts(), expected);
     }
 
     #[test]

@@ -202,7 +202,7 @@ fn routes_take_defaults_and_differ_where_they_say_so() {
     ));
     assert!(matches!(&jobs.from, Endpoint::Rabbitmq { queue, .. } if queue == "jobs.delayed"));
     assert_eq!(
-        config.admin.read_tokens.tokens[0].expose(),
+        config.admin.read_tokens.tokens[0].token.expose(),
         "read-me-not-from-afar"
     );
 }
@@ -354,7 +354,7 @@ fn secrets_come_from_files_without_their_last_line_break() {
     let tokens: Vec<&str> = list
         .tokens
         .iter()
-        .map(postdate::domain::Secret::expose)
+        .map(|named| named.token.expose())
         .collect();
     assert_eq!(tokens, ["the-first-of-two", "the-second-of-two"]);
     assert_eq!(

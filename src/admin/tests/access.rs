@@ -199,9 +199,10 @@ async fn a_taken_port_is_named() {
 #[tokio::test]
 async fn every_error_is_a_problem() {
     let server = TestServer::start().await;
-    problem(&server.call("GET", "/nothing", None, "").await, 404);
-    problem(&server.call("GET", "/livez/", None, "").await, 404);
-    let answer = server.call("POST", "/livez", None, "").await;
+    for path in ["/nothing", "/livez/"] {
+        problem(&server.call("GET", path, Some(READ_TOKEN), "").await, 404);
+    }
+    let answer = server.call("POST", "/livez", Some(WRITE_TOKEN), "").await;
     problem(&answer, 405);
     assert_eq!(answer.header("allow"), Some("GET,HEAD"));
     let detail = problem(
@@ -265,6 +266,94 @@ async fn a_panic_in_a_call_is_a_500_and_the_process_goes_on() {
             .status,
         202
     );
+    server.end().await;
+}
+
+#[tokio::test]
+async fn what_is_not_named_as_open_is_closed_and_leaves_no_entry() {
+    let (lines, _guard) = capture();
+    let server = TestServer::start().await;
+    let listed = agreement::table();
+    let mut paths: Vec<String> = listed.iter().map(agreement::TableRow::concrete).collect();
+    paths.extend(
+        [
+            "/",
+            "/main.js",
+            "/x",
+            "//api/v1/routes/orders/purge",
+            "/api",
+            "/metrics/",
+            "/%6divez",
+            "/../livez",
+        ]
+        .map(str::to_owned),
+    );
+    let open = [
+        "/livez",
+        "/readyz",
+        "/metrics",
+        "/api/v1/openapi.json",
+        "/",
+        "/main.js",
+    ];
+    for path in &paths {
+        for method in [
+            "GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PURGE",
+        ] {
+            let answer = server.call(method, path, None, "{}").await;
+            let is_open = method == "GET" && open.contains(&path.as_str());
+            assert_eq!(answer.status != 401, is_open, "{method} {path}: {answer:?}");
+        }
+    }
+    // A page of another site, with and without a token.
+    for (mode, path, method, status) in [
+        ("cors", "/metrics", "GET", 403),
+        ("no-cors", "/livez", "GET", 403),
+        ("no-cors", "/x", "POST", 403),
+        ("navigate", "/", "GET", 200),
+        ("navigate", "/", "POST", 403),
+        ("navigate", "/api/v1/routes", "GET", 403),
+    ] {
+        for token in ["", &format!("authorization: Bearer {WRITE_TOKEN}\r\n")] {
+            let request = format!(
+                "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\nsec-fetch-site: cross-site\r\n\
+                 sec-fetch-mode: {mode}\r\n{token}content-length: 0\r\n\r\n"
+            );
+            assert_eq!(
+                server.raw(request).await.status,
+                status,
+                "{mode} {method} {path}"
+            );
+        }
+    }
+    let audited = || lines.text().matches("a call of the admin API").count();
+    assert_eq!(audited(), 0, "{}", lines.text());
+    // Who is known leaves an entry, also of what was refused.
+    let path = "/api/v1/dead/drop";
+    problem(
+        &server.call("POST", path, Some(READ_TOKEN), "{}").await,
+        403,
+    );
+    assert_eq!(audited(), 1, "{}", lines.text());
+    let text = lines.text();
+    assert!(
+        text.contains("looker") && text.contains("status=\"403\""),
+        "{text}"
+    );
+    server.end().await;
+}
+
+#[tokio::test]
+async fn what_messages_say_is_for_write_tokens() {
+    let server = TestServer::start().await;
+    for path in [
+        "/api/v1/dead?body=true",
+        "/api/v1/dead/orders.attempts.0.n.z?body=true",
+        "/api/v1/routes/orders/messages/a/body",
+    ] {
+        problem(&server.call("GET", path, Some(READ_TOKEN), "").await, 403);
+        problem(&server.call("GET", path, Some(WRITE_TOKEN), "").await, 503);
+    }
     server.end().await;
 }
 

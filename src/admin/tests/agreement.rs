@@ -59,6 +59,7 @@ impl TableRow {
             "/messages/{id}/body",
             "/retries",
             "/trail",
+            "/activity",
             "/histogram",
             "/partitions",
             "/audit",

@@ -61,14 +61,15 @@ async fn the_console_is_open_whole_and_under_strict_rules() {
         page.body
     );
 
-    problem(&server.call("POST", "/", None, "{}").await, 405);
+    let token = Some(WRITE_TOKEN);
+    problem(&server.call("POST", "/", token, "{}").await, 405);
     for nothing in [
         "/nothing",
         "/../Cargo.toml",
         "/..%2fmod.rs",
         "/console/index.html",
     ] {
-        problem(&server.call("GET", nothing, None, "").await, 404);
+        problem(&server.call("GET", nothing, token, "").await, 404);
     }
     server.end().await;
 }
@@ -77,8 +78,8 @@ async fn the_console_is_open_whole_and_under_strict_rules() {
 async fn a_session_tells_the_caller_what_it_may_do() {
     let server = TestServer::start().await;
     for (token, role, who) in [
-        (READ_TOKEN, "read", "read token"),
-        (WRITE_TOKEN, "write", "write token"),
+        (READ_TOKEN, "read", "looker"),
+        (WRITE_TOKEN, "write", "actor"),
     ] {
         let answer = server.call("GET", "/api/v1/session", Some(token), "").await;
         let session = answer.json();

@@ -11,7 +11,7 @@ use crate::health::{Overdue, OverduePlace};
 async fn readiness_names_each_part_and_says_why_not() {
     let server = TestServer::start().await;
     let ready = async || {
-        let answer = server.call("GET", "/readyz", None, "").await;
+        let answer = server.call("GET", "/readyz", Some(READ_TOKEN), "").await;
         guarded(&answer);
         (answer.status, answer.json())
     };
@@ -38,6 +38,12 @@ async fn readiness_names_each_part_and_says_why_not() {
         "ready": false, "draining": false, "parts": [waiting, part("redis", "up")], "troubles": [trouble],
     });
     assert_eq!((status, body), (503, expected));
+    let open = server.call("GET", "/readyz", None, "").await;
+    assert_eq!(open.status, 503);
+    assert!(
+        open.body.contains("kafka:main") && !open.body.contains("refused"),
+        "{open:?}"
+    );
     kafka.up();
     let body = json!({ "ready": true, "draining": false, "parts": [part("kafka:main", "up"), part("redis", "up")], "troubles": [] });
     assert_eq!(ready().await, (200, body));

@@ -11,6 +11,7 @@ use super::alert_tells;
 use crate::fixture::four_routes;
 use crate::support::browser::{self, Browser, WIDE};
 use crate::support::prometheus::{self, Prometheus};
+use crate::support::redis::LEAST_USER;
 use crate::support::relay::binary;
 use crate::support::{
     Config, Kafka, QueueKind, Rabbitmq, Redis, Relay, Run, When, eventually, names,
@@ -309,7 +310,7 @@ async fn each_cause_is_one_trouble_at_each_moment_and_in_each_place() {
     no_trouble(&relay).await;
     for (rule, back) in [("-evalsha", "+evalsha"), ("-zadd", "+zadd")] {
         let set = async |rule: &str| {
-            let words = ["ACL", "SETUSER", "default", rule];
+            let words = ["ACL", "SETUSER", LEAST_USER, rule];
             redis.command::<()>(&words).await.expect("set");
         };
         set(rule).await;

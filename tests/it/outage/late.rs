@@ -243,6 +243,8 @@ async fn a_record_that_is_read_and_does_not_get_into_the_store_is_named() {
     run.send_rabbitmq(rabbitmq, "", Some(&source), vec![large, small])
         .await;
     named(&relay, "source:one", "neither stored nor published").await;
+    // What one look has found and the next one has not is no line of the log.
+    logged(&relay, &["trouble begins", "neither stored nor published"]).await;
     link.set(Mode::Pass);
     accounted_one(&run, &relay).await;
     up_again(&relay, "source:one").await;

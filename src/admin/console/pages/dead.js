@@ -234,7 +234,7 @@ function exportMenu({ view, state, filter }, items) {
   if (state.export !== null) return h("span", { class: "muted", role: "status" }, `read ${count(state.export)} of ${count(items.length)} …`);
   return [
     h("button", { type: "button", onclick: plain }, `Export ${count(items.length)}`),
-    h("button", { type: "button", onclick: whole }, "Export with bodies"),
+    view.mayWrite && h("button", { type: "button", onclick: whole }, "Export with bodies"),
   ];
 }
 

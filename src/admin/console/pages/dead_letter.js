@@ -88,5 +88,6 @@ function content(view, state) {
   };
   return section("Body", { key: "body" }, state.body !== null
     ? bodyView(state.body, state.bodyMode, choose)
-    : h("p", null, h("button", { type: "button", onclick: show }, `Show the body (${bytes(dead.size)})`)));
+    : view.mayWrite ? h("p", null, h("button", { type: "button", onclick: show }, `Show the body (${bytes(dead.size)})`), h("span", { class: "hint" }, "Each look is noted in the audit."))
+      : h("p", { class: "muted" }, "Bodies are shown to write tokens only."));
 }
