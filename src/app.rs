@@ -1,9 +1,9 @@
 //! The composition root: builds the rooms from the configuration, joins them, and ends them in order. It has no logic of
 //! its own, and is the only room that knows all others. The file reads from the start of the relay to its ingress.
 
-#[cfg(feature = "mutants")]
 mod activity;
 pub(crate) mod check;
+#[cfg(feature = "mutants")]
 mod clocks;
 mod drain;
 mod health_watch;
