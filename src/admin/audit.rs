@@ -23,7 +23,7 @@ use super::page::{Page, limit, read_cursor, write_cursor};
 use super::problem::Problem;
 use super::times::rfc3339;
 use crate::domain::UnixMs;
-use crate::store::AuditLogEntry;
+use crate::store::{AuditLogEntry, AuditPlace};
 
 /// Longest text of a record, bytes. Callers choose paths and ids, so these have no other limit.
 const MAX_TEXT_BYTES: usize = 512;
@@ -131,7 +131,11 @@ impl Admin {
     /// Appends a record to the audit log of the store. A failure is logged as a warning beside the record's own line.
     pub(super) async fn keep(self: Arc<Self>, record: AuditRecord) {
         let kept = match self.store() {
-            Ok(store) => self.ask(store.append_to_audit_log(&record.fields())).await,
+            Ok(store) => {
+                let fields = record.fields();
+                self.ask(store.append_to_audit_log(&record.who, &fields))
+                    .await
+            }
             Err(problem) => Err(problem),
         };
         if let Err(problem) = kept {
@@ -180,7 +184,8 @@ pub(super) struct AuditQuery {
 
 /// Audited calls, newest first
 ///
-/// The last ten thousand calls that may have changed something, over all replicas. The log has all of them.
+/// Of each caller the last ten thousand calls that may have changed something, showed a body, or were refused, over all
+/// replicas, for ninety days after the last one. The log has all of them.
 #[utoipa::path(
     get, path = "/api/v1/audit", operation_id = "listAudit", params(AuditQuery),
     responses(
@@ -199,16 +204,21 @@ pub(super) async fn list(
     let before = query
         .cursor
         .as_deref()
-        .map(|c| read_cursor::<_, (u64, u64)>(c, &cursor_scope))
+        .map(|c| read_cursor::<_, (u64, u64, String)>(c, &cursor_scope))
         .transpose()?;
-    let before = before.map(|(ms, n)| format!("{ms}-{n}"));
+    let before = before.map(|(at_ms, number, caller)| AuditPlace {
+        at_ms,
+        number,
+        caller,
+    });
     let entries = admin
-        .browse(admin.store()?.audit_log(before.as_deref(), limit))
+        .browse(admin.store()?.audit_log(before.as_ref(), limit))
         .await?;
     let last = entries.last().filter(|_| entries.len() == limit);
-    let more = last.and_then(|(id, _)| entry_position(id));
-    let next = more
-        .map(|after| write_cursor(&cursor_scope, after))
+    let next = last
+        .map(|AuditLogEntry { place, .. }| {
+            write_cursor(&cursor_scope, (place.at_ms, place.number, &place.caller))
+        })
         .transpose()?;
     Ok(Json(Page {
         items: entries.iter().map(audit_entry).collect(),
@@ -216,16 +226,10 @@ pub(super) async fn list(
     }))
 }
 
-/// An entry of the store's stream, as answers show it.
-fn audit_entry((id, fields): &AuditLogEntry) -> AuditEntry {
-    let field = |name| {
-        fields
-            .iter()
-            .find(|(n, _)| n == name)
-            .map(|(_, v)| v.clone())
-            .unwrap_or_default()
-    };
-    let at_ms = entry_position(id).map_or(0, |(ms, _)| ms as i64);
+/// An entry of the store, as answers show it.
+fn audit_entry(AuditLogEntry { place, fields }: &AuditLogEntry) -> AuditEntry {
+    let field = |name| fields.get(name).cloned().unwrap_or_default();
+    let at_ms = i64::try_from(place.at_ms).unwrap_or(i64::MAX);
     AuditEntry {
         at_ms,
         at: rfc3339(UnixMs(at_ms)),
@@ -236,12 +240,6 @@ fn audit_entry((id, fields): &AuditLogEntry) -> AuditEntry {
         result: field("result"),
         status: field("status"),
     }
-}
-
-/// The milliseconds and the counter of a stream entry's id.
-fn entry_position(id: &str) -> Option<(u64, u64)> {
-    let (ms, counter) = id.split_once('-')?;
-    Some((ms.parse().ok()?, counter.parse().ok()?))
 }
 
 /// A text cut to [`MAX_TEXT_BYTES`], at the boundary of a character.

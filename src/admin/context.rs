@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use tokio::sync::Semaphore;
 use tokio_util::sync::DropGuard;
 
 use super::AdminState;
@@ -16,14 +15,13 @@ use super::problem::Problem;
 use super::pulse::Pulse;
 use super::refusals::Refusals;
 use super::rendered::RenderedMetrics;
+use super::turns::StoreTurns;
 use crate::domain::{Route, RouteName, nearest};
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::store::{Store, StoreError};
 
 /// Longest wait for the store.
 const STORE_DEADLINE: Duration = Duration::from_secs(5);
-/// Most calls that browse the store at once.
-const MAX_BROWSING: usize = 2;
 
 /// Context that every handler is given.
 pub(super) struct Admin {
@@ -38,7 +36,7 @@ pub(super) struct Admin {
     pub(super) months: DueMonths,
     /// Dropped with the last connection and the last audit entry, which tells the listener's thread to end.
     _ended: DropGuard,
-    browsing: Semaphore,
+    turns: StoreTurns,
     by_name: BTreeMap<RouteName, Arc<Route>>,
 }
 
@@ -57,7 +55,6 @@ impl Admin {
             .iter()
             .map(|r| (r.name.clone(), Arc::clone(r)))
             .collect();
-        let browsing = Semaphore::new(MAX_BROWSING);
         let rendered = RenderedMetrics::default();
         Arc::new(Self {
             state,
@@ -70,7 +67,7 @@ impl Admin {
             live: LiveOverview::default(),
             months: DueMonths::default(),
             _ended: ended,
-            browsing,
+            turns: StoreTurns::new(),
             by_name,
         })
     }
@@ -114,15 +111,14 @@ impl Admin {
         answer.map_err(|error| Problem::unavailable(error.to_string()))
     }
 
-    /// Waits for a call that only shows something. At most [`MAX_BROWSING`] of these run at once: the load that
-    /// viewers put on the store does not grow with their number.
+    /// Waits for a turn at the store, and for a call that reads much.
     pub(super) async fn browse<T>(
         &self,
         call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, Problem> {
-        let permit = tokio::time::timeout(STORE_DEADLINE, self.browsing.acquire()).await;
-        let _permit =
-            permit.map_err(|_| Problem::unavailable("too many are looking at once; try again"))?;
+        let turn = tokio::time::timeout(STORE_DEADLINE, self.turns.next()).await;
+        let _turn =
+            turn.map_err(|_| Problem::unavailable("too many calls wait at once; try again"))?;
         self.ask(call).await
     }
 }

@@ -113,6 +113,7 @@ mod times;
 mod tls;
 mod trail;
 mod troubles;
+mod turns;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};

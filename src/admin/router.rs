@@ -17,12 +17,13 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::audit::{AuditedCall, PeerAddress};
-use super::auth::{OPENAPI_PATH, needed_role};
+use super::auth::{AccessRole, OPENAPI_PATH, needed_role};
 use super::context::Admin;
 use super::extract::MAX_BODY_BYTES;
 use super::openapi::{self, ApiDescription};
 use super::problem::Problem;
 use super::refusals::{ProbesOnly, RefusalReason};
+use super::turns::ServedCall;
 use super::{
     activity, audit, body, console, dead, dead_actions, health, live, messages, overview, pause,
     purge, retries, routes, send, session, skip, trail,
@@ -110,12 +111,18 @@ async fn guard_call(Extract(admin): Extract<Arc<Admin>>, request: Request, next:
         note_refusal(&admin, &parts, &problem);
         problem.into_response()
     } else {
+        let served = caller.as_ref().map(|caller| ServedCall {
+            who: caller.name.clone(),
+            acts: needed_role(&parts.method, parts.uri.path()) == Some(AccessRole::Write),
+        });
         if let Some(caller) = caller {
             parts.extensions.insert(caller);
         }
-        let answer = AssertUnwindSafe(next.run(Request::from_parts(parts, body)))
-            .catch_unwind()
-            .await;
+        let answer = AssertUnwindSafe(next.run(Request::from_parts(parts, body))).catch_unwind();
+        let answer = match served {
+            Some(call) => call.by(answer).await,
+            None => answer.await,
+        };
         answer.unwrap_or_else(|_| {
             error!("a call of the admin API panicked");
             let detail = "an internal error; the log says more";

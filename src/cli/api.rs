@@ -106,7 +106,7 @@ pub(super) fn show(
             }
         });
         match every {
-            Some(every) if shown.is_ok() => std::thread::sleep(every),
+            Some(every) if shown.is_ok() && !output::has_failed() => std::thread::sleep(every),
             _ => return ended(shown),
         }
     }

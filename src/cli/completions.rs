@@ -7,7 +7,7 @@ use anyhow::Context;
 use clap::{Args, CommandFactory, ValueEnum};
 use clap_complete::{Shell, generate};
 
-use super::Cli;
+use super::{Cli, output};
 
 /// Print a shell's completions
 #[derive(Debug, Args)]
@@ -41,12 +41,9 @@ pub(super) fn completions(args: &CompletionsArgs) -> ExitCode {
         ShellKind::Zsh => Shell::Zsh,
         ShellKind::Fish => Shell::Fish,
     };
-    generate(
-        shell,
-        &mut Cli::command(),
-        "postdate",
-        &mut std::io::stdout(),
-    );
+    let mut script = Vec::new();
+    generate(shell, &mut Cli::command(), "postdate", &mut script);
+    output::bytes(&script);
     ExitCode::SUCCESS
 }
 

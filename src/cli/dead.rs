@@ -540,8 +540,10 @@ fn print_results(
     as_json: bool,
     out: &mut Printer<'_>,
 ) -> Result<(), ClientError> {
+    // What cannot be written changes nothing about how it ended.
+    let mut written = Ok(());
     if as_json {
-        out.print(SafeText::json(&Value::from(items.to_vec())))?;
+        written = out.print(SafeText::json(&Value::from(items.to_vec())));
     }
     let mut failed = 0;
     for item in items {
@@ -549,7 +551,7 @@ fn print_results(
         let good = text("result") == done;
         failed += usize::from(!good);
         if !as_json && good {
-            out.print(format!("{} {done}", text("dead_id")))?;
+            written = written.and_then(|()| out.print(format!("{} {done}", text("dead_id"))));
         } else if !as_json {
             let why = if text("error").is_empty() {
                 String::new()
@@ -559,6 +561,7 @@ fn print_results(
             output::err(format!("{} {}{why}", text("id"), text("result")));
         }
     }
+    output::note(written);
     if failed > 0 {
         return Err(ClientError::NotAll {
             failed,

@@ -112,6 +112,10 @@ impl ConfigArgs {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
+    output::judged(run_command())
+}
+
+fn run_command() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return usage(&with_escaped_arguments().unwrap_or(error)),
@@ -156,8 +160,8 @@ fn with_escaped_arguments() -> Option<clap::Error> {
 fn usage(error: &clap::Error) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // Clap's own text, in its colours. If that fails, nobody is left to tell.
-            error.print().unwrap_or_default();
+            // Clap's own text, in its colours.
+            output::note(error.print());
             ExitCode::SUCCESS
         }
         _ => {

@@ -1,16 +1,22 @@
-//! Output to the terminal. A reader that has gone away (`postdate check --print | head`) is no failure.
+//! Output to the terminal. A reader that has gone away (`postdate check --print | head`) is no failure; a full disk is one.
+//! Whichever write fails first is kept, and [`judged`] makes the exit code of it.
 //!
 //! Ids, reasons and headers are words of producers and brokers. Everything that is written passes [`SafeText`], so none
 //! of them reaches a terminal as a command. No other file of this room writes to standard output or standard error, but for
 //! `progress`, whose bars have no words but our own.
 
-use std::io::{IsTerminal, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
+use std::process::ExitCode;
+use std::sync::OnceLock;
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use serde_json::Value;
 
 use crate::domain::unsafe_text::{escaped, is_unsafe};
+
+/// The first write to standard output that failed.
+static FAILURE: OnceLock<std::io::Error> = OnceLock::new();
 
 /// Style of the word that begins an error.
 const ERROR_STYLE: Style = AnsiColor::Red.on_default().bold();
@@ -145,15 +151,45 @@ pub(super) fn screen(text: &SafeText) {
         .unwrap_or(text.as_str())
         .replace('\n', "\x1b[K\n");
     let mut out = std::io::stdout().lock();
-    write!(out, "\x1b[H{lines}\x1b[K\n\x1b[J")
-        .and_then(|()| out.flush())
-        .unwrap_or_default();
+    note(write!(out, "\x1b[H{lines}\x1b[K\n\x1b[J").and_then(|()| out.flush()));
 }
 
 /// Writes a text and a line end to standard output.
 pub(super) fn out(text: impl Into<SafeText>) {
-    // If this fails, nobody is left to tell.
-    with_stdout(|printer| printer.print(text)).unwrap_or_default();
+    note(with_stdout(|printer| printer.print(text)));
+}
+
+/// Writes what another program reads, as it is, to standard output.
+pub(super) fn bytes(bytes: &[u8]) {
+    note(std::io::stdout().lock().write_all(bytes));
+}
+
+/// Keeps the failure of a write to standard output.
+pub(super) fn note(written: std::io::Result<()>) {
+    if let Err(why) = written {
+        FAILURE.get_or_init(|| why);
+    }
+}
+
+/// Reports whether a write to standard output has failed: nobody reads any more, and nothing more need be said.
+pub(super) fn has_failed() -> bool {
+    FAILURE.get().is_some()
+}
+
+/// The exit code of a command that has ended with this one, when all that it wrote is out.
+pub(super) fn judged(done: ExitCode) -> ExitCode {
+    note(std::io::stdout().lock().flush());
+    match FAILURE.get() {
+        Some(why) if why.kind() != ErrorKind::BrokenPipe => {
+            error(format!("standard output: {why}"));
+            if done == ExitCode::SUCCESS {
+                ExitCode::FAILURE
+            } else {
+                done
+            }
+        }
+        _ => done,
+    }
 }
 
 /// Writes a text and a line end to standard error.

@@ -54,7 +54,7 @@ pub use self::config::Config;
 pub use self::connection::preflight::{PreflightFailure, preflight};
 pub use self::connection::rights::user_rules;
 pub use self::control::activity::{ACTIVITY_SLOT_MS, ActivitySlot};
-pub use self::control::audit_log::AuditLogEntry;
+pub use self::control::audit_log::{AuditLogEntry, AuditPlace};
 pub use self::control::pauses::RoutePauses;
 pub use self::control::wake::WakeUps;
 pub use self::dead_letters::quota::{DeadLetterQuota, QuotaState};

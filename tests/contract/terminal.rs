@@ -1,10 +1,12 @@
 //! No command writes a character to a terminal that could move its cursor, give it a command, or forge a line: whatever
 //! producers have put into ids, reasons and headers, and whatever the caller typed.
 
+use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use postdate::domain::unsafe_text::is_unsafe;
@@ -316,6 +318,97 @@ fn no_command_lets_a_word_of_others_command_the_terminal() {
             .trim_end()
             .contains(is_unsafe)
     );
+}
+
+/// Command lines that print words of our own, beside those of [`LINES`].
+const OWN_LINES: &[&[&str]] = &[
+    &["--help"],
+    &["--version"],
+    &["help", "dead"],
+    &["completions", "bash"],
+    &["completions", "zsh"],
+    &["completions", "fish"],
+    &["config", "--default"],
+    &["config", "--schema"],
+    &["pending", "--watch"],
+    &["status", "--watch"],
+];
+
+/// Looks at a command line of the test until it must have ended, and the time between two.
+const LOOKS: usize = 4000;
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Runs a command line whose standard output is this file. Answers its exit code and what it said on standard error.
+fn run_into(line: &[&str], url: &str, output: impl Into<Stdio>) -> (Option<i32>, String) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_postdate"))
+        .args(line.iter().map(|word| word.replace(NASTY, "order-7")))
+        .env_clear()
+        .env("POSTDATE_URL", url)
+        .current_dir(folder.path())
+        .stdin(Stdio::null())
+        .stdout(output)
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let status = (0..LOOKS).find_map(|_| {
+        let status = child.try_wait().expect("its status");
+        if status.is_none() {
+            std::thread::sleep(LOOK);
+        }
+        status
+    });
+    let status = status.unwrap_or_else(|| panic!("{line:?} does not end"));
+    let mut said = String::new();
+    let mut stderr = child.stderr.take().expect("piped");
+    stderr.read_to_string(&mut said).expect("UTF-8");
+    (status.code(), said)
+}
+
+/// A disk that is full fails the command that writes to it. A reader that has gone away has all that it wanted.
+#[test]
+fn output_that_cannot_be_written_is_noticed_by_every_command() {
+    let answers = Arc::new(Mutex::new(("order-7".to_owned(), Manner::Agrees)));
+    let url = format!("http://{}", start_api(answers));
+    let repeats = |line: &[&str]| line.contains(&"--watch");
+    for line in LINES.iter().chain(OWN_LINES) {
+        let printed = if repeats(line) {
+            None
+        } else {
+            let words: Vec<String> = line
+                .iter()
+                .map(|word| word.replace(NASTY, "order-7"))
+                .collect();
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            Some(run(&words, "", &url))
+        };
+        let is_silent = printed
+            .as_ref()
+            .is_some_and(|printed| printed.stdout.is_empty());
+        let usual = printed.map_or(Some(0), |printed| printed.status.code());
+
+        let full = File::options()
+            .write(true)
+            .open("/dev/full")
+            .expect("/dev/full");
+        let (code, said) = run_into(line, &url, full);
+        assert!(!said.contains("panicked"), "{line:?}: {said}");
+        if is_silent {
+            assert_eq!(code, usual, "{line:?} writes nothing: {said}");
+        } else {
+            assert!(code != Some(0) && code.is_some(), "{line:?}: {code:?}");
+            assert!(said.contains("No space left"), "{line:?}: {said}");
+        }
+
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let (code, said) = run_into(line, &url, writer);
+        assert_eq!(code, usual, "{line:?}: {said}");
+        assert!(
+            !said.contains("Broken pipe") && !said.contains("panicked"),
+            "{line:?}: {said}"
+        );
+    }
 }
 
 #[test]

@@ -31,9 +31,19 @@ impl Keys {
         format!("{}:meta", self.prefix)
     }
 
-    /// Stream of the audit log. It belongs to no partition.
-    pub(in crate::store) fn audit_log(&self) -> String {
-        format!("{}:audit", self.prefix)
+    /// Hash of the callers in the audit log, with the moment of the last entry of each. It belongs to no partition.
+    pub(in crate::store) fn audit_callers(&self) -> String {
+        format!("{}:{{audit}}:callers", self.prefix)
+    }
+
+    /// Stream of the audit log's entries of a caller.
+    pub(in crate::store) fn audit_of(&self, caller: &str) -> String {
+        format!("{}:{{audit}}:of:{caller}", self.prefix)
+    }
+
+    /// The slot of the audit log.
+    pub(in crate::store) fn audit() -> Slot {
+        Slot::for_key("audit")
     }
 
     /// Hash of the registry of replicas. It shares the hash tag `members` with [`Self::store`], so one script
@@ -65,7 +75,7 @@ impl Keys {
         [
             named("paused", self.paused(), "hash"),
             named("replays", self.replays(), "hash"),
-            named("audit", self.audit_log(), "stream"),
+            ("audit", self.audit_callers(), Self::audit(), "hash"),
             ("replicas", self.replicas(), Self::members(), "hash"),
             ("store", self.store(), Self::members(), "hash"),
         ]
@@ -74,11 +84,10 @@ impl Keys {
     /// The key that a shared key of a wrong type is moved to, in the same slot.
     pub(in crate::store) fn quarantined(&self, name: &str, key: &str, now: UnixMs) -> String {
         // The hash tag is that of the key, or the whole key, so that the slot stays the same.
-        let tag = if key.contains("{members}") {
-            "members"
-        } else {
-            key
-        };
+        let tag = key
+            .split_once('{')
+            .and_then(|(_, rest)| rest.split_once('}'))
+            .map_or(key, |(tag, _)| tag);
         format!("{}:quarantine:{{{tag}}}:{name}:{now}", self.prefix)
     }
 
@@ -99,10 +108,10 @@ impl Keys {
 
     /// The slots of all keys.
     pub(in crate::store) fn slots(&self, partitions: Partitions) -> Vec<Slot> {
-        let named = [self.meta(), self.audit_log(), self.paused(), self.replays()]
+        let named = [self.meta(), self.paused(), self.replays()]
             .into_iter()
             .map(Slot::for_key)
-            .chain([Self::members()]);
+            .chain([Self::members(), Self::audit()]);
         partitions.all().map(Self::slot).chain(named).collect()
     }
 

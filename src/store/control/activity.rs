@@ -12,6 +12,11 @@ const DAY_MS: i64 = 86_400_000;
 /// How long a day's hash is kept after its last change, ms.
 const KEPT_MS: i64 = 2 * DAY_MS;
 
+/// The number of a moment's day.
+pub(super) fn day_of(at: UnixMs) -> i64 {
+    at.0.div_euclid(DAY_MS)
+}
+
 /// Numbers by what they count.
 pub type ActivitySlot = BTreeMap<String, u64>;
 
@@ -19,7 +24,7 @@ impl Store {
     /// Adds these numbers to the present slot.
     pub async fn add_activity(&self, counts: &[(&str, u64)]) -> Result<(), StoreError> {
         let now = self.clock().now();
-        let key = self.0.keys.activity(now.0.div_euclid(DAY_MS));
+        let key = self.0.keys.activity(day_of(now));
         let slot = now.0.rem_euclid(DAY_MS) / ACTIVITY_SLOT_MS;
         let mut pipe = redis::pipe();
         for (name, count) in counts {
@@ -28,13 +33,13 @@ impl Store {
         }
         pipe.cmd("PEXPIRE").arg(&key).arg(KEPT_MS);
         let added = self.0.browse.pipe::<redis::Value>(Keys::members(), &pipe);
-        added.await.map(drop)
+        self.mended(added.await).await.map(drop)
     }
 
     /// The slots of the last 24 hours in which a replica did something, with the moments at which they begin, oldest first.
     pub async fn activity(&self) -> Result<Vec<(UnixMs, ActivitySlot)>, StoreError> {
         let now = self.clock().now();
-        let today = now.0.div_euclid(DAY_MS);
+        let today = day_of(now);
         let first = (now.0 - DAY_MS).div_euclid(ACTIVITY_SLOT_MS) + 1;
         let days = [today - 1, today];
         let commands = days.map(|day| {
@@ -42,7 +47,9 @@ impl Store {
             command.arg(self.0.keys.activity(day));
             (Keys::members(), command)
         });
-        let read: Vec<Vec<(String, u64)>> = self.trips(commands.into(), days.len()).await?;
+        let read: Vec<Vec<(String, u64)>> = self
+            .mended(self.trips(commands.into(), days.len()).await)
+            .await?;
         let mut slots: BTreeMap<i64, ActivitySlot> = BTreeMap::new();
         for (day, fields) in days.into_iter().zip(read) {
             for (field, count) in fields {

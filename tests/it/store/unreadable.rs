@@ -391,7 +391,7 @@ fn every_key_that_is_documented_is_in_the_matrix_of_damages() {
             "{key}"
         );
     }
-    assert_eq!((of_partition.len(), shared.len()), (22, 6));
+    assert_eq!((of_partition.len(), shared.len()), (22, 8));
 }
 
 #[tokio::test]
@@ -403,10 +403,20 @@ async fn a_key_outside_of_the_partitions_that_is_not_ours_gets_out_of_the_way_at
         }
         let redis = Redis::start().await;
         let fixture = StoreFixture::on(&redis, 1).await;
-        let key = format!("{}:{name}", fixture.config.prefix);
+        let day = fixture.store.clock().now().0 / 86_400_000;
+        let own = name
+            .replace("DAY", &day.to_string())
+            .replace("CALLER", "me");
+        let key = format!("{}:{own}", fixture.config.prefix);
         fixture.command::<()>(&["SET", &key, "not ours"]).await;
         let use_it = async || match name {
-            "audit" => fixture.store.append_to_audit_log(&[("who", "me")]).await,
+            "{audit}:callers" | "{audit}:of:CALLER" => {
+                fixture
+                    .store
+                    .append_to_audit_log("me", &[("who", "me")])
+                    .await
+            }
+            "{members}:activity:DAY" => fixture.store.add_activity(&[("dead", 1)]).await,
             "replays" => fixture.store.note_replay(&route(), Some("so far")).await,
             "paused" => fixture.store.paused(&route()).await.map(|_: PauseState| ()),
             _ => fixture
