@@ -65,10 +65,18 @@ async fn run_import(
     if request.dry_run {
         return look(&rooms, request, &queue, size, watcher).await;
     }
+    let subject = format!("queue {}", queue.name());
+    rooms.audit("postdate import", &subject, "begun").await?;
     take_lock(&queue, watcher).await?;
     let moved = move_all(config, &rooms, request, &queue, size, watcher).await;
     let unlocked = queue.unlock().await;
+    let result = match &moved {
+        Ok(tally) => format!("{} messages moved", tally.moved),
+        Err(why) => format!("{why:#}"),
+    };
+    let audited = rooms.audit("postdate import", &subject, &result).await;
     let tally = moved?;
+    audited?;
     unlocked.context("all is moved, but the lock could not be ended; it ends by itself")?;
     let left = queue.size().await?;
     Ok(ImportOutcome {

@@ -119,11 +119,22 @@ async fn run_replay(
         due_after_ms: times.due_after.0,
         partitions,
     };
+    let rooms = &replay.rooms;
+    let subject = format!("since {}", times.since);
+    rooms.audit("postdate replay", &subject, "begun").await?;
     let outcome = replay
         .store_all(config, &windows, plans, &known, note, bounds)
         .await;
-    replay.rooms.finish_traces().await;
-    outcome
+    let result = match &outcome {
+        Ok(ReplayOutcome::Done { stored, .. }) => format!("{stored} messages stored"),
+        Ok(ReplayOutcome::Left) => "nothing was done".to_owned(),
+        Err(why) => format!("{why:#}"),
+    };
+    let audited = rooms.audit("postdate replay", &subject, &result).await;
+    rooms.finish_traces().await;
+    let outcome = outcome?;
+    audited?;
+    Ok(outcome)
 }
 
 /// Runs a function on a thread that may block.

@@ -12,7 +12,8 @@ use super::problem::Problem;
 
 /// Rules for a browser: nothing from elsewhere, no script and no style but the console's files, in nobody's frame.
 const CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
-    connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+    connect-src 'self'; require-trusted-types-for 'script'; trusted-types 'none'; \
+    base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// The files of the console.
 #[derive(RustEmbed)]

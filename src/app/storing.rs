@@ -109,6 +109,32 @@ impl StoringRooms {
         })
     }
 
+    /// Adds an entry to the audit log: this command, begun or ended, with what came of it.
+    pub(crate) async fn audit(
+        &self,
+        command: &str,
+        subject: &str,
+        result: &str,
+    ) -> anyhow::Result<()> {
+        let system = rustix::system::uname();
+        let host = system.nodename().to_string_lossy();
+        let user = rustix::process::getuid().as_raw();
+        let who = format!("command line at {host}, user {user}");
+        let subject = format!("route {}; {subject}", self.route.name);
+        let fields = [
+            ("who", who.as_str()),
+            ("call", command),
+            ("subject", &subject),
+            ("result", result),
+        ];
+        // Hosts come and go: all of them share the entries of one caller.
+        let added = self.store.append_to_audit_log("command line", &fields);
+        let added = tokio::time::timeout(STORE_DEADLINE, added).await;
+        added
+            .context("the store did not take an audit entry in time")?
+            .context("the store took no audit entry")
+    }
+
     /// Exports the last spans, for a bounded time.
     pub(crate) async fn finish_traces(&self) {
         self.traces.shutdown.begin();

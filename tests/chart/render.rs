@@ -40,7 +40,8 @@ fn secrets(pod: &Value) -> BTreeMap<String, BTreeMap<String, String>> {
                 Some(("kafka", _)) => {
                     "security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-512\nsasl.username=u\nsasl.password=hunter2\n"
                 }
-                Some(("admin", _)) => "a-token-of-the-tests\nanother-of-the-tests\n",
+                Some(("admin", "read-tokens")) => "a-reader-of-the-tests\n",
+                Some(("admin", _)) => "ann a-token-of-the-tests\nanother-of-the-tests\n",
                 other => panic!("a secret at {other:?}"),
             };
             let secret = all

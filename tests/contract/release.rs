@@ -146,6 +146,7 @@ fn the_service_knows_the_programs_exit_codes_and_its_drain() {
         "RestartPreventExitStatus=64",
         "TimeoutStopSec=30s",
         "NoNewPrivileges=yes",
+        "LimitCORE=0",
         "ProtectSystem=strict",
         "CapabilityBoundingSet=",
     ] {

@@ -16,6 +16,8 @@ async fn the_console_is_open_whole_and_under_strict_rules() {
     for rule in [
         "default-src 'none'",
         "script-src 'self'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
         "frame-ancestors 'none'",
     ] {
         assert!(policy.contains(rule), "{policy}");

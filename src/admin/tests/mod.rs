@@ -45,4 +45,9 @@ fn guarded(answer: &HttpAnswer) {
         Some("nosniff"),
         "{answer:?}"
     );
+    assert_eq!(
+        answer.header("cross-origin-resource-policy"),
+        Some("same-origin"),
+        "{answer:?}"
+    );
 }

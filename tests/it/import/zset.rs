@@ -101,6 +101,22 @@ async fn members_fields_and_hashes_become_bodies_at_their_moment() {
         fixture.source::<Vec<String>>(&["KEYS", "*"]).await,
         ["jobs"]
     );
+
+    // The audit log has who moved what, and nothing of the preview.
+    let audit = fixture.relay().read("/api/v1/audit").await;
+    let entries = audit["items"].as_array().expect("a list");
+    let of_plain: Vec<_> = entries
+        .iter()
+        .filter(|entry| entry["subject"] == "route r; queue plain ")
+        .map(|entry| entry["result"].as_str().unwrap_or_default())
+        .collect();
+    assert_eq!(of_plain, ["2 messages moved", "begun"], "{audit}");
+    assert!(
+        entries.iter().all(|entry| entry["who"]
+            .as_str()
+            .is_some_and(|who| who.starts_with("command line at "))),
+        "{audit}"
+    );
 }
 
 #[tokio::test]
