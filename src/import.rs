@@ -65,7 +65,7 @@ async fn run_import(
     if request.dry_run {
         return look(&rooms, request, &queue, size, watcher).await;
     }
-    let subject = format!("queue {}", queue.name());
+    let subject = request.queue.to_string();
     rooms.audit("postdate import", &subject, "begun").await?;
     take_lock(&queue, watcher).await?;
     let moved = move_all(config, &rooms, request, &queue, size, watcher).await;

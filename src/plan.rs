@@ -262,9 +262,16 @@ fn replaced(
         .iter()
         .chain(&to_it)
         .flat_map(|b| [&b.source, &b.destination, &b.routing_key]);
-    if texts.chain([old]).any(|text| text.contains(is_unsafe)) {
-        let why =
-            "a name or a routing key holds control characters: declare its successors by hand";
+    let arguments = from_it.iter().chain(&to_it).map(|b| &b.arguments);
+    let has_unsafe = |arguments: &Map<String, Value>| {
+        Value::Object(arguments.clone())
+            .to_string()
+            .contains(is_unsafe)
+    };
+    if texts.chain([old]).any(|text| text.contains(is_unsafe))
+        || arguments.chain([&exchange.arguments]).any(has_unsafe)
+    {
+        let why = "a name, a routing key or an argument holds control characters: declare its successors by hand";
         return Err(why.to_owned());
     }
     if kind.contains(is_unsafe) || kind == PLUGIN_TYPE {

@@ -170,7 +170,8 @@ pub(super) async fn purge(
             WriteResult::Cancelled => {
                 answer.messages += 1;
                 if !request.dry_run {
-                    record_cancel(&admin, &route, found.id.as_str(), &who)?;
+                    let due = Some(found.entry.asked_due());
+                    record_cancel(&admin, &route, found.id.as_str(), due, &who)?;
                 }
                 answer.bytes += found.size as u64;
             }

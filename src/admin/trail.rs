@@ -101,7 +101,7 @@ pub(super) struct TrailEventView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     connection: Option<String>,
-    /// `delivered`, `dead`, `dropped`: the due time that was asked for; `moved`: the new one; Unix ms.
+    /// `delivered`, `dead`, `dropped`, `cancelled` by a caller: the due time that was asked for; `moved`: the new one; Unix ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     due_ms: Option<i64>,
@@ -251,16 +251,17 @@ pub(super) async fn read_trail(
     admin.browse(admin.store()?.trail_of(&route.name, id)).await
 }
 
-/// Records that a caller cancelled a message.
+/// Records that a caller cancelled a message that was due then, if that is known.
 pub(super) fn record_cancel(
     admin: &Admin,
     route: &Route,
     id: &str,
+    due: Option<UnixMs>,
     who: &str,
 ) -> Result<(), Problem> {
     let store = admin.store()?;
     if let Some(trail) = store.trail(&route.name) {
-        trail.cancelled(id, store.clock().now(), TrailCause::Caller(who));
+        trail.cancelled(id, store.clock().now(), due, TrailCause::Caller(who));
     }
     Ok(())
 }

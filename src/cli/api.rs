@@ -12,7 +12,7 @@ use super::client::{ApiClient, ClientError};
 use super::output::{self, SafeText};
 use super::trail;
 use crate::config;
-use crate::domain::{RouteName, Secret};
+use crate::domain::{RouteName, Secret, path_segment};
 
 /// Address of the API where `POSTDATE_URL` is not set: the default of `admin.listen`.
 const DEFAULT_URL: &str = "http://127.0.0.1:8025";
@@ -148,7 +148,7 @@ pub(super) fn message_path(
 }
 
 fn path_of(route: &str, id: &str) -> String {
-    format!("/api/v1/routes/{route}/messages/{}", segment(id))
+    format!("/api/v1/routes/{route}/messages/{}", path_segment(id))
 }
 
 /// The messages of this id on all routes, each with its route, and those that are gone and in a trail: at least one.
@@ -252,36 +252,4 @@ pub(super) fn command_each(
 /// The items of a list.
 pub(super) fn items(list: &Value) -> Vec<Value> {
     list["items"].as_array().cloned().unwrap_or_default()
-}
-
-fn hex(digit: u8) -> char {
-    char::from_digit(u32::from(digit), 16)
-        .unwrap_or('0')
-        .to_ascii_uppercase()
-}
-
-/// A text encoded as one segment of a path, or as a value of a query.
-pub(super) fn segment(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'~' => {
-                out.push(char::from(byte));
-            }
-            // A dot is encoded too: `.` and `..` would be taken for steps in the path.
-            _ => out.extend(['%', hex(byte >> 4), hex(byte & 15)]),
-        }
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_segment_holds_any_text() {
-        assert_eq!(segment("order-7_~x"), "order-7_~x");
-        assert_eq!(segment("a/b c.\u{e9}%"), "a%2Fb%20c%2E%C3%A9%25");
-    }
 }

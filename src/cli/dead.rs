@@ -13,7 +13,7 @@ use super::output::{self, Printer, SafeText};
 use super::progress::{ProgressReporter, StageProgress};
 use super::table::{listed_moment, moment_title, table};
 use super::{api, times};
-use crate::domain::{Clock, UnixMs, duration, percent_encoded};
+use crate::domain::{Clock, UnixMs, duration, path_segment, percent_encoded};
 
 /// The API's word for the order that loses none while others come.
 const OLDEST: &str = "oldest";
@@ -81,9 +81,9 @@ enum DeadCommand {
         /// Due this long from now: `10m`, `2h30m`, or milliseconds
         #[arg(long, value_name = "D", conflicts_with = "at")]
         delay: Option<String>,
-        /// Due at this moment: RFC 3339 with an offset, or Unix milliseconds
-        #[arg(long, value_name = "T")]
-        at: Option<String>,
+        /// Due at this moment: RFC 3339 with an offset, Unix milliseconds, or relative, `+2h`
+        #[arg(long, value_name = "T", allow_hyphen_values = true, value_parser = times::parse_now)]
+        at: Option<UnixMs>,
         /// Due evenly over this long, in their order, so that the target does not get all at once
         #[arg(long, value_name = "D")]
         spread: Option<String>,
@@ -110,11 +110,11 @@ struct FilterArgs {
     #[arg(long, value_name = "X")]
     reason: Option<String>,
     /// Dead since this moment, inclusive: RFC 3339 with an offset, Unix milliseconds, or relative, `-2h`
-    #[arg(long, value_name = "T", allow_hyphen_values = true)]
-    from: Option<String>,
+    #[arg(long, value_name = "T", allow_hyphen_values = true, value_parser = times::parse_now)]
+    from: Option<UnixMs>,
     /// Dead before this moment, exclusive
-    #[arg(long, value_name = "T", allow_hyphen_values = true)]
-    to: Option<String>,
+    #[arg(long, value_name = "T", allow_hyphen_values = true, value_parser = times::parse_now)]
+    to: Option<UnixMs>,
 }
 
 /// Dead letters to act on: by ids, or by conditions.
@@ -140,31 +140,17 @@ struct ActionArgs {
 }
 
 impl FilterArgs {
-    /// The filter with its moments as Unix milliseconds.
-    fn absolute(mut self) -> Result<Self, ClientError> {
-        let now = Clock::start().wall();
-        for (name, moment) in [("--from", &mut self.from), ("--to", &mut self.to)] {
-            if let Some(text) = moment {
-                let parsed = times::parse(text, now);
-                *text = parsed
-                    .map_err(|why| ClientError::Usage(format!("{name}: {why}")))?
-                    .0
-                    .to_string();
-            }
-        }
-        Ok(self)
-    }
-
     /// The given conditions, by the names of the API.
-    fn pairs(&self) -> Vec<(&'static str, &str)> {
+    fn pairs(&self) -> Vec<(&'static str, String)> {
+        let moment = |at: Option<UnixMs>| at.map(|at| at.to_string());
         let all = [
-            ("route", &self.route),
-            ("reason", &self.reason),
-            ("from", &self.from),
-            ("to", &self.to),
+            ("route", self.route.clone()),
+            ("reason", self.reason.clone()),
+            ("from", moment(self.from)),
+            ("to", moment(self.to)),
         ];
         all.into_iter()
-            .filter_map(|(name, value)| Some((name, value.as_deref()?)))
+            .filter_map(|(name, value)| Some((name, value?)))
             .collect()
     }
 }
@@ -178,11 +164,9 @@ pub(super) fn run(args: DeadArgs) -> ExitCode {
         ..
     } = &args.command
     {
-        let ready =
-            api::connect(&args.api).and_then(|client| Ok((client, filter.clone().absolute()?)));
-        return match ready {
-            Ok((client, filter)) => api::show(Some(api::WATCH_INTERVAL), || {
-                render(&client, &filter, order(*oldest), *limit)
+        return match api::connect(&args.api) {
+            Ok(client) => api::show(Some(api::WATCH_INTERVAL), || {
+                render(&client, filter, order(*oldest), *limit)
             }),
             Err(error) => api::ended(Err(error)),
         };
@@ -201,7 +185,7 @@ fn dead(client: &ApiClient, args: DeadArgs, out: &mut Printer<'_>) -> Result<(),
             limit,
             json,
             ..
-        } => list(client, &filter.absolute()?, order(oldest), limit, json, out),
+        } => list(client, &filter, order(oldest), limit, json, out),
         DeadCommand::Show {
             id,
             route,
@@ -215,12 +199,11 @@ fn dead(client: &ApiClient, args: DeadArgs, out: &mut Printer<'_>) -> Result<(),
             at,
             spread,
         } => {
-            let how = RedriveHow::of(target, delay.as_deref(), at.as_deref(), spread.as_deref())?;
-            act_on(client, "redrive", "redriven", action, Some(how), out)
+            let how = RedriveHow::of(target, delay.as_deref(), at, spread.as_deref())?;
+            act_on(client, "redrive", "redriven", &action, Some(how), out)
         }
-        DeadCommand::Drop { action } => act_on(client, "drop", "dropped", action, None, out),
+        DeadCommand::Drop { action } => act_on(client, "drop", "dropped", &action, None, out),
         DeadCommand::Export { filter } => {
-            let filter = filter.absolute()?;
             for_each_dead(client, &filter, OLDEST, usize::MAX, true, |item| {
                 out.print(SafeText::json(item)).map_err(ClientError::from)
             })?;
@@ -247,14 +230,13 @@ fn for_each_dead(
     let mut cursor: Option<String> = None;
     while left > 0 {
         let size = left.min(MAX_IDS).to_string();
-        let body = body.to_string();
         let mut pairs = filter.pairs();
         pairs.extend([
-            ("order", order),
-            ("limit", size.as_str()),
-            ("body", body.as_str()),
+            ("order", order.to_owned()),
+            ("limit", size),
+            ("body", body.to_string()),
         ]);
-        pairs.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
+        pairs.extend(cursor.map(|cursor| ("cursor", cursor)));
         let page = client.get(&format!("/api/v1/dead?{}", query(&pairs)))?;
         let items = page["items"]
             .as_array()
@@ -340,12 +322,11 @@ fn show(
     as_json: bool,
     out: &mut Printer<'_>,
 ) -> Result<(), ClientError> {
-    let body = body.to_string();
-    let mut pairs = vec![("body", body.as_str())];
-    pairs.extend(route.map(|route| ("route", route)));
+    let mut pairs = vec![("body", body.to_string())];
+    pairs.extend(route.map(|route| ("route", route.to_owned())));
     let dead = client.get(&format!(
         "/api/v1/dead/{}?{}",
-        percent_encoded(id),
+        path_segment(id),
         query(&pairs)
     ))?;
     let now_ms = Clock::start().wall().0;
@@ -372,11 +353,10 @@ fn act_on(
     client: &ApiClient,
     verb: &str,
     done: &'static str,
-    mut args: ActionArgs,
+    args: &ActionArgs,
     how: Option<RedriveHow>,
     out: &mut Printer<'_>,
 ) -> Result<(), ClientError> {
-    args.filter = args.filter.absolute()?;
     let has_ids = !args.ids.is_empty();
     // With ids, `--route` says which message is meant; without them it is a condition like the others.
     let has_filter = args.all
@@ -446,18 +426,16 @@ impl RedriveHow {
     fn of(
         target: Option<String>,
         delay: Option<&str>,
-        at: Option<&str>,
+        at: Option<UnixMs>,
         spread: Option<&str>,
     ) -> Result<Self, ClientError> {
-        let now = Clock::start().wall();
         let span = |name: &str, text: &str| {
             let parsed = duration::parse_header(text);
             parsed.map_err(|why| ClientError::Usage(format!("{name} {text}: {why}")))
         };
-        let at = at.map(|at| times::parse(at, now)).transpose();
         Ok(Self {
             target,
-            at: at.map_err(|why| ClientError::Usage(format!("--at: {why}")))?,
+            at,
             delay_ms: delay.map_or(Ok(0), |delay| span("--delay", delay))?,
             spread_ms: spread.map_or(Ok(0), |spread| span("--spread", spread))?,
         })
@@ -572,7 +550,7 @@ fn print_results(
     Ok(())
 }
 
-fn query(pairs: &[(&str, &str)]) -> String {
+fn query(pairs: &[(&str, String)]) -> String {
     pairs
         .iter()
         .map(|(name, value)| format!("{name}={}", percent_encoded(value)))
@@ -611,7 +589,7 @@ mod tests {
 
     #[test]
     fn each_call_of_a_spread_redrive_says_which_part_of_it_is_its_own() {
-        let written = |delay: Option<&str>, at: Option<&str>, spread: Option<&str>| {
+        let written = |delay: Option<&str>, at: Option<UnixMs>, spread: Option<&str>| {
             let mut body = json!({});
             let how = RedriveHow::of(None, delay, at, spread).expect("right");
             how.write(&mut body, 100, 150);
@@ -622,7 +600,7 @@ mod tests {
             json!({ "delay": 1000, "spread": 600, "spread_over": 150, "spread_begins": 100 })
         );
         assert_eq!(
-            written(None, Some("1700000000000"), None),
+            written(None, Some(UnixMs(1_700_000_000_000)), None),
             json!({ "at": 1_700_000_000_000_i64 })
         );
     }

@@ -315,10 +315,7 @@ fn outcome_text(request: &ImportRequest, outcome: &ImportOutcome) -> SafeText {
         tally, remaining, ..
     } = outcome;
     let place = request.server.url.redacted_url();
-    let queue = match &request.queue {
-        ImportQueue::Redisson(name) => format!("delayed queue {name}"),
-        ImportQueue::Zset { key, .. } => format!("sorted set {key}"),
-    };
+    let queue = &request.queue;
     let rows = rows(request.dry_run, tally, *remaining);
     let rows: Vec<_> = rows
         .into_iter()

@@ -5,12 +5,13 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::api::{self, items, segment};
+use super::api::{self, items};
 use super::client::{ApiClient, ClientError};
 use super::facts::plain;
 use super::output::SafeText;
 use super::table::{listed_moment, moment_title, table};
-use crate::domain::Clock;
+use super::times;
+use crate::domain::{Clock, UnixMs, percent_encoded};
 
 /// Show messages that wait, in due order
 #[derive(Debug, Args)]
@@ -21,12 +22,12 @@ pub(super) struct PendingArgs {
     /// Of this route only
     #[arg(long, value_name = "R")]
     route: Option<String>,
-    /// Due at this moment or later: RFC 3339 with an offset, or Unix milliseconds
-    #[arg(long, value_name = "T")]
-    from: Option<String>,
+    /// Due at this moment or later: RFC 3339 with an offset, Unix milliseconds, or relative, `-2h`
+    #[arg(long, value_name = "T", allow_hyphen_values = true, value_parser = times::parse_now)]
+    from: Option<UnixMs>,
     /// Due at this moment or earlier
-    #[arg(long, value_name = "T")]
-    to: Option<String>,
+    #[arg(long, value_name = "T", allow_hyphen_values = true, value_parser = times::parse_now)]
+    to: Option<UnixMs>,
     /// Whose id begins so
     #[arg(long, value_name = "TEXT")]
     id_prefix: Option<String>,
@@ -72,15 +73,15 @@ pub(super) fn run(args: &PendingArgs) -> ExitCode {
 
 pub(super) fn render(client: &ApiClient, args: &PendingArgs) -> Result<SafeText, ClientError> {
     let filters = [
-        ("route", &args.route),
-        ("from", &args.from),
-        ("to", &args.to),
-        ("id_prefix", &args.id_prefix),
-        ("key", &args.key),
+        ("route", args.route.clone()),
+        ("from", args.from.map(|at| at.to_string())),
+        ("to", args.to.map(|at| at.to_string())),
+        ("id_prefix", args.id_prefix.clone()),
+        ("key", args.key.clone()),
     ];
     let filters: String = filters
-        .iter()
-        .filter_map(|(n, v)| Some(format!("&{n}={}", segment(v.as_deref()?))))
+        .into_iter()
+        .filter_map(|(n, v)| Some(format!("&{n}={}", percent_encoded(&v?))))
         .collect();
     let mut found: Vec<Value> = Vec::new();
     let mut next = Value::Null;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::client::{ApiClient, ClientError};
 use super::output::{self, Printer, SafeText};
 use super::{api, times};
-use crate::domain::{Clock, RouteName};
+use crate::domain::{RouteName, UnixMs};
 
 /// Cancel a route's messages that wait, all or by state and due time
 ///
@@ -28,11 +28,11 @@ pub(super) struct PurgeArgs {
     #[arg(long, value_name = "STATE", value_enum)]
     state: Option<PurgeState>,
     /// Due at this moment or later: RFC 3339 with an offset, Unix milliseconds, or relative, `-2h`
-    #[arg(long, value_name = "T", allow_hyphen_values = true)]
-    from: Option<String>,
+    #[arg(long, value_name = "T", allow_hyphen_values = true, value_parser = times::parse_now)]
+    from: Option<UnixMs>,
     /// Due at this moment or earlier
-    #[arg(long, value_name = "T", allow_hyphen_values = true)]
-    to: Option<String>,
+    #[arg(long, value_name = "T", allow_hyphen_values = true, value_parser = times::parse_now)]
+    to: Option<UnixMs>,
     /// Cancel them; without it nothing is changed
     #[arg(long)]
     yes: bool,
@@ -70,11 +70,8 @@ fn purge(client: &ApiClient, args: &PurgeArgs, out: &mut Printer<'_>) -> Result<
             PurgeState::Retrying => "retrying".into(),
         };
     }
-    let now = Clock::start().wall();
-    for (name, text) in [("from", &args.from), ("to", &args.to)] {
-        if let Some(text) = text {
-            let moment = times::parse(text, now);
-            let moment = moment.map_err(|why| ClientError::Usage(format!("--{name}: {why}")))?;
+    for (name, moment) in [("from", args.from), ("to", args.to)] {
+        if let Some(moment) = moment {
             request[name] = moment.0.to_string().into();
         }
     }
@@ -128,7 +125,7 @@ mod tests {
     use crate::admin::testing::{TestServer, WRITE_TOKEN};
     use crate::domain::Secret;
 
-    #[derive(Parser)]
+    #[derive(Debug, Parser)]
     struct PurgeCommandLine {
         #[command(flatten)]
         purge: PurgeArgs,
@@ -140,11 +137,6 @@ mod tests {
         for (line, exit, part) in [
             ("--route order", 1, "did you mean `orders`?"),
             ("--route no/route", 64, "is not a route's name"),
-            (
-                "--route orders --from yesterday",
-                64,
-                "--from: `yesterday` is no moment",
-            ),
             ("--route orders --yes", 1, "Redis cannot be reached"),
             (
                 "--route orders --from 7 --to 5",
@@ -165,6 +157,12 @@ mod tests {
             assert_eq!(error.exit_code(), exit, "{line}: {error}");
             assert!(error.to_string().contains(part), "{line}: {error}");
         }
+        let words = ["purge", "--route", "orders", "--from", "yesterday"];
+        let wrong = PurgeCommandLine::try_parse_from(words).expect_err("no moment");
+        assert!(
+            wrong.to_string().contains("`yesterday` is no moment"),
+            "{wrong}"
+        );
         server.end().await;
     }
 }

@@ -36,13 +36,13 @@ pub(super) struct ReplayArgs {
     #[arg(long, value_name = "R")]
     route: String,
     /// From the first record of this time on: when the backup was made, or before the oldest message that waited
-    #[arg(long, value_name = "T", value_parser = times::parse_now)]
+    #[arg(long, value_name = "T", allow_hyphen_values = true, value_parser = times::parse_now)]
     since: UnixMs,
     /// Only records up to this time; later commands for them hold
-    #[arg(long, value_name = "T", value_parser = times::parse_now)]
+    #[arg(long, value_name = "T", allow_hyphen_values = true, value_parser = times::parse_now)]
     until: Option<UnixMs>,
     /// Leave out messages that were due before this: the time when the store was lost. Without it, nothing is left out
-    #[arg(long, value_name = "T", value_parser = times::parse_now)]
+    #[arg(long, value_name = "T", allow_hyphen_values = true, value_parser = times::parse_now)]
     due_after: Option<UnixMs>,
     /// Print the overview, and change nothing
     #[arg(long)]

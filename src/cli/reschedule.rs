@@ -5,9 +5,8 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::json;
 
-use super::client::ClientError;
 use super::{api, times};
-use crate::domain::Clock;
+use crate::domain::UnixMs;
 
 /// Move a message to another moment
 #[derive(Debug, Args)]
@@ -22,9 +21,9 @@ pub(super) struct RescheduleArgs {
     /// So long from now: `2s`, `2h30m`, or milliseconds
     #[arg(long, value_name = "D")]
     delay: Option<String>,
-    /// To this moment: RFC 3339 with an offset, or Unix milliseconds
-    #[arg(long, value_name = "T")]
-    at: Option<String>,
+    /// To this moment: RFC 3339 with an offset, Unix milliseconds, or relative, `+2h`
+    #[arg(long, value_name = "T", allow_hyphen_values = true, value_parser = times::parse_now)]
+    at: Option<UnixMs>,
     /// Its route; may be left out where the id is unique
     #[arg(long, value_name = "R")]
     route: Option<String>,
@@ -35,8 +34,8 @@ pub(super) struct RescheduleArgs {
 
 pub(super) fn run(args: &RescheduleArgs) -> ExitCode {
     api::ended_all(&args.api, |client| {
-        let body = match (&args.at, &args.delay) {
-            (Some(at), _) => json!({ "due_ms": due_ms(at)? }),
+        let body = match (args.at, &args.delay) {
+            (Some(at), _) => json!({ "due_ms": at.0 }),
             (None, delay) => json!({ "delay": delay }),
         };
         let ids = std::slice::from_ref(&args.id);
@@ -49,12 +48,4 @@ pub(super) fn run(args: &RescheduleArgs) -> ExitCode {
             args.json,
         )
     })
-}
-
-/// Reads the moment of `--at`, Unix ms.
-fn due_ms(text: &str) -> Result<i64, ClientError> {
-    let moment = times::parse(text, Clock::start().wall());
-    moment
-        .map(|at| at.0)
-        .map_err(|why| ClientError::Usage(format!("--at: {why}")))
 }

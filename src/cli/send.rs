@@ -16,7 +16,8 @@ use super::facts::plain;
 use super::output::{self, Printer, SafeText};
 use super::status::paused_parts;
 use super::table::precise_moment;
-use crate::domain::RouteName;
+use super::times;
+use crate::domain::{RouteName, UnixMs};
 
 /// Longest wait for an answer with `--wait`: the API follows for an hour and a half minute at most.
 const WAIT_DEADLINE: Duration = Duration::from_secs(3720);
@@ -38,9 +39,9 @@ pub(super) struct SendArgs {
     /// Publish this long from now: `2s`, `2h30m`, or milliseconds
     #[arg(long, value_name = "D", conflicts_with = "at")]
     delay: Option<String>,
-    /// Publish at this moment: RFC 3339 with an offset, or Unix milliseconds
-    #[arg(long, value_name = "T")]
-    at: Option<String>,
+    /// Publish at this moment: RFC 3339 with an offset, Unix milliseconds, or relative, `+2h`
+    #[arg(long, value_name = "T", allow_hyphen_values = true, value_parser = times::parse_now)]
+    at: Option<UnixMs>,
     /// The message's name within the route (`x-delay-id`)
     #[arg(long, value_name = "ID")]
     id: Option<String>,
@@ -115,7 +116,7 @@ impl TestMessage {
         Ok(Self {
             route,
             delay,
-            at,
+            at: at.map(|at| at.to_string()),
             id,
             key,
             headers,

@@ -40,7 +40,7 @@ pub(super) struct SkipArgs {
     #[arg(long, value_name = "O", group = "goal")]
     to: Option<u64>,
     /// Begin at the first record of this time on
-    #[arg(long, value_name = "T", group = "goal", value_parser = times::parse_now)]
+    #[arg(long, value_name = "T", group = "goal", allow_hyphen_values = true, value_parser = times::parse_now)]
     since: Option<UnixMs>,
     /// Print the API's answer as JSON
     #[arg(long)]

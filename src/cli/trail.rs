@@ -48,6 +48,12 @@ pub(super) fn told(event: &Value) -> String {
             by(event)
         ),
         "redriven" => format!("redriven {at}{}{}", dead_id("dead letter"), by(event)),
+        "cancelled" => {
+            let due = event["due_ms"]
+                .as_i64()
+                .map(|due| format!(", due {}", precise_moment(due)));
+            format!("cancelled {at}{}{}", due.unwrap_or_default(), by(event))
+        }
         other => format!("{other} {at}{}", by(event)),
     }
 }

@@ -40,7 +40,7 @@ pub use kafka_position::{KafkaPosition, ReadMark};
 pub use message::{Header, HeaderValue, Message, Origin, Properties};
 pub use nearest::nearest;
 pub use partition::{Partition, Partitions};
-pub use percent::percent_encoded;
+pub use percent::{path_segment, percent_decoded, percent_encoded};
 pub use repeat_cause::RepeatCause;
 pub use route::{
     DeadLetterLimits, DelayFrom, Endpoint, HeaderNames, OnDuplicate, OnInvalid, OnRefused,

@@ -1,6 +1,7 @@
 //! Request and outcome of an import.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,6 +41,15 @@ pub enum ImportQueue {
         /// The key of the hash.
         hash: Option<String>,
     },
+}
+
+impl fmt::Display for ImportQueue {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Redisson(name) => write!(out, "delayed queue {name}"),
+            Self::Zset { key, .. } => write!(out, "sorted set {key}"),
+        }
+    }
 }
 
 impl ImportQueue {

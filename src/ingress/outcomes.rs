@@ -102,7 +102,7 @@ impl TracedOp {
                 }
             }
             (Self::Cancel { id, position }, [WriteResult::Cancelled]) => {
-                trail.cancelled(id.as_str(), now, TrailCause::Header(*position));
+                trail.cancelled(id.as_str(), now, None, TrailCause::Header(*position));
             }
             (Self::Reschedule { id, due, position }, [WriteResult::Rescheduled]) => {
                 trail.moved(id.as_str(), now, *due, TrailCause::Header(*position));

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::broker::rabbitmq::Definitions;
-use crate::domain::Secret;
+use crate::domain::{Secret, percent_decoded};
 
 /// Longest time of one call to the management API.
 const READ_DEADLINE: Duration = Duration::from_secs(20);
@@ -47,12 +47,12 @@ impl PlanSource {
             return Err(wrong());
         }
         let (user, password) = match login.split_once(':') {
-            Some((user, password)) => (decoded(user), decoded(password)),
+            Some((user, password)) => (percent_decoded(user), percent_decoded(password)),
             None if login.is_empty() => (
                 Some(DEFAULT_LOGIN.to_owned()),
                 Some(DEFAULT_LOGIN.to_owned()),
             ),
-            None => (decoded(login), Some(String::new())),
+            None => (percent_decoded(login), Some(String::new())),
         };
         let user = user.ok_or_else(wrong)?;
         let password = Secret::new(password.ok_or_else(wrong)?);
@@ -62,22 +62,6 @@ impl PlanSource {
             password,
         })
     }
-}
-
-/// Text of a percent-encoded part of a URL.
-fn decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let high = char::from(rest.next()?).to_digit(16)?;
-        let low = char::from(rest.next()?).to_digit(16)?;
-        bytes.push((high * 16 + low) as u8);
-    }
-    String::from_utf8(bytes).ok()
 }
 
 /// Reads the definitions of a virtual host. Blocks. The error is a sentence for a person.

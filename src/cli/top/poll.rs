@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use super::NEXT_MESSAGES;
 use super::state::{DueCounts, MessageRow, ReplicaRow, RouteCounters, RouteRow, Snapshot};
-use crate::cli::api::{items, segment};
+use crate::cli::api::items;
 use crate::cli::client::{ApiClient, ClientError};
-use crate::domain::Clock;
 use crate::domain::unsafe_text::escaped;
+use crate::domain::{Clock, percent_encoded};
 
 /// Time between two reads.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
@@ -41,7 +41,7 @@ pub(super) fn run(
 fn read(client: &ApiClient, route: Option<&str>) -> Result<Snapshot, ClientError> {
     let get = |path: &str| client.accept(&client.call("GET", path, None, ANSWER_DEADLINE)?);
     let filter = route
-        .map(|route| format!("&route={}", segment(route)))
+        .map(|route| format!("&route={}", percent_encoded(route)))
         .unwrap_or_default();
     let routes = get("/api/v1/routes")?;
     let replicas = get("/api/v1/replicas")?;

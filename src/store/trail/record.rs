@@ -105,9 +105,13 @@ impl RouteTrail {
         });
     }
 
-    /// Records that a message was cancelled.
-    pub fn cancelled(&self, id: &str, at: UnixMs, cause: TrailCause<'_>) {
-        self.record(&cause.of(NewTrailEvent::new(TrailWord::Cancelled, id, at)));
+    /// Records that a message was cancelled that was due then, if that is known.
+    pub fn cancelled(&self, id: &str, at: UnixMs, due: Option<UnixMs>, cause: TrailCause<'_>) {
+        let event = NewTrailEvent {
+            due,
+            ..NewTrailEvent::new(TrailWord::Cancelled, id, at)
+        };
+        self.record(&cause.of(event));
     }
 
     /// Records that a message has another due time.
@@ -290,6 +294,7 @@ mod tests {
             one.cancelled(
                 &unlike(sent),
                 UnixMs(sent as i64),
+                None,
                 TrailCause::Caller("somebody"),
             );
             sent += 1;
@@ -300,7 +305,7 @@ mod tests {
         let others: Vec<RouteTrail> = (0..3).map(|_| trail(&held)).collect();
         for other in &others {
             for n in 0..sent {
-                other.cancelled(&unlike(n), UnixMs(0), TrailCause::Header(None));
+                other.cancelled(&unlike(n), UnixMs(0), None, TrailCause::Header(None));
             }
         }
         assert!(held.load(Ordering::Relaxed) <= PROCESS_BYTES);
@@ -323,7 +328,7 @@ mod tests {
             0,
             "what was written is no longer held"
         );
-        one.cancelled("again", UnixMs(0), TrailCause::Header(None));
+        one.cancelled("again", UnixMs(0), None, TrailCause::Header(None));
         let taken = one.take();
         assert_eq!(
             (taken.packs.len(), taken.packs[0].count(), taken.lost),
@@ -341,7 +346,7 @@ mod tests {
         };
         let trail = RouteTrail::new(route, limits, Arc::default(), None);
         for n in 0..1000 {
-            trail.cancelled("a", UnixMs(n), TrailCause::Header(None));
+            trail.cancelled("a", UnixMs(n), None, TrailCause::Header(None));
         }
         let taken = trail.take();
         let counts: Vec<usize> = taken.packs.iter().map(|pack| pack.count()).collect();
@@ -368,12 +373,12 @@ mod tests {
             }
             ids
         };
-        trail.cancelled("a", UnixMs(1), TrailCause::Header(None));
+        trail.cancelled("a", UnixMs(1), None, TrailCause::Header(None));
         assert_eq!(told(), ["a"]);
         let taken = trail.take();
         assert_eq!(taken.packs.len(), 1);
         assert_eq!(told(), ["a"], "Redis may not have it yet");
-        trail.cancelled("b", UnixMs(2), TrailCause::Header(None));
+        trail.cancelled("b", UnixMs(2), None, TrailCause::Header(None));
         assert_eq!(told(), ["a", "b"]);
         trail.written();
         assert_eq!(told(), ["b"]);
@@ -387,7 +392,7 @@ mod tests {
             offset: 7,
         });
         trail.moved("a", UnixMs(1), UnixMs(5), TrailCause::Header(position));
-        trail.cancelled("b", UnixMs(2), TrailCause::Caller("write token 1"));
+        trail.cancelled("b", UnixMs(2), None, TrailCause::Caller("write token 1"));
         let mut told = Vec::new();
         let blob = trail.take().packs[0].encode();
         read_trail(&blob, |_, event| {

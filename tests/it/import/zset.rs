@@ -107,7 +107,7 @@ async fn members_fields_and_hashes_become_bodies_at_their_moment() {
     let entries = audit["items"].as_array().expect("a list");
     let of_plain: Vec<_> = entries
         .iter()
-        .filter(|entry| entry["subject"] == "route r; queue plain ")
+        .filter(|entry| entry["subject"] == "route r; sorted set plain")
         .map(|entry| entry["result"].as_str().unwrap_or_default())
         .collect();
     assert_eq!(of_plain, ["2 messages moved", "begun"], "{audit}");

@@ -262,7 +262,7 @@ async fn of_too_many_events_the_oldest_give_way() {
             let at = UnixMs(round * 10 + n);
             fixture
                 .trail()
-                .cancelled(&format!("m{}", at.0), at, TrailCause::Header(None));
+                .cancelled(&format!("m{}", at.0), at, None, TrailCause::Header(None));
         }
         fixture.write().await;
         let known: Vec<i64> = fixture
@@ -291,7 +291,7 @@ async fn of_too_many_events_the_oldest_give_way() {
     for n in 1000..2000 {
         fixture
             .trail()
-            .cancelled(&format!("m{n}"), UnixMs(n), TrailCause::Header(None));
+            .cancelled(&format!("m{n}"), UnixMs(n), None, TrailCause::Header(None));
     }
     fixture.write().await;
     assert_eq!(
@@ -318,7 +318,7 @@ async fn what_is_too_old_gives_way_and_the_trail_of_an_idle_route_vanishes() {
     let fixture = TrailFixture::shared(limits(3000, 1000)).await;
     fixture
         .trail()
-        .cancelled("old", UnixMs(1), TrailCause::Header(None));
+        .cancelled("old", UnixMs(1), None, TrailCause::Header(None));
     fixture.write().await;
     assert_eq!(fixture.words("old").await.len(), 1);
     let until = fixture.store.clock().now().plus(3001);
@@ -326,13 +326,13 @@ async fn what_is_too_old_gives_way_and_the_trail_of_an_idle_route_vanishes() {
     while fixture.store.clock().now() <= until {
         fixture
             .trail()
-            .cancelled("new", UnixMs(2), TrailCause::Header(None));
+            .cancelled("new", UnixMs(2), None, TrailCause::Header(None));
         fixture.write().await;
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
     fixture
         .trail()
-        .cancelled("new", UnixMs(2), TrailCause::Header(None));
+        .cancelled("new", UnixMs(2), None, TrailCause::Header(None));
     fixture.write().await;
     assert_eq!(
         fixture.words("old").await,
@@ -355,7 +355,7 @@ async fn a_long_trail_is_read_in_steps_whole_and_while_it_grows() {
     let fixture = TrailFixture::shared(limits(3_600_000, 1_000_000)).await;
     fixture
         .trail()
-        .cancelled("first", UnixMs(0), TrailCause::Header(None));
+        .cancelled("first", UnixMs(0), None, TrailCause::Header(None));
     for round in 0..40 {
         for n in 0..500 {
             let id = format!("{:016x}-{round}-{n}", fastrand::u64(..));
@@ -370,6 +370,7 @@ async fn a_long_trail_is_read_in_steps_whole_and_while_it_grows() {
             fixture.trail().cancelled(
                 &format!("late-{n}"),
                 UnixMs(1 << 40),
+                None,
                 TrailCause::Header(None),
             );
             fixture.write().await;
@@ -410,7 +411,7 @@ async fn a_key_of_a_wrong_type_is_quarantined_by_whoever_finds_it() {
     spoil().await;
     fixture
         .trail()
-        .cancelled("a", UnixMs(1), TrailCause::Header(None));
+        .cancelled("a", UnixMs(1), None, TrailCause::Header(None));
     fixture.write().await;
     assert_eq!(
         (quarantined().await, fixture.lost()),
@@ -419,7 +420,7 @@ async fn a_key_of_a_wrong_type_is_quarantined_by_whoever_finds_it() {
     );
     fixture
         .trail()
-        .cancelled("a", UnixMs(1), TrailCause::Header(None));
+        .cancelled("a", UnixMs(1), None, TrailCause::Header(None));
     fixture.write().await;
     assert_eq!(fixture.words("a").await.len(), 1);
     fixture.command::<()>(&["DEL", &fixture.key]).await;
@@ -438,7 +439,7 @@ async fn a_key_of_a_wrong_type_is_quarantined_by_whoever_finds_it() {
         fixture.command::<()>(&["RPUSH", &fixture.key, junk]).await;
         fixture
             .trail()
-            .cancelled("b", UnixMs(1), TrailCause::Header(None));
+            .cancelled("b", UnixMs(1), None, TrailCause::Header(None));
         fixture.write().await;
         assert!(!fixture.words("b").await.is_empty(), "{junk}");
     }
@@ -581,7 +582,7 @@ async fn a_redis_that_is_full_or_hangs_costs_events_and_no_wait_for_it() {
         .await;
     fixture
         .trail()
-        .cancelled("a", UnixMs(1), TrailCause::Header(None));
+        .cancelled("a", UnixMs(1), None, TrailCause::Header(None));
     fixture.write().await;
     assert_eq!(fixture.lost(), 1, "it takes no memory of messages");
     fixture
@@ -589,7 +590,7 @@ async fn a_redis_that_is_full_or_hangs_costs_events_and_no_wait_for_it() {
         .await;
     fixture
         .trail()
-        .cancelled("b", UnixMs(2), TrailCause::Header(None));
+        .cancelled("b", UnixMs(2), None, TrailCause::Header(None));
     fixture.write().await;
     assert_eq!(
         (
@@ -601,7 +602,7 @@ async fn a_redis_that_is_full_or_hangs_costs_events_and_no_wait_for_it() {
     redis.stop();
     fixture
         .trail()
-        .cancelled("c", UnixMs(3), TrailCause::Header(None));
+        .cancelled("c", UnixMs(3), None, TrailCause::Header(None));
     fixture.write().await;
     assert_eq!(fixture.lost(), 2, "the last round ends without an answer");
     redis.cont();

@@ -38,6 +38,7 @@ export const PART_GROUPS = [
   { title: "Sources", kinds: ["source"] },
   { title: "Targets", kinds: ["target"] },
   { title: "Deliveries in time", kinds: ["route"] },
+  { title: "Tokens", kinds: ["tokens"] },
 ];
 
 /** A part of `/readyz`: its kind, its name within the kind, and the whole in words. */
@@ -62,6 +63,10 @@ export function part(name) {
       return { kind: "target", short: own.join(":"), words: `The target ${own.join(":")}` };
     case "route":
       return { kind: "route", short: connection, words: `Messages of ${connection}`, route: connection };
+    case "admin": {
+      const short = connection === "write_tokens" ? "Write tokens" : "Read tokens";
+      return { kind: "tokens", short, words: `The file of ${short.toLowerCase()}` };
+    }
     default:
       return { kind: "store", short: name, words: name };
   }
