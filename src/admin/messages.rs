@@ -230,13 +230,6 @@ pub(super) async fn cancel(
     IfMatch(seen): IfMatch,
 ) -> Result<(Extension<AuditNote>, Json<CommandAnswer>), Problem> {
     let conditional = seen.is_some();
-    let store = admin.store()?;
-    // Once it is gone nobody knows when it was due.
-    let due = match store.trail(&route.name) {
-        Some(_) => admin.browse(store.find(&route.name, &id)).await?,
-        None => None,
-    };
-    let due = due.map(|found| found.entry.asked_due());
     let op = WriteOp::Cancel {
         route: route.name.clone(),
         id: id.as_str().into(),
@@ -256,7 +249,7 @@ pub(super) async fn cancel(
     count(&admin, &route, "cancel", result);
     match result {
         "cancelled" => {
-            record_cancel(&admin, &route, &id, due, &who)?;
+            record_cancel(&admin, &route, &id, None, &who)?;
             Ok(commanded(&route, id, CommandResult::Cancelled, result))
         }
         "unknown" | "changed" => Err(missed(&admin, &route, &id, result).await),

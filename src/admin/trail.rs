@@ -101,7 +101,7 @@ pub(super) struct TrailEventView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     connection: Option<String>,
-    /// `delivered`, `dead`, `dropped`, `cancelled` by a caller: the due time that was asked for; `moved`: the new one; Unix ms.
+    /// `delivered`, `dead`, `dropped`, `cancelled` by a purge: the due time that was asked for; `moved`: the new one; Unix ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     due_ms: Option<i64>,

@@ -60,7 +60,9 @@ impl Store {
             .arg(MAX_ENTRIES)
             .arg("*")
             .arg(fields);
-        pipe.cmd("PEXPIRE").arg(&stream).arg(KEPT_MS);
+        for key in [stream, keys.audit_callers()] {
+            pipe.cmd("PEXPIRE").arg(key).arg(KEPT_MS);
+        }
         let added = self.0.browse.pipe::<Value>(Keys::audit(), &pipe);
         self.mended(added.await).await.map(drop)
     }
