@@ -212,16 +212,18 @@ pub(super) async fn lagging_replicas(scale: Scale) -> Outcome {
     lagging(scale, Dies::Master).await
 }
 
-/// The same, and a replica of Postdate dies with the master: nobody knows any more what it had published meanwhile.
+/// The same, and replicas of Postdate die with the master: nobody knows any more what they had published meanwhile. By
+/// dice one of them dies, or all: those that live find the rollback by the numbers of their calls, and where none lives
+/// the master's identity alone tells of it.
 pub(super) async fn owner_and_master(scale: Scale) -> Outcome {
-    lagging(scale, Dies::MasterAndOwner).await
+    lagging(scale, Dies::MasterAndOwners).await
 }
 
 /// Who dies once the replicas of the store lag behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Dies {
     Master,
-    MasterAndOwner,
+    MasterAndOwners,
 }
 
 async fn lagging(scale: Scale, dies: Dies) -> Outcome {
@@ -243,16 +245,23 @@ async fn lagging(scale: Scale, dies: Dies) -> Outcome {
     );
     scenario.moment(1500, 3000).await;
     sentinel.kill9(old).await;
-    if dies == Dies::MasterAndOwner {
-        scenario.relays[0].kill9().await;
+    let killed = match dies {
+        Dies::Master => 0,
+        Dies::MasterAndOwners if scenario.rng.bool() => scenario.relays.len(),
+        Dies::MasterAndOwners => 1,
+    };
+    for relay in &mut scenario.relays[..killed] {
+        relay.kill9().await;
     }
     for other in others {
         sentinel.cont(other);
     }
     let master = sentinel.promoted(old).await;
-    if dies == Dies::MasterAndOwner {
+    if killed > 0 {
         scenario.moment(1000, 6000).await;
-        scenario.relays[0].restart().await;
+    }
+    for relay in &mut scenario.relays[..killed] {
+        relay.restart().await;
     }
     scenario.healed();
     scenario.moment(2000, 4000).await;
@@ -262,7 +271,7 @@ async fn lagging(scale: Scale, dies: Dies) -> Outcome {
         Dies::Master => fault_of_two_masters(&mut scenario),
         // What the dead replica had read comes again from its source, and such a copy says nothing of itself. So the
         // counter is asked.
-        Dies::MasterAndOwner => {
+        Dies::MasterAndOwners => {
             let cause = [("cause", "store_rollback")];
             let counted = scenario.total("postdate_redelivered_total", &cause).await;
             scenario.limit(

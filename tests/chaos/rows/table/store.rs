@@ -92,9 +92,9 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row {
         id: "F48",
-        version: 1,
-        fault: "the same, and kill -9 of one of three replicas of Postdate together with the master, started again after 1 to \
-                6 s",
+        version: 2,
+        fault: "the same, and kill -9 of one or all of three replicas of Postdate together with the master, started again \
+                after 1 to 6 s",
         precondition: "50 messages or more were claimed",
         limit: "nothing late 20 s after the promotion; what may have been published before is counted",
         differs: "replicas that hang, for a cut between master and replicas",
