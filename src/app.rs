@@ -5,12 +5,14 @@ mod activity;
 pub(crate) mod check;
 #[cfg(feature = "mutants")]
 mod clocks;
+pub(crate) mod command_audit;
 mod drain;
 mod health_watch;
 mod inject;
 mod ready;
 mod redrive;
 pub(crate) mod runtime;
+mod service_manager;
 mod skip;
 mod store_room;
 pub(crate) mod storing;
@@ -124,6 +126,7 @@ async fn run_until_shutdown(config: Config) -> anyhow::Result<ExitCode> {
             Ok(())
         }
     };
+    service_manager::say_stopping(app.config.shutdown_timeout);
     let drained = tokio::select! {
         drained = drain::drain(&app.stages, &app.tasks, &app.health, app.config.shutdown_timeout) => drained,
         signal = signals.next() => {
@@ -210,6 +213,9 @@ async fn build_and_run(app: &App, registry: Registry) -> anyhow::Result<()> {
         admin_shutdown,
     );
     admin_tasks.spawn("ready", ready);
+    service_manager::say_started();
+    let alive = service_manager::say_alive(app.stages.admin.clone());
+    admin_tasks.spawn("watchdog", alive);
     preflight(&app.config.redis, &[&redis_part, &store_part]).await?;
     let store = start_store(app)?;
     agree_on_placement(&store, &app.config.routes, &store_part).await?;

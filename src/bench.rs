@@ -72,6 +72,7 @@ async fn run_bench(
         _ = signals.next() => bail!("ended before anything was sent"),
     };
     let route = opened?;
+    let audit = route.audit(request).await?;
     let probe = BenchRun::begin(&route, request)?;
     let tried = probe.probe(&mut signals).await;
     let cleaned = probe.clean(&mut signals, watcher).await;
@@ -87,7 +88,13 @@ async fn run_bench(
         CleanupEnd::Killed(code) => return Ok(BenchOutcome::Killed(ExitCode::from(code))),
         CleanupEnd::Cancelled(cancelled) => cancelled,
     };
+    let result = match &measured {
+        Ok(_) => format!("{cancelled} messages taken out of the store"),
+        Err(why) => format!("{why:#}; {cancelled} messages taken out of the store"),
+    };
+    let audited = audit.end(&result).await;
     let summary = run.summary(&measured?, cancelled);
+    audited?;
     route.close().await;
     Ok(BenchOutcome::Measured(Box::new(summary)))
 }

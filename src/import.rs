@@ -66,7 +66,9 @@ async fn run_import(
         return look(&rooms, request, &queue, size, watcher).await;
     }
     let subject = request.queue.to_string();
-    rooms.audit("postdate import", &subject, "begun").await?;
+    let audit = rooms
+        .audit("postdate import", &subject, request.because.as_ref())
+        .await?;
     take_lock(&queue, watcher).await?;
     let moved = move_all(config, &rooms, request, &queue, size, watcher).await;
     let unlocked = queue.unlock().await;
@@ -74,7 +76,7 @@ async fn run_import(
         Ok(tally) => format!("{} messages moved", tally.moved),
         Err(why) => format!("{why:#}"),
     };
-    let audited = rooms.audit("postdate import", &subject, &result).await;
+    let audited = audit.end(&result).await;
     let tally = moved?;
     audited?;
     unlocked.context("all is moved, but the lock could not be ended; it ends by itself")?;

@@ -121,7 +121,9 @@ async fn run_replay(
     };
     let rooms = &replay.rooms;
     let subject = format!("since {}", times.since);
-    rooms.audit("postdate replay", &subject, "begun").await?;
+    let audit = rooms
+        .audit("postdate replay", &subject, request.because.as_ref())
+        .await?;
     let outcome = replay
         .store_all(config, &windows, plans, &known, note, bounds)
         .await;
@@ -130,7 +132,7 @@ async fn run_replay(
         Ok(ReplayOutcome::Left) => "nothing was done".to_owned(),
         Err(why) => format!("{why:#}"),
     };
-    let audited = rooms.audit("postdate replay", &subject, &result).await;
+    let audited = audit.end(&result).await;
     rooms.finish_traces().await;
     let outcome = outcome?;
     audited?;

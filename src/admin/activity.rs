@@ -8,7 +8,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::context::Admin;
-use super::problem::Problem;
+use super::problem::{Problem, StoreAway};
 use super::times::rfc3339;
 use crate::domain::UnixMs;
 use crate::health::ActivityKind;
@@ -79,8 +79,7 @@ impl ActivitySlotView {
     get, path = "/api/v1/activity", operation_id = "getActivity",
     responses(
         (status = 200, description = "The slots.", body = ActivityView),
-        (status = 503, description = "Redis is away."),
-        (status = 504, description = "Redis did not answer in time."),
+        StoreAway,
     )
 )]
 pub(super) async fn activity(

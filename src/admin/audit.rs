@@ -16,11 +16,11 @@ use tracing::{info, warn};
 use utoipa::{IntoParams, ToSchema};
 
 use super::audit_note::AuditNote;
-use super::auth::{AccessRole, Caller, needed_role};
+use super::auth::Caller;
 use super::context::Admin;
 use super::extract::QueryParams;
 use super::page::{Page, limit, read_cursor, write_cursor};
-use super::problem::Problem;
+use super::problem::{Problem, StoreAway};
 use super::times::rfc3339;
 use crate::domain::UnixMs;
 use crate::store::{AuditLogEntry, AuditPlace};
@@ -38,6 +38,7 @@ pub(super) struct AuditRecord {
     who: String,
     from: String,
     call: String,
+    because: String,
     subject: String,
     result: String,
     status: String,
@@ -45,11 +46,12 @@ pub(super) struct AuditRecord {
 
 impl AuditRecord {
     /// The record as fields of the store's stream.
-    fn fields(&self) -> [(&str, &str); 6] {
+    fn fields(&self) -> [(&str, &str); 7] {
         [
             ("who", &self.who),
             ("from", &self.from),
             ("call", &self.call),
+            ("because", &self.because),
             ("subject", &self.subject),
             ("result", &self.result),
             ("status", &self.status),
@@ -61,13 +63,14 @@ impl AuditRecord {
             who,
             from,
             call,
+            because,
             subject,
             result,
             status,
         } = self;
         info!(
             who,
-            from, call, subject, result, status, "a call of the admin API"
+            from, call, because, subject, result, status, "a call of the admin API"
         );
     }
 }
@@ -75,8 +78,8 @@ impl AuditRecord {
 /// A caller's call under way. A write that is dropped before its end (the caller went away) is audited as unfinished.
 pub(super) struct AuditedCall {
     admin: Arc<Admin>,
+    caller: Caller,
     record: Option<AuditRecord>,
-    is_write: bool,
 }
 
 impl AuditedCall {
@@ -91,17 +94,17 @@ impl AuditedCall {
         };
         Self {
             admin: Arc::clone(admin),
+            caller: caller.clone(),
             record: Some(record),
-            is_write: needed_role(&parts.method, parts.uri.path()) == Some(AccessRole::Write),
         }
     }
 
     /// Completes the record with the call's answer, logs it, and returns it for the store. `None` for a call that only
     /// looked, at nothing that is noted.
     pub(super) fn end(mut self, response: &Response) -> Option<AuditRecord> {
-        let mut record = self.record.take()?;
+        let mut record = self.take()?;
         let note = response.extensions().get::<AuditNote>();
-        if !self.is_write && (note.is_none() || !response.status().is_success()) {
+        if !self.caller.acts && (note.is_none() || !response.status().is_success()) {
             return None;
         }
         if let Some(note) = note {
@@ -112,11 +115,19 @@ impl AuditedCall {
         record.log();
         Some(record)
     }
+
+    /// The record, with why the caller has made the call.
+    fn take(&mut self) -> Option<AuditRecord> {
+        let mut record = self.record.take()?;
+        let because = self.caller.actor().because;
+        record.because = because.map_or_else(String::new, String::from);
+        Some(record)
+    }
 }
 
 impl Drop for AuditedCall {
     fn drop(&mut self) {
-        if let Some(mut record) = self.record.take().filter(|_| self.is_write) {
+        if let Some(mut record) = self.take().filter(|_| self.caller.acts) {
             "the caller went away before the end; it may have been done"
                 .clone_into(&mut record.result);
             record.log();
@@ -162,6 +173,8 @@ pub(super) struct AuditEntry {
     from: String,
     /// Method and path.
     call: String,
+    /// Why, in the caller's own words; empty if it gave no reason.
+    because: String,
     /// Details that the path does not show.
     subject: String,
     /// The result.
@@ -191,8 +204,7 @@ pub(super) struct AuditQuery {
     responses(
         (status = 200, description = "The entries.", body = Page<AuditEntry>),
         (status = 400, description = "A limit or a cursor that is none."),
-        (status = 503, description = "Redis is away."),
-        (status = 504, description = "Redis did not answer in time."),
+        StoreAway,
     )
 )]
 pub(super) async fn list(
@@ -236,6 +248,7 @@ fn audit_entry(AuditLogEntry { place, fields }: &AuditLogEntry) -> AuditEntry {
         who: field("who"),
         from: field("from"),
         call: field("call"),
+        because: field("because"),
         subject: field("subject"),
         result: field("result"),
         status: field("status"),

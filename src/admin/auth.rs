@@ -1,7 +1,7 @@
 //! Authorisation: bearer tokens with two roles. A token is judged before anything else of a request. What is not named as
 //! open is closed.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
@@ -12,6 +12,7 @@ use subtle::{ConditionallySelectable, ConstantTimeEq};
 use super::config::{Config, NamedToken};
 use super::console;
 use super::problem::Problem;
+use crate::domain::{Actor, Because, percent_decoded};
 
 /// Role that a call needs, or that a token gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,15 +24,58 @@ pub(super) enum AccessRole {
 }
 
 /// Caller of a request that has a right.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) struct Caller {
     /// Its role: the one of its token.
     pub(super) role: AccessRole,
     /// How audit, trail and log call it: the name of its token.
     pub(super) name: Arc<str>,
+    /// The call may change something.
+    pub(super) acts: bool,
+    /// Why it makes the call, in its own words. Shared by all that serve the call.
+    because: Arc<OnceLock<Because>>,
 }
 
 impl Caller {
+    pub(super) fn new(role: AccessRole, name: Arc<str>, acts: bool) -> Self {
+        Self {
+            role,
+            name,
+            acts,
+            because: Arc::default(),
+        }
+    }
+
+    /// Takes down why the caller makes this call. It may say so once.
+    pub(super) fn say_why(&self, because: Because) -> Result<(), Problem> {
+        let said = self.because.set(because);
+        said.map_err(|_| {
+            Problem::bad("give the reason once: as `because` in the body, or as `Postdate-Because`")
+        })
+    }
+
+    /// Takes down what the header [`BECAUSE_HEADER`] says, if it is there.
+    pub(super) fn hear_why(&self, headers: &HeaderMap) -> Result<(), Problem> {
+        let Some(value) = headers.get(BECAUSE_HEADER) else {
+            return Ok(());
+        };
+        let because = std::str::from_utf8(value.as_bytes())
+            .map_err(|_| "it is not UTF-8".to_owned())
+            .and_then(|text| match percent_decoded(text) {
+                Some(decoded) => decoded.parse(),
+                None => text.parse(),
+            });
+        self.say_why(because.map_err(|why| Problem::bad(format!("`{BECAUSE_HEADER}`: {why}")))?)
+    }
+
+    /// Who makes the call, and why.
+    pub(super) fn actor(&self) -> Actor {
+        Actor {
+            name: (*self.name).into(),
+            because: self.because.get().cloned(),
+        }
+    }
+
     /// Refuses a caller who may not see what messages say.
     pub(super) fn may_see_content(&self) -> Result<(), Problem> {
         if self.role < AccessRole::Write {
@@ -41,6 +85,8 @@ impl Caller {
     }
 }
 
+/// The header by which a call without a body says why it is made: UTF-8, or percent-encoded.
+pub(super) const BECAUSE_HEADER: &str = "postdate-because";
 /// The path of the description.
 pub(super) const OPENAPI_PATH: &str = "/api/v1/openapi.json";
 /// What anybody may ask for by GET, beside the console's files.
@@ -90,27 +136,30 @@ impl AccessTokens {
         self.is_open
     }
 
-    /// Judges a request by its path, method and headers alone: who calls, if that is somebody with a right, and whether the
-    /// call may be made. Once a token is configured, what is not open needs one, whether it is there or not; a call that
+    /// Judges a request by the role that it needs and its headers: who calls, if that is somebody with a right, and whether
+    /// the call may be made. Once a token is configured, what is not open needs one, whether it is there or not; a call that
     /// changes nothing needs a read token. A page of another site may call nothing, whatever token the browser holds, and
     /// without a token neither may who comes by another name than this machine's.
-    pub(super) fn judge(&self, parts: &Parts) -> (Option<Caller>, Result<(), Problem>) {
-        if let Err(problem) = judge_site(parts) {
+    pub(super) fn judge(
+        &self,
+        parts: &Parts,
+        needed: Option<AccessRole>,
+    ) -> (Option<Caller>, Result<(), Problem>) {
+        if let Err(problem) = judge_site(parts, needed) {
             return (None, Err(problem));
         }
+        let acts = needed == Some(AccessRole::Write);
         if self.is_open {
-            let caller = Caller {
-                role: AccessRole::Write,
-                name: "anybody at this machine".into(),
-            };
+            let caller = Caller::new(AccessRole::Write, "anybody at this machine".into(), acts);
             return match judge_host(parts) {
                 Ok(()) => (Some(caller), Ok(())),
                 Err(problem) => (None, Err(problem)),
             };
         }
-        let caller = bearer(&parts.headers).and_then(|token| self.caller(token));
+        let known = bearer(&parts.headers).and_then(|token| self.holder(token));
+        let caller = known.map(|(role, name)| Caller::new(role, name, acts));
         let role = caller.as_ref().map(|caller| caller.role);
-        let verdict = match needed_role(&parts.method, parts.uri.path()) {
+        let verdict = match needed {
             needed if role >= needed => Ok(()),
             _ if role.is_none() => {
                 let detail = "a valid bearer token is needed (POSTDATE_TOKEN)";
@@ -121,8 +170,8 @@ impl AccessTokens {
         (caller, verdict)
     }
 
-    /// Whose token this is. It is compared with every configured one, even after a match: the time taken says nothing.
-    fn caller(&self, token: &[u8]) -> Option<Caller> {
+    /// The role and the name of whoever has this token. It is compared with every configured one, even after a match: the time taken says nothing.
+    fn holder(&self, token: &[u8]) -> Option<(AccessRole, Arc<str>)> {
         let presented = digest(token);
         let among = |digests: &[TokenDigest]| {
             let place = digests
@@ -141,10 +190,7 @@ impl AccessTokens {
         } else {
             AccessRole::Read
         };
-        Some(Caller {
-            role,
-            name: write.or(read)?,
-        })
+        Some((role, write.or(read)?))
     }
 }
 
@@ -165,12 +211,12 @@ pub(super) fn needed_role(method: &Method, path: &str) -> Option<AccessRole> {
 }
 
 /// Refuses a call that a browser says comes from a page of another site. Whoever follows a link comes to the page itself.
-fn judge_site(parts: &Parts) -> Result<(), Problem> {
+fn judge_site(parts: &Parts, needed: Option<AccessRole>) -> Result<(), Problem> {
     let said = |name: &str| parts.headers.get(name).map(HeaderValue::as_bytes);
     let is_other = matches!(said("sec-fetch-site"), Some(b"cross-site" | b"same-site"));
     let is_link = parts.method == Method::GET
         && said("sec-fetch-mode") == Some(b"navigate")
-        && needed_role(&parts.method, parts.uri.path()).is_none();
+        && needed.is_none();
     if is_other && !is_link {
         let detail =
             "pages of other sites may call nothing; open the console at this address itself";

@@ -14,7 +14,7 @@ use super::audit_note::AuditNote;
 use super::auth::Caller;
 use super::context::Admin;
 use super::extract::{MessagePath, NamedMessage};
-use super::problem::Problem;
+use super::problem::{Problem, StoreAway};
 
 /// Most bytes of a body that are shown.
 const SHOWN_BYTES: usize = 256 << 10;
@@ -42,8 +42,7 @@ pub(super) struct MessageBodyView {
         (status = 200, description = "The body, or its beginning.", body = MessageBodyView),
         (status = 400, description = "An id that none can be."),
         (status = 404, description = "No such route, or no such message in the store."),
-        (status = 503, description = "Redis is away."),
-        (status = 504, description = "Redis did not answer in time."),
+        StoreAway,
     )
 )]
 pub(super) async fn body(

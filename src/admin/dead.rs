@@ -14,7 +14,7 @@ use super::context::Admin;
 use super::dead_letter::{DeadLetterView, DetailLevel, dead_letter_view};
 use super::extract::{PathParams, QueryParams};
 use super::page::{Page, read_cursor, write_cursor};
-use super::problem::Problem;
+use super::problem::{Problem, StoreAway};
 use crate::domain::{DeadReason, UnixMs, moment, nearest};
 use crate::store::{DeadFilter, DeadId, DeadMark, DeadOrder};
 
@@ -101,8 +101,7 @@ pub(super) enum ListedOrder {
         (status = 403, description = "Bodies are for write tokens. Or no token is configured, and the request came by a \
             host name other than localhost."),
         (status = 404, description = "No such route."),
-        (status = 503, description = "Redis is away."),
-        (status = 504, description = "Redis did not answer in time."),
+        StoreAway,
     )
 )]
 pub(super) async fn list(
@@ -212,8 +211,7 @@ pub(super) struct DeadShowQuery {
             host name other than localhost."),
         (status = 404, description = "No such dead letter, or no such route."),
         (status = 409, description = "Several dead letters have this message id; `detail` names them."),
-        (status = 503, description = "Redis is away."),
-        (status = 504, description = "Redis did not answer in time."),
+        StoreAway,
     )
 )]
 pub(super) async fn one(

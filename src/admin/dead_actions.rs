@@ -11,12 +11,12 @@ use super::audit_note::AuditNote;
 use super::auth::Caller;
 use super::context::Admin;
 use super::dead::{DeadLetterFilter, find_dead, list_of, read_mark, store_filter, write_mark};
-use super::extract::JsonBody;
+use super::extract::{ActingBody, JsonBody};
 use super::problem::Problem;
 use super::redrive::{RedriveOrder, RedriveOutcome};
 use super::times::{Timestamp, moment};
-use crate::domain::UnixMs;
 use crate::domain::duration::parse_header;
+use crate::domain::{Because, UnixMs};
 use crate::store::DeadId;
 
 /// Most dead letters that one call acts on.
@@ -58,6 +58,15 @@ pub(super) struct DeadActionRequest {
     /// With `spread_over`: how many of them the calls before this one have taken.
     #[schema(nullable = false)]
     spread_begins: Option<u64>,
+    /// Why, in the caller's own words: one line of at most 500 bytes, for audit, trail and log.
+    #[schema(nullable = false, value_type = Option<String>, max_length = 500)]
+    because: Option<Because>,
+}
+
+impl ActingBody for DeadActionRequest {
+    fn take_because(&mut self) -> Option<Because> {
+        self.because.take()
+    }
 }
 
 /// Results of an action on dead letters.
@@ -118,27 +127,25 @@ enum DeadActionEnd {
         (status = 200, description = "What was done, one by one.", body = DeadLetterResults),
         (status = 400, description = "Neither or both of `ids` and `filter`, or one of them cannot be. Nothing was done."),
         (status = 404, description = "No such route. Nothing was done."),
-        (status = 408, description = "The body did not come in time. Nothing was done."),
-        (status = 413, description = "The body is too large. Nothing was done."),
-        (status = 415, description = "The body is not said to be `application/json`. Nothing was done."),
         (status = 503, description = "Redis is away. Some of it may have been done."),
         (status = 504, description = "Redis did not answer in time. Some of it may have been done."),
     )
 )]
 pub(super) async fn redrive(
     Extract(admin): Extract<Arc<Admin>>,
-    Extension(Caller { name: who, .. }): Extension<Caller>,
+    Extension(caller): Extension<Caller>,
     JsonBody(request): JsonBody<DeadActionRequest>,
 ) -> Result<(Extension<AuditNote>, Json<DeadLetterResults>), Problem> {
     let selected = select(&admin, &request).await?;
     let times = RedriveTimes::of(&request, admin.store()?.clock().now())?;
+    let actor = caller.actor();
     let mut items = selected.ended;
     let number = selected.ids.len() as u64;
     for (index, (asked, id)) in selected.ids.into_iter().enumerate() {
         let order = RedriveOrder {
             due: times.due(index as u64, number),
             target: request.target.as_deref(),
-            by: &who,
+            by: &actor,
         };
         let redriven = admin.state.redrive.redrive(&id, order);
         // A redrive opens the whole message.
@@ -164,16 +171,13 @@ pub(super) async fn redrive(
         (status = 200, description = "What was done, one by one.", body = DeadLetterResults),
         (status = 400, description = "Neither or both of `ids` and `filter`, or one of them cannot be. Nothing was done."),
         (status = 404, description = "No such route. Nothing was done."),
-        (status = 408, description = "The body did not come in time. Nothing was done."),
-        (status = 413, description = "The body is too large. Nothing was done."),
-        (status = 415, description = "The body is not said to be `application/json`. Nothing was done."),
         (status = 503, description = "Redis is away. Some of it may have been done."),
         (status = 504, description = "Redis did not answer in time. Some of it may have been done."),
     )
 )]
 pub(super) async fn drop_dead(
     Extract(admin): Extract<Arc<Admin>>,
-    Extension(Caller { name: who, .. }): Extension<Caller>,
+    Extension(caller): Extension<Caller>,
     JsonBody(request): JsonBody<DeadActionRequest>,
 ) -> Result<(Extension<AuditNote>, Json<DeadLetterResults>), Problem> {
     let times = [&request.delay, &request.at, &request.spread];
@@ -187,7 +191,8 @@ pub(super) async fn drop_dead(
     let selected = select(&admin, &request).await?;
     let mut items = selected.ended;
     let ids: Vec<DeadId> = selected.ids.iter().map(|(_, id)| id.clone()).collect();
-    let dropped = admin.ask(admin.store()?.drop_dead_by(&ids, &who)).await?;
+    let actor = caller.actor();
+    let dropped = admin.ask(admin.store()?.drop_dead_by(&ids, &actor)).await?;
     for ((asked, id), was_there) in selected.ids.into_iter().zip(dropped) {
         let result = if was_there {
             DeadActionEnd::Dropped

@@ -13,15 +13,28 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use utoipa::IntoParams;
 
+use super::auth::Caller;
 use super::context::Admin;
 use super::problem::Problem;
 use crate::domain::limits::MAX_ID_BYTES;
-use crate::domain::{Route, Text};
+use crate::domain::{Because, Route, Text};
 
 /// Longest request body, bytes.
 pub(super) const MAX_BODY_BYTES: usize = 2 * 1024 * 1024;
 /// Longest wait for a request's body.
 const BODY_DEADLINE: Duration = Duration::from_secs(10);
+/// What [`JsonBody`] answers to a body that it does not take, for the description of each call that has one.
+pub(super) const BODY_REFUSALS: [(&str, &str); 3] = [
+    (
+        "408",
+        "The body did not come within 10 s. Nothing was done.",
+    ),
+    ("413", "The body is larger than 2 MiB. Nothing was done."),
+    (
+        "415",
+        "The body is not said to be `application/json`. Nothing was done.",
+    ),
+];
 
 /// `{route}` in a path, as the description has it.
 #[derive(Deserialize, IntoParams)]
@@ -69,14 +82,41 @@ impl FromRequestParts<Arc<Admin>> for NamedMessage {
         let PathParams(MessagePath { route, id }) =
             PathParams::from_request_parts(parts, admin).await?;
         let route = Arc::clone(admin.route(&route)?);
-        if id.is_empty() || id.len() > MAX_ID_BYTES {
-            return Err(Problem::bad(format!(
-                "an id has 1 to {MAX_ID_BYTES} bytes, this one has {}",
-                id.len()
-            )));
-        }
+        judge_id(&id)?;
         Ok(Self { route, id })
     }
+}
+
+/// `{id}` in a path that names no route, as the description has it.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Path)]
+pub(super) struct IdPath {
+    /// The message's own id, or its `~` id; at most 256 bytes.
+    #[param(min_length = 1)]
+    id: String,
+}
+
+/// The id of a message that the path names; 400 if no message can have it.
+pub(super) struct MessageId(pub(super) String);
+
+impl FromRequestParts<Arc<Admin>> for MessageId {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, admin: &Arc<Admin>) -> Result<Self, Problem> {
+        let PathParams(IdPath { id }) = PathParams::from_request_parts(parts, admin).await?;
+        judge_id(&id)?;
+        Ok(Self(id))
+    }
+}
+
+fn judge_id(id: &str) -> Result<(), Problem> {
+    if id.is_empty() || id.len() > MAX_ID_BYTES {
+        return Err(Problem::bad(format!(
+            "an id has 1 to {MAX_ID_BYTES} bytes, this one has {}",
+            id.len()
+        )));
+    }
+    Ok(())
 }
 
 /// `If-Match`: the version of the message that the call is for, as the caller was shown it. `None`: any version.
@@ -139,10 +179,16 @@ impl<T: DeserializeOwned> FromRequestParts<Arc<Admin>> for QueryParams<T> {
     }
 }
 
+/// The JSON body of a call that may change something.
+pub(super) trait ActingBody: DeserializeOwned {
+    /// Takes out why the caller does it. It is [`Caller::actor`]'s then.
+    fn take_because(&mut self) -> Option<Because>;
+}
+
 /// The JSON body. Its size and the time to read it are bounded.
 pub(super) struct JsonBody<T>(pub(super) T);
 
-impl<T: DeserializeOwned> FromRequest<Arc<Admin>> for JsonBody<T> {
+impl<T: ActingBody> FromRequest<Arc<Admin>> for JsonBody<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, _: &Arc<Admin>) -> Result<Self, Problem> {
@@ -152,9 +198,15 @@ impl<T: DeserializeOwned> FromRequest<Arc<Admin>> for JsonBody<T> {
                 "the request's body did not come in time",
             )
         };
+        let caller = request.extensions().get::<Caller>().cloned();
         let body = tokio::time::timeout(BODY_DEADLINE, Json::<T>::from_request(request, &())).await;
         match body.map_err(late)? {
-            Ok(Json(body)) => Ok(Self(body)),
+            Ok(Json(mut body)) => {
+                if let Some((caller, because)) = caller.zip(body.take_because()) {
+                    caller.say_why(because)?;
+                }
+                Ok(Self(body))
+            }
             Err(JsonRejection::MissingJsonContentType(_)) => Err(Problem::new(
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
                 "the body must be JSON, and `content-type: application/json` must say so",

@@ -14,7 +14,7 @@ use super::context::Admin;
 use super::problem::Problem;
 use super::times::rfc3339;
 use super::troubles::{TroubleView, trouble_views};
-use crate::health::PartState;
+use crate::health::{HealthLook, LookedPart};
 
 /// Answer of the liveness probe.
 #[derive(Serialize, ToSchema)]
@@ -105,10 +105,9 @@ pub(super) async fn ready(
     Extract(admin): Extract<Arc<Admin>>,
     caller: Option<Extension<Caller>>,
 ) -> impl IntoResponse {
-    let health = &admin.state.health;
-    let ready = health.is_ready();
-    let mut parts = part_views(&admin);
-    let mut troubles = trouble_views(&admin);
+    let look = admin.state.health.look();
+    let mut parts = part_views(&look);
+    let mut troubles = trouble_views(&admin, &look.troubles);
     if caller.is_none() {
         for part in &mut parts {
             part.why = None;
@@ -117,7 +116,7 @@ pub(super) async fn ready(
             trouble.conceal();
         }
     }
-    let status = if ready {
+    let status = if look.ready {
         StatusCode::OK
     } else {
         StatusCode::SERVICE_UNAVAILABLE
@@ -125,8 +124,8 @@ pub(super) async fn ready(
     (
         status,
         Json(ReadinessView {
-            ready,
-            draining: health.is_draining(),
+            ready: look.ready,
+            draining: look.draining,
             parts,
             troubles,
         }),
@@ -134,25 +133,22 @@ pub(super) async fn ready(
 }
 
 /// All parts of the process.
-pub(super) fn part_views(admin: &Admin) -> Vec<PartView> {
-    let health = &admin.state.health;
-    let not_up = health.not_up();
-    let part = |(name, state): (String, PartState)| {
-        let trouble = not_up.get(&name);
-        let state = match state {
-            _ if trouble.is_none() => PartStateView::Up,
-            PartState::Up | PartState::Degraded(_) => PartStateView::Degraded,
-            PartState::Waiting(_) => PartStateView::Waiting,
-        };
+pub(super) fn part_views(look: &HealthLook) -> Vec<PartView> {
+    let view = |part: &LookedPart| {
+        let trouble = part.trouble.as_ref();
         PartView {
+            name: part.name.clone(),
+            state: match trouble {
+                None => PartStateView::Up,
+                Some(_) if part.was_up => PartStateView::Degraded,
+                Some(_) => PartStateView::Waiting,
+            },
             why: trouble.map(|trouble| trouble.why.clone()),
             because: trouble.and_then(|trouble| trouble.because.clone()),
             since: trouble.and_then(|trouble| rfc3339(trouble.since)),
-            name,
-            state,
         }
     };
-    health.parts().into_iter().map(part).collect()
+    look.parts.iter().map(view).collect()
 }
 
 /// Every metric, in OpenMetrics text

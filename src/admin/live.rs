@@ -218,15 +218,16 @@ async fn overview_moment(admin: &Admin, clock: Clock) -> OverviewMoment {
     };
     let routes = route_views(admin).into_iter();
     let RedisMemory { used, limit } = admin.state.health.store().memory();
+    let look = admin.state.health.look();
     OverviewMoment {
         now_ms: now.0,
         now: rfc3339(now),
         replica: admin.state.replica.clone(),
         version: env!("CARGO_PKG_VERSION"),
-        ready: admin.state.health.is_ready(),
-        draining: admin.state.health.is_draining(),
-        parts: part_views(admin),
-        troubles: trouble_views(admin),
+        ready: look.ready,
+        draining: look.draining,
+        parts: part_views(&look),
+        troubles: trouble_views(admin, &look.troubles),
         routes: routes
             .map(|route| LiveRoute {
                 flow: flow_of(route.name()).into(),

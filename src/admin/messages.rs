@@ -11,17 +11,19 @@ use utoipa::{IntoParams, ToSchema};
 use super::audit_note::AuditNote;
 use super::auth::Caller;
 use super::context::Admin;
-use super::extract::{IfMatch, JsonBody, MessagePath, NamedMessage, QueryParams};
+use super::extract::{
+    ActingBody, IdPath, IfMatch, JsonBody, MessageId, MessagePath, NamedMessage, QueryParams,
+};
 use super::message::{MessageView, dead_message, message_view, single_message_view};
-use super::page::{limit, read_cursor, write_cursor};
-use super::problem::Problem;
+use super::page::{Page, limit, read_cursor, write_cursor};
+use super::problem::{Problem, StoreAway};
 use super::times::{LAST_MOMENT, Timestamp, moment};
 use super::trail::{
     MessageAnswer, MessageTrail, event_views, last_told, reach, read_trail, record_cancel,
     record_move,
 };
 use crate::domain::duration::{parse_header, render};
-use crate::domain::{InvalidReason, Partition, Route, RouteName, UnixMs, nearest};
+use crate::domain::{Because, InvalidReason, Partition, Route, RouteName, Text, UnixMs, nearest};
 use crate::store::{
     BrowseKey, BrowseQuery, IntendedMessage, MessageFilter, StoredState, TrailReading, WriteOp,
     WriteResult,
@@ -72,8 +74,7 @@ pub(super) struct MessagesPage {
         (status = 200, description = "The messages.", body = MessagesPage),
         (status = 400, description = "A moment, a query, a limit or a cursor that is none."),
         (status = 404, description = "No such route."),
-        (status = 503, description = "Redis is away."),
-        (status = 504, description = "Redis did not answer in time."),
+        StoreAway,
     )
 )]
 pub(super) async fn list(
@@ -153,35 +154,94 @@ pub(super) async fn list(
         (status = 404, description = "No such route; or the store has no such message, and the route's trail knows \
             nothing of it: it was never there, or is gone. `detail` says how far back the trail goes. `nearest` names \
             one that waits and looks like it."),
-        (status = 503, description = "Redis is away."),
-        (status = 504, description = "Redis did not answer in time."),
+        StoreAway,
     )
 )]
 pub(super) async fn one(
     Extract(admin): Extract<Arc<Admin>>,
     NamedMessage { route, id }: NamedMessage,
 ) -> Result<(Option<[(HeaderName, String); 1]>, Json<MessageAnswer>), Problem> {
-    let found = admin.browse(admin.store()?.find(&route.name, &id)).await?;
-    let kept = match &found {
-        Some(found) => Some(single_message_view(&admin, found)),
-        None => dead_message(&admin, &route.name, &id).await?,
-    };
-    let reading = read_trail(&admin, &route, &id).await?;
-    if let Some(kept) = kept {
-        let tag = found.map(|found| [(header::ETAG, format!("\"{}\"", found.version))]);
-        let trail = reading.as_ref().map(event_views).unwrap_or_default();
-        return Ok((
-            tag,
-            Json(MessageAnswer::Kept(Box::new(kept.with_trail(trail)))),
-        ));
-    }
-    match reading
-        .as_ref()
-        .and_then(|reading| MessageTrail::of(&route, &id, reading))
-    {
-        Some(gone) => Ok((None, Json(MessageAnswer::Gone(gone)))),
+    let LookedUp {
+        answer,
+        version,
+        reading,
+    } = look_up(&admin, &route, &id).await?;
+    let tag = version.map(|version| [(header::ETAG, format!("\"{version}\""))]);
+    match answer {
+        Some(answer) => Ok((tag, Json(answer))),
         None => Err(unknown(&admin, &route, &id, reading.as_ref()).await),
     }
+}
+
+/// The messages of an id, on whatever route
+///
+/// What each route that has or had a message of this id tells of it, by the names of the routes.
+#[utoipa::path(
+    get, path = "/api/v1/messages/{id}", operation_id = "findMessage", params(IdPath),
+    responses(
+        (status = 200, description = "The messages, one at least. There is one page: `next` is null.",
+            body = Page<MessageAnswer>),
+        (status = 400, description = "An id that none can be."),
+        (status = 404, description = "No route has such a message (`result`: `unknown`), and no trail knows of it. `nearest` \
+            names one that waits and looks like it."),
+        StoreAway,
+    )
+)]
+pub(super) async fn anywhere(
+    Extract(admin): Extract<Arc<Admin>>,
+    MessageId(id): MessageId,
+) -> Result<Json<Page<MessageAnswer>>, Problem> {
+    let mut items = Vec::new();
+    for route in admin.routes() {
+        items.extend(look_up(&admin, route, &id).await?.answer);
+    }
+    if !items.is_empty() {
+        return Ok(Json(Page { items, next: None }));
+    }
+    // The nearest id is a hint only: an error while it is looked for is no error of the call.
+    let nearest = nearest_waiting_id(&admin, None, &id)
+        .await
+        .unwrap_or_default();
+    let id_text = id.escape_debug();
+    let detail =
+        format!("no message `{id_text}` waits on any route: it was never there, or is gone");
+    Err(Problem::not_found(detail)
+        .id(&id)
+        .result("unknown")
+        .nearest(nearest))
+}
+
+/// What a route tells of an id.
+struct LookedUp {
+    answer: Option<MessageAnswer>,
+    /// The version of a message that waits.
+    version: Option<Text>,
+    /// What was read of the route's trail.
+    reading: Option<TrailReading>,
+}
+
+async fn look_up(admin: &Admin, route: &Route, id: &str) -> Result<LookedUp, Problem> {
+    let found = admin.browse(admin.store()?.find(&route.name, id)).await?;
+    let kept = match &found {
+        Some(found) => Some(single_message_view(admin, found)),
+        None => dead_message(admin, &route.name, id).await?,
+    };
+    let reading = read_trail(admin, route, id).await?;
+    let answer = match kept {
+        Some(kept) => {
+            let trail = reading.as_ref().map(event_views).unwrap_or_default();
+            Some(MessageAnswer::Kept(Box::new(kept.with_trail(trail))))
+        }
+        None => reading
+            .as_ref()
+            .and_then(|reading| MessageTrail::of(route, id, reading))
+            .map(MessageAnswer::Gone),
+    };
+    Ok(LookedUp {
+        answer,
+        version: found.map(|found| found.version),
+        reading,
+    })
 }
 
 /// Answer to a command that was carried out.
@@ -210,8 +270,12 @@ enum CommandResult {
 /// first call has cancelled it. `GET` tells what became of a message that is gone.
 #[utoipa::path(
     delete, path = "/api/v1/routes/{route}/messages/{id}", operation_id = "cancelMessage",
-    params(MessagePath, ("If-Match" = Option<String>, Header,
-        description = "The message's `ETag`, with its quotes: only if it is unchanged since.")),
+    params(MessagePath,
+        ("If-Match" = Option<String>, Header,
+            description = "The message's `ETag`, with its quotes: only if it is unchanged since."),
+        ("Postdate-Because" = Option<String>, Header,
+            description = "Why, in the caller's own words: one line of at most 500 bytes, UTF-8 or percent-encoded, for \
+                audit, trail and log.")),
     responses(
         (status = 200, description = "It will not be published: `cancelled`.", body = CommandAnswer),
         (status = 400, description = "An id that none can be, or an `If-Match` that is none."),
@@ -225,7 +289,7 @@ enum CommandResult {
 )]
 pub(super) async fn cancel(
     Extract(admin): Extract<Arc<Admin>>,
-    Extension(Caller { name: who, .. }): Extension<Caller>,
+    Extension(caller): Extension<Caller>,
     NamedMessage { route, id }: NamedMessage,
     IfMatch(seen): IfMatch,
 ) -> Result<(Extension<AuditNote>, Json<CommandAnswer>), Problem> {
@@ -249,7 +313,7 @@ pub(super) async fn cancel(
     count(&admin, &route, "cancel", result);
     match result {
         "cancelled" => {
-            record_cancel(&admin, &route, &id, None, &who)?;
+            record_cancel(&admin, &route, &id, None, &caller.actor())?;
             Ok(commanded(&route, id, CommandResult::Cancelled, result))
         }
         "unknown" | "changed" => Err(missed(&admin, &route, &id, result).await),
@@ -269,6 +333,15 @@ pub(super) struct RescheduleRequest {
     /// So long from now, as `x-delay`.
     #[schema(nullable = false)]
     delay: Option<Timestamp>,
+    /// Why, in the caller's own words: one line of at most 500 bytes, for audit, trail and log.
+    #[schema(nullable = false, value_type = Option<String>, max_length = 500)]
+    because: Option<Because>,
+}
+
+impl ActingBody for RescheduleRequest {
+    fn take_because(&mut self) -> Option<Because> {
+        self.because.take()
+    }
 }
 
 /// Move a message to another moment
@@ -284,18 +357,15 @@ pub(super) struct RescheduleRequest {
         (status = 400, description = "Not the JSON asked for, an id that none can be, an `If-Match` that is none, or a \
             moment that is too far (`reason`). Nothing was done."),
         (status = 404, description = "No such route; or no such message waits (`result`: `unknown`). Nothing is stored."),
-        (status = 408, description = "The body did not come within 10 s. Nothing was done."),
         (status = 409, description = "`result`: `too_late`: it is being published, or was."),
         (status = 412, description = "`result`: `changed`: it is not as `If-Match` says. Nothing was done."),
-        (status = 413, description = "The body is too large. Nothing was done."),
-        (status = 415, description = "The body is not said to be `application/json`. Nothing was done."),
         (status = 503, description = "Redis is away. Nothing was done."),
         (status = 504, description = "Redis did not answer in time. It may have been done."),
     )
 )]
 pub(super) async fn reschedule(
     Extract(admin): Extract<Arc<Admin>>,
-    Extension(Caller { name: who, .. }): Extension<Caller>,
+    Extension(caller): Extension<Caller>,
     NamedMessage { route, id }: NamedMessage,
     IfMatch(seen): IfMatch,
     JsonBody(body): JsonBody<RescheduleRequest>,
@@ -343,7 +413,7 @@ pub(super) async fn reschedule(
     count(&admin, &route, "reschedule", result);
     match result {
         "rescheduled" => {
-            record_move(&admin, &route, &id, moved_at, due, &who)?;
+            record_move(&admin, &route, &id, moved_at, due, &caller.actor())?;
             Ok(commanded(
                 &route,
                 id,
@@ -432,7 +502,7 @@ async fn unknown(
         reach(reading)
     );
     // The nearest id is a hint only: an error while it is looked for is no error of the call.
-    let nearest = nearest_waiting_id(admin, route, id)
+    let nearest = nearest_waiting_id(admin, Some(&route.name), id)
         .await
         .unwrap_or_default();
     Problem::not_found(detail)
@@ -441,15 +511,14 @@ async fn unknown(
         .nearest(nearest)
 }
 
-/// The id most like this one among the first hundred that wait.
+/// The id most like this one among the first hundred that wait, of one route or of all.
 async fn nearest_waiting_id(
     admin: &Admin,
-    route: &Route,
+    route: Option<&RouteName>,
     id: &str,
 ) -> Result<Option<String>, Problem> {
-    let name = Some(route.name.clone());
     let query = BrowseQuery {
-        route: name,
+        route: route.cloned(),
         from: UnixMs(0),
         to: LAST_MOMENT,
         after: None,

@@ -17,6 +17,7 @@
 //! | `GET /api/v1/routes/{route}/messages/{id}/body` | write | the body of a message that waits; audited |
 //! | `GET /api/v1/retries` | read | what failed and waits to be tried again, by page |
 //! | `GET /api/v1/messages` | read | what waits, in due order, by page |
+//! | `GET /api/v1/messages/{id}` | read | what each route that has or had a message of this id tells of it |
 //! | `GET /api/v1/routes/{route}/trail` | read | what became of its messages lately, newest first |
 //! | `GET /api/v1/activity` | read | what all replicas did in the last 24 hours |
 //! | `GET /api/v1/histogram` | read | how much falls due when |

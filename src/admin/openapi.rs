@@ -6,6 +6,7 @@ use utoipa::openapi::OpenApi as Document;
 use utoipa::{Modify, OpenApi};
 
 use super::auth::{AccessRole, needed_role};
+use super::extract::BODY_REFUSALS;
 use super::problem::{PROBLEM_JSON, Problem};
 
 const UNAUTHORIZED: &str =
@@ -85,6 +86,11 @@ pub(super) fn complete(document: &Document) -> serde_json::Result<String> {
             // A call that refuses more by 403 describes it itself.
             if call["responses"].get("403").is_none() {
                 call["responses"]["403"] = json!({ "description": forbidden });
+            }
+        }
+        if call.get("requestBody").is_some() {
+            for (status, description) in BODY_REFUSALS {
+                call["responses"][status] = json!({ "description": description });
             }
         }
         for (status, answer) in call["responses"].as_object_mut().into_iter().flatten() {

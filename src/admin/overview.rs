@@ -13,7 +13,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::context::Admin;
 use super::extract::QueryParams;
 use super::page::Page;
-use super::problem::Problem;
+use super::problem::{Problem, StoreAway};
 use super::times::rfc3339;
 use crate::domain::RouteName;
 use crate::store::{DueMonth, RegisteredReplica, ReplicaStatus, Store};
@@ -63,8 +63,7 @@ pub(super) struct HistogramView {
         (status = 200, description = "The histogram.", body = HistogramView),
         (status = 400, description = "An unknown parameter."),
         (status = 404, description = "No such route."),
-        (status = 503, description = "Redis is away."),
-        (status = 504, description = "Redis did not answer in time."),
+        StoreAway,
     )
 )]
 pub(super) async fn histogram(
@@ -179,8 +178,7 @@ pub(super) struct PartitionStatus {
     get, path = "/api/v1/partitions", operation_id = "listPartitions",
     responses(
         (status = 200, description = "The partitions, all of them.", body = Page<PartitionStatus>),
-        (status = 503, description = "Redis is away."),
-        (status = 504, description = "Redis did not answer in time."),
+        StoreAway,
     )
 )]
 pub(super) async fn partitions(

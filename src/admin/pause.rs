@@ -8,10 +8,11 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::audit_note::AuditNote;
+use super::auth::Caller;
 use super::context::Admin;
-use super::extract::{JsonBody, NamedRoute, RoutePath};
+use super::extract::{ActingBody, JsonBody, NamedRoute, RoutePath};
 use super::problem::Problem;
-use crate::domain::{PauseState, RouteName};
+use crate::domain::{Because, Pause, RouteName, RouteParts, RoutePause, UnixMs, moment};
 use crate::health::ActivityKind;
 
 /// A part of a route.
@@ -33,20 +34,28 @@ pub(super) struct PauseRequest {
     /// Only this part; without it both.
     #[schema(nullable = false)]
     only: Option<RoutePart>,
+    /// Why, in the caller's own words: one line of at most 500 bytes, for audit, trail and log.
+    #[schema(nullable = false, value_type = Option<String>, max_length = 500)]
+    because: Option<Because>,
 }
 
+impl ActingBody for PauseRequest {
+    fn take_because(&mut self) -> Option<Because> {
+        self.because.take()
+    }
+}
 impl PauseRequest {
-    fn parts(&self) -> PauseState {
+    fn parts(&self) -> RouteParts {
         match self.only {
-            None => PauseState {
+            None => RouteParts {
                 ingress: true,
                 publishing: true,
             },
-            Some(RoutePart::Ingress) => PauseState {
+            Some(RoutePart::Ingress) => RouteParts {
                 ingress: true,
                 publishing: false,
             },
-            Some(RoutePart::Publishing) => PauseState {
+            Some(RoutePart::Publishing) => RouteParts {
                 ingress: false,
                 publishing: true,
             },
@@ -63,6 +72,49 @@ pub(super) struct PausedView {
     /// The paused parts: `ingress` (nothing is read from its topic or queue), `publishing` (nothing of it is claimed or
     /// published), both, or nothing.
     paused: Vec<RoutePart>,
+    /// Of each paused part who paused it, when and why.
+    pauses: Vec<PauseView>,
+}
+
+/// A pause of a part of a route.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Pause)]
+pub(super) struct PauseView {
+    /// The part.
+    part: RoutePart,
+    /// Who paused it: the name of the token.
+    by: String,
+    /// Why, in the words of whoever paused it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    because: Option<String>,
+    /// Since when, Unix ms, by Redis's clock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    since_ms: Option<i64>,
+    /// The same, RFC 3339.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, format = DateTime)]
+    since: Option<String>,
+}
+
+/// The pauses of a route for answers.
+pub(super) fn pause_views(paused: &RoutePause) -> Vec<PauseView> {
+    let parts = [
+        (RoutePart::Ingress, &paused.ingress),
+        (RoutePart::Publishing, &paused.publishing),
+    ];
+    let view = |part, Pause { since, by }: &Pause| PauseView {
+        part,
+        by: by.name.to_string(),
+        because: by.because.as_ref().map(ToString::to_string),
+        since_ms: since.map(|UnixMs(since)| since),
+        since: since.and_then(moment::render),
+    };
+    parts
+        .into_iter()
+        .filter_map(|(part, pause)| Some(view(part, pause.as_deref()?)))
+        .collect()
 }
 
 type PauseAnswer = (Extension<AuditNote>, Json<PausedView>);
@@ -79,17 +131,21 @@ type PauseAnswer = (Extension<AuditNote>, Json<PausedView>);
         (status = 200, description = "What of it is paused now.", body = PausedView),
         (status = 400, description = "No such part."),
         (status = 404, description = "No such route."),
-        (status = 415, description = "The body is not said to be `application/json`. Nothing was paused."),
         (status = 503, description = "Redis is away. It may be paused all the same."),
         (status = 504, description = "Redis did not answer in time. It may be paused all the same.")
     )
 )]
 pub(super) async fn pause(
     Extract(admin): Extract<Arc<Admin>>,
+    Extension(caller): Extension<Caller>,
     NamedRoute(route): NamedRoute,
     JsonBody(request): JsonBody<PauseRequest>,
 ) -> Result<PauseAnswer, Problem> {
-    set(&admin, &route.name, &request, true).await
+    let store = admin.store()?;
+    let actor = caller.actor();
+    let done = store.pause(&route.name, request.parts(), &actor);
+    admin.ask(done).await?;
+    answer(&admin, &route.name, ActivityKind::Paused).await
 }
 
 /// Resume a route
@@ -102,7 +158,6 @@ pub(super) async fn pause(
         (status = 200, description = "What of it is paused still.", body = PausedView),
         (status = 400, description = "No such part."),
         (status = 404, description = "No such route."),
-        (status = 415, description = "The body is not said to be `application/json`. Nothing was resumed."),
         (status = 503, description = "Redis is away. It may be resumed all the same."),
         (status = 504, description = "Redis did not answer in time. It may be resumed all the same.")
     )
@@ -112,49 +167,30 @@ pub(super) async fn resume(
     NamedRoute(route): NamedRoute,
     JsonBody(request): JsonBody<PauseRequest>,
 ) -> Result<PauseAnswer, Problem> {
-    set(&admin, &route.name, &request, false).await
+    let done = admin.store()?.resume(&route.name, request.parts());
+    admin.ask(done).await?;
+    answer(&admin, &route.name, ActivityKind::Resumed).await
 }
 
-async fn set(
+/// Notes the change for the day's activity, and answers what of the route is paused now.
+async fn answer(
     admin: &Admin,
     route: &RouteName,
-    request: &PauseRequest,
-    pause: bool,
+    kind: ActivityKind,
 ) -> Result<PauseAnswer, Problem> {
-    let store = admin.store()?;
-    let parts = request.parts();
-    let change = async {
-        if pause {
-            store.pause(route, parts).await
-        } else {
-            store.resume(route, parts).await
-        }?;
-        store.paused(route).await
-    };
-    let paused = admin.ask(change).await?;
-    let kind = if pause {
-        ActivityKind::Paused
-    } else {
-        ActivityKind::Resumed
-    };
     admin.state.health.activity().note(kind);
+    let paused = admin.ask(admin.store()?.paused(route)).await?;
+    let RouteParts {
+        ingress,
+        publishing,
+    } = paused.parts();
     let word = |paused| if paused { "paused" } else { "running" };
-    let result = format!(
-        "ingress {}, publishing {}",
-        word(paused.ingress),
-        word(paused.publishing)
-    );
-    let parts = [
-        (paused.ingress, RoutePart::Ingress),
-        (paused.publishing, RoutePart::Publishing),
-    ];
-    let parts = parts
-        .into_iter()
-        .filter_map(|(paused, part)| paused.then_some(part))
-        .collect();
+    let result = format!("ingress {}, publishing {}", word(ingress), word(publishing));
+    let pauses = pause_views(&paused);
     let view = PausedView {
         route: route.to_string(),
-        paused: parts,
+        paused: pauses.iter().map(|pause| pause.part).collect(),
+        pauses,
     };
     Ok((Extension(AuditNote::new("", result)), Json(view)))
 }

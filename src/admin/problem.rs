@@ -4,7 +4,7 @@ use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
-use utoipa::ToSchema;
+use utoipa::{IntoResponses, ToSchema};
 
 use super::audit_note::AuditNote;
 
@@ -40,6 +40,18 @@ pub(super) struct Problem {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = false)]
     nearest: Option<Box<str>>,
+}
+
+/// What each call that reads from the store answers while it cannot, for the descriptions.
+#[derive(IntoResponses)]
+#[expect(dead_code, reason = "the description is made of it")]
+pub(super) enum StoreAway {
+    /// Redis is away.
+    #[response(status = 503)]
+    Away,
+    /// Redis did not answer in time.
+    #[response(status = 504)]
+    Late,
 }
 
 impl Problem {

@@ -11,12 +11,12 @@ use utoipa::ToSchema;
 use super::audit_note::AuditNote;
 use super::auth::Caller;
 use super::context::Admin;
-use super::extract::{JsonBody, NamedRoute, RoutePath};
+use super::extract::{ActingBody, JsonBody, NamedRoute, RoutePath};
 use super::page::{read_cursor, write_cursor};
 use super::problem::Problem;
 use super::times::{LAST_MOMENT, moment};
 use super::trail::record_cancel;
-use crate::domain::{Partition, Route, UnixMs};
+use crate::domain::{Because, Partition, Route, UnixMs};
 use crate::store::{
     BrowseKey, BrowseQuery, IntendedMessage, MessageFilter, StoredMessage, WriteOp, WriteResult,
 };
@@ -58,6 +58,15 @@ pub(super) struct PurgeRequest {
     /// `next` of the answer before, with the same conditions.
     #[schema(nullable = false)]
     cursor: Option<String>,
+    /// Why, in the caller's own words: one line of at most 500 bytes, for audit, trail and log.
+    #[schema(nullable = false, value_type = Option<String>, max_length = 500)]
+    because: Option<Because>,
+}
+
+impl ActingBody for PurgeRequest {
+    fn take_because(&mut self) -> Option<Because> {
+        self.because.take()
+    }
 }
 
 /// What a call cancelled, or would cancel.
@@ -94,16 +103,13 @@ pub(super) struct PurgeAnswer {
         (status = 200, description = "What was cancelled.", body = PurgeAnswer),
         (status = 400, description = "A state, a moment or a cursor that is none. Nothing was done."),
         (status = 404, description = "No such route. Nothing was done."),
-        (status = 408, description = "The body did not come in time. Nothing was done."),
-        (status = 413, description = "The body is too large. Nothing was done."),
-        (status = 415, description = "The body is not said to be `application/json`. Nothing was done."),
         (status = 503, description = "Redis is away. Some of it may have been done."),
         (status = 504, description = "Redis did not answer in time. Some of it may have been done."),
     )
 )]
 pub(super) async fn purge(
     Extract(admin): Extract<Arc<Admin>>,
-    Extension(Caller { name: who, .. }): Extension<Caller>,
+    Extension(caller): Extension<Caller>,
     NamedRoute(route): NamedRoute,
     JsonBody(request): JsonBody<PurgeRequest>,
 ) -> Result<(Extension<AuditNote>, Json<PurgeAnswer>), Problem> {
@@ -126,6 +132,7 @@ pub(super) async fn purge(
         index,
     });
     let store = admin.store()?;
+    let actor = caller.actor();
     let is_first = after.is_none();
     if is_first && !request.dry_run {
         until_ingress_stands(&admin, &route).await?;
@@ -171,7 +178,7 @@ pub(super) async fn purge(
                 answer.messages += 1;
                 if !request.dry_run {
                     let due = Some(found.entry.asked_due());
-                    record_cancel(&admin, &route, found.id.as_str(), due, &who)?;
+                    record_cancel(&admin, &route, found.id.as_str(), due, &actor)?;
                 }
                 answer.bytes += found.size as u64;
             }
@@ -199,10 +206,8 @@ pub(super) async fn purge(
 /// then would be stored behind the purge.
 async fn until_ingress_stands(admin: &Admin, route: &Route) -> Result<(), Problem> {
     let store = admin.store()?;
-    let Some(since) = admin
-        .browse(store.ingress_paused_since(&route.name))
-        .await?
-    else {
+    let paused = admin.browse(store.paused(&route.name)).await?;
+    let Some(since) = paused.ingress.and_then(|pause| pause.since) else {
         return Ok(());
     };
     let stands_in_ms = PAUSE_TAKES_MS - store.clock().now().since(since);

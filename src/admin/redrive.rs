@@ -2,7 +2,7 @@
 
 use futures_util::future::BoxFuture;
 
-use crate::domain::UnixMs;
+use crate::domain::{Actor, UnixMs};
 use crate::store::{DeadId, StoreError};
 
 /// Makes dead letters due again.
@@ -24,7 +24,7 @@ pub struct RedriveOrder<'a> {
     /// Where it goes; `None`: to the target that it had.
     pub target: Option<&'a str>,
     /// Who asks for it, for the trail.
-    pub by: &'a str,
+    pub by: &'a Actor,
 }
 
 /// Outcome of a redrive.

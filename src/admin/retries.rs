@@ -11,7 +11,7 @@ use super::context::Admin;
 use super::extract::QueryParams;
 use super::message::{MessageView, message_view};
 use super::page::{Page, limit, read_cursor, write_cursor};
-use super::problem::Problem;
+use super::problem::{Problem, StoreAway};
 use crate::domain::{Partition, UnixMs};
 use crate::store::RetryMark;
 
@@ -39,8 +39,7 @@ pub(super) struct RetryQuery {
         (status = 200, description = "The messages.", body = Page<MessageView>),
         (status = 400, description = "A query, a limit or a cursor that is none."),
         (status = 404, description = "No such route."),
-        (status = 503, description = "Redis is away."),
-        (status = 504, description = "Redis did not answer in time."),
+        StoreAway,
     )
 )]
 pub(super) async fn list(

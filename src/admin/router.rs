@@ -23,10 +23,9 @@ use super::extract::MAX_BODY_BYTES;
 use super::openapi::{self, ApiDescription};
 use super::problem::Problem;
 use super::refusals::{ProbesOnly, RefusalReason};
-use super::turns::ServedCall;
 use super::{
     activity, audit, body, console, dead, dead_actions, health, live, messages, overview, pause,
-    purge, retries, routes, send, session, skip, trail,
+    purge, retries, routes, send, session, skip, trail, turns,
 };
 
 /// All calls. The router and the description are made of these and nothing else. The table in `mod.rs` lists the same
@@ -47,6 +46,7 @@ fn calls() -> OpenApiRouter<Arc<Admin>> {
         .routes(routes!(trail::list))
         .routes(routes!(body::body))
         .routes(routes!(messages::list))
+        .routes(routes!(messages::anywhere))
         .routes(routes!(
             messages::one,
             messages::cancel,
@@ -99,31 +99,27 @@ pub(super) fn probe_router(admin: Arc<Admin>) -> Router {
 
 /// Guards every call. A caller with too many connections is refused first, then the token is judged. A panic of the
 /// handler becomes a 500 and leaves the connection whole. A known caller's call that may have changed something, or was
-/// refused, is audited. No answer
-/// but the console's own files may be cached, and no browser may guess its type.
+/// refused, is audited. No answer but the console's own files may be cached, and no browser may guess its type.
 async fn guard_call(Extract(admin): Extract<Arc<Admin>>, request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
-    let (caller, verdict) = admin.tokens.judge(&parts);
+    let needed = needed_role(&parts.method, parts.uri.path());
+    let (caller, verdict) = admin.tokens.judge(&parts, needed);
+    let heard = caller
+        .as_ref()
+        .map_or(Ok(()), |caller| caller.hear_why(&parts.headers));
+    let verdict = judge_connection(&parts, needed).and(verdict).and(heard);
     let audited = caller
         .as_ref()
         .map(|caller| AuditedCall::begin(&admin, &parts, caller));
-    let response = if let Err(problem) = judge_connection(&parts).and(verdict) {
+    let response = if let Err(problem) = verdict {
         note_refusal(&admin, &parts, &problem);
         problem.into_response()
     } else {
-        let served = caller.as_ref().map(|caller| ServedCall {
-            who: caller.name.clone(),
-            acts: needed_role(&parts.method, parts.uri.path()) == Some(AccessRole::Write),
-        });
-        if let Some(caller) = caller {
-            parts.extensions.insert(caller);
+        if let Some(caller) = &caller {
+            parts.extensions.insert(caller.clone());
         }
         let answer = AssertUnwindSafe(next.run(Request::from_parts(parts, body))).catch_unwind();
-        let answer = match served {
-            Some(call) => call.by(answer).await,
-            None => answer.await,
-        };
-        answer.unwrap_or_else(|_| {
+        turns::serve(caller, answer).await.unwrap_or_else(|_| {
             error!("a call of the admin API panicked");
             let detail = "an internal error; the log says more";
             Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail).into_response()
@@ -154,12 +150,12 @@ fn with_headers(mut response: Response) -> Response {
 }
 
 /// Refuses a call on a connection that may ask for probes and metrics only.
-fn judge_connection(parts: &Parts) -> Result<(), Problem> {
+fn judge_connection(parts: &Parts, needed: Option<AccessRole>) -> Result<(), Problem> {
     let probes_only = parts
         .extensions
         .get::<ProbesOnly>()
         .is_some_and(|only| only.0);
-    if probes_only && needed_role(&parts.method, parts.uri.path()).is_some() {
+    if probes_only && needed.is_some() {
         let detail =
             "this address has too many connections with calls under way; end some and try again";
         return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, detail));

@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 use super::context::Admin;
 use super::extract::{NamedRoute, RoutePath};
 use super::page::Page;
+use super::pause::{PauseView, pause_views};
 use super::problem::Problem;
 use super::troubles;
 use crate::domain::route::{DelayFrom, OnDuplicate};
@@ -51,6 +52,8 @@ pub(super) struct RouteView {
     paused: Vec<String>,
     /// True while its publishing is paused by hand.
     publishing_paused: bool,
+    /// Of each part that is paused by hand who paused it, when and why.
+    pauses: Vec<PauseView>,
     /// Lateness of the oldest message that is not yet delivered, seconds; 0 if none is overdue. The same as
     /// `oldest_overdue_seconds`.
     oldest_overdue_s: f64,
@@ -128,6 +131,7 @@ fn route_view(admin: &Admin, route: &Route) -> RouteView {
     let metrics = admin.state.metrics.route(&route.name);
     let health = admin.state.health.route(&route.name);
     let waits_for = health.waits_for();
+    let pause = health.pause();
     let now = admin
         .store()
         .map_or_else(|_| admin.state.clock.wall(), |store| store.clock().now());
@@ -142,7 +146,8 @@ fn route_view(admin: &Admin, route: &Route) -> RouteView {
         in_flight: metrics.map_or(0, |m| m.in_flight.get()),
         dead: metrics.map_or(0, |m| m.dead.get()),
         paused: waits_for.into_iter().map(str::to_owned).collect(),
-        publishing_paused: health.is_publishing_paused(),
+        publishing_paused: pause.publishing.is_some(),
+        pauses: pause_views(&pause),
         oldest_overdue_s: health.late_s(now),
         troubles: troubles::of_route(admin, route),
     }

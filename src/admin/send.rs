@@ -16,12 +16,14 @@ use utoipa::ToSchema;
 
 use super::audit_note::AuditNote;
 use super::context::Admin;
-use super::extract::{JsonBody, NamedRoute, RoutePath};
+use super::extract::{ActingBody, JsonBody, NamedRoute, RoutePath};
 use super::inject::InjectError;
 use super::problem::Problem;
 use super::times::{Timestamp, rfc3339};
 use super::troubles::obstacles;
-use crate::domain::{Clock, Endpoint, Header, HeaderValue, Message, Origin, Properties, Route};
+use crate::domain::{
+    Because, Clock, Endpoint, Header, HeaderValue, Message, Origin, Properties, Route,
+};
 use crate::telemetry::{MessageEnd, MessageFollower};
 
 /// Longest wait for the broker's confirm, a little longer than lanes wait themselves.
@@ -62,6 +64,15 @@ pub(super) struct SendRequest {
     /// Answer when it has ended. For messages due within an hour.
     #[serde(default)]
     wait: bool,
+    /// Why, in the caller's own words: one line of at most 500 bytes, for audit, trail and log.
+    #[schema(nullable = false, value_type = Option<String>, max_length = 500)]
+    because: Option<Because>,
+}
+
+impl ActingBody for SendRequest {
+    fn take_because(&mut self) -> Option<Because> {
+        self.because.take()
+    }
 }
 
 /// A message that is in its route's ingress.
@@ -136,9 +147,6 @@ enum SendOutcome {
         (status = 400, description = "Not the JSON asked for, or a message that the route would call invalid: \
             `reason` then holds the contract's word (`bad_delay`, `too_far`, ...). Nothing was sent."),
         (status = 404, description = "No such route."),
-        (status = 408, description = "The body did not come within 10 s. Nothing was sent."),
-        (status = 413, description = "The body is too large. Nothing was sent."),
-        (status = 415, description = "The body is not said to be `application/json`. Nothing was sent."),
         (status = 502, description = "The broker refused the message; `id` names it. Nothing was sent."),
         (status = 503, description = "The broker cannot be reached, too many messages are waited for, or this \
             replica drains. Nothing was sent, unless `detail` says that it was."),

@@ -12,10 +12,10 @@ use utoipa::ToSchema;
 
 use super::audit_note::AuditNote;
 use super::context::Admin;
-use super::extract::{JsonBody, NamedRoute, RoutePath};
+use super::extract::{ActingBody, JsonBody, NamedRoute, RoutePath};
 use super::problem::Problem;
 use super::times::moment;
-use crate::domain::{Endpoint, RouteName, SkipGoal, SkipOutcome};
+use crate::domain::{Because, Endpoint, RouteName, SkipGoal, SkipOutcome};
 
 /// Says where reading of partitions goes on.
 pub trait Skip: Send + Sync {
@@ -45,6 +45,15 @@ pub(super) struct SkipRequest {
     /// The time of the record at which it begins, or of the next one: RFC 3339 with an offset, or Unix ms as text.
     #[schema(nullable = false)]
     since: Option<String>,
+    /// Why, in the caller's own words: one line of at most 500 bytes, for audit, trail and log.
+    #[schema(nullable = false, value_type = Option<String>, max_length = 500)]
+    because: Option<Because>,
+}
+
+impl ActingBody for SkipRequest {
+    fn take_because(&mut self) -> Option<Because> {
+        self.because.take()
+    }
 }
 
 /// Where reading goes on.
@@ -82,7 +91,6 @@ pub(super) struct SkippedView {
         (status = 404, description = "No such route, it reads no topic, or this replica does not read the partition."),
         (status = 409, description = "The partition does not stand at this offset, does not wait for a word, or its log
             does not have the offset. Nothing was skipped."),
-        (status = 415, description = "The body is not said to be `application/json`. Nothing was skipped."),
         (status = 503, description = "The Kafka client refused. Nothing was skipped."),
         (status = 504, description = "The consumer did not answer in time. It may be done all the same.")
     )

@@ -11,9 +11,9 @@ use super::context::Admin;
 use super::extract::{NamedRoute, QueryParams, RoutePath};
 use super::message::{MessageView, PositionView};
 use super::page::{Page, limit};
-use super::problem::Problem;
+use super::problem::{Problem, StoreAway};
 use super::times::rfc3339;
-use crate::domain::{Route, UnixMs};
+use crate::domain::{Actor, Route, Text, UnixMs};
 use crate::store::{TrailCause, TrailEvent, TrailReading, TrailWord};
 
 /// A message, or what the trail tells of one that is gone.
@@ -114,6 +114,10 @@ pub(super) struct TrailEventView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     by: Option<String>,
+    /// Why, in the words of whoever asked for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    because: Option<String>,
     /// `dead`, `dropped`: the reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -162,8 +166,7 @@ pub(super) struct RouteEventView {
         (status = 200, description = "The events. There is one page: `next` is null.", body = Page<RouteEventView>),
         (status = 400, description = "A query or a limit that is none."),
         (status = 404, description = "No such route."),
-        (status = 503, description = "Redis is away."),
-        (status = 504, description = "Redis did not answer in time."),
+        StoreAway,
     )
 )]
 pub(super) async fn list(
@@ -209,7 +212,12 @@ pub(super) fn event_views(reading: &TrailReading) -> Vec<TrailEventView> {
 
 fn event_view(event: &TrailEvent) -> TrailEventView {
     let target = event.target.as_ref();
-    let text = |text: &Option<crate::domain::Text>| text.as_ref().map(ToString::to_string);
+    let text = |text: &Option<Text>| text.as_ref().map(ToString::to_string);
+    let why = text(&event.reason);
+    let (because, reason) = match event.by {
+        Some(_) => (why, None),
+        None => (None, why),
+    };
     let position = event.position.map(PositionView::from);
     let (position, landed) = match event.word {
         TrailWord::Delivered => (None, position),
@@ -235,7 +243,8 @@ fn event_view(event: &TrailEvent) -> TrailEventView {
         due_ms: due.map(|due| due.0),
         due: due.and_then(rfc3339),
         by: text(&event.by),
-        reason: text(&event.reason),
+        because,
+        reason,
         dead_id: text(&event.dead_id),
         position,
         landed,
@@ -257,11 +266,11 @@ pub(super) fn record_cancel(
     route: &Route,
     id: &str,
     due: Option<UnixMs>,
-    who: &str,
+    actor: &Actor,
 ) -> Result<(), Problem> {
     let store = admin.store()?;
     if let Some(trail) = store.trail(&route.name) {
-        trail.cancelled(id, store.clock().now(), due, TrailCause::Caller(who));
+        trail.cancelled(id, store.clock().now(), due, TrailCause::Actor(actor));
     }
     Ok(())
 }
@@ -273,10 +282,10 @@ pub(super) fn record_move(
     id: &str,
     at: UnixMs,
     due: UnixMs,
-    who: &str,
+    actor: &Actor,
 ) -> Result<(), Problem> {
     if let Some(trail) = admin.store()?.trail(&route.name) {
-        trail.moved(id, at, due, TrailCause::Caller(who));
+        trail.moved(id, at, due, TrailCause::Actor(actor));
     }
     Ok(())
 }
@@ -299,10 +308,11 @@ pub(super) fn last_told(reading: &TrailReading) -> Option<String> {
         (TrailWord::Moved, Some(due)) => format!(" to {due}"),
         _ => String::new(),
     };
-    let by = match event.by.as_ref().map(crate::domain::Text::as_str) {
-        None => String::new(),
-        Some("header") => ", by a command in a message".to_owned(),
-        Some(by) => format!(", by {by}"),
+    let by = match (event.by.as_ref().map(Text::as_str), &event.reason) {
+        (None, _) => String::new(),
+        (Some("header"), _) => ", by a command in a message".to_owned(),
+        (Some(by), None) => format!(", by {by}"),
+        (Some(by), Some(because)) => format!(", by {by}: {because}"),
     };
     Some(format!("{what} at {at}{to}{by}"))
 }
@@ -439,9 +449,10 @@ mod tests {
         let moved = TrailEvent {
             due: Some(UnixMs(60_000)),
             by: Some("alice".into()),
+            reason: Some("#4711".into()),
             ..event(5, TrailWord::Moved)
         };
-        let expected = "moved at 1970-01-01T00:00:00.005Z to 1970-01-01T00:01:00Z, by alice";
+        let expected = "moved at 1970-01-01T00:00:00.005Z to 1970-01-01T00:01:00Z, by alice: #4711";
         assert_eq!(told(moved).as_deref(), Some(expected));
         let cancelled = TrailEvent {
             by: Some("header".into()),

@@ -8,7 +8,7 @@ use super::context::Admin;
 use super::times::rfc3339;
 use crate::domain::route::describe;
 use crate::domain::{Route, RouteName, Target, UnixMs};
-use crate::health::Trouble;
+use crate::health::{Trouble, Troubles};
 use crate::store::{StoredMessage, StoredState};
 
 /// Lateness from which on a message counts as late, ms.
@@ -51,7 +51,7 @@ pub(super) struct Late {
 }
 
 /// The troubles of the process, one for each cause.
-pub(super) fn trouble_views(admin: &Admin) -> Vec<TroubleView> {
+pub(super) fn trouble_views(admin: &Admin, troubles: &Troubles) -> Vec<TroubleView> {
     let view = |trouble: &Trouble| TroubleView {
         since: rfc3339(trouble.since),
         command: command(admin, &trouble.part),
@@ -60,7 +60,6 @@ pub(super) fn trouble_views(admin: &Admin) -> Vec<TroubleView> {
         why: Some(trouble.why.clone()),
         follows: trouble.follows.clone(),
     };
-    let troubles = admin.state.health.troubles();
     troubles.all().iter().map(view).collect()
 }
 
@@ -82,17 +81,24 @@ fn command(admin: &Admin, part: &str) -> String {
         _ => None,
     };
     let Some(health) = route.map(|route| admin.state.health.route(&route)) else {
-        return "postdate check --connect".to_owned();
+        let command = match (kind, name) {
+            ("admin", _) => "postdate check",
+            ("store", "room") => "postdate status",
+            _ => "postdate check --connect",
+        };
+        return command.to_owned();
     };
     let waits = health.waits_for();
     let is_paused = match kind {
-        "route" => health.is_publishing_paused(),
-        _ => waits.contains(&"paused"),
+        "route" => health.pause().publishing.is_some(),
+        _ => health.pause().ingress.is_some(),
     };
     if is_paused {
         format!("postdate resume {name}")
     } else if kind == "route" {
         format!("postdate pending --route {name}")
+    } else if waits.contains(&"undecodable") {
+        format!("postdate skip --route {name} --partition P --offset O")
     } else if waits.contains(&"dead_letters") {
         format!("postdate dead list --route {name}")
     } else {
@@ -115,8 +121,8 @@ pub(super) fn of_route(admin: &Admin, route: &Route) -> Vec<String> {
 pub(super) fn obstacles(admin: &Admin, route: &Route) -> Vec<String> {
     let mut found = Vec::new();
     let health = admin.state.health.route(&route.name);
-    if health.is_publishing_paused() {
-        found.push("publishing of the route is paused by hand".to_owned());
+    if let Some(pause) = health.publishing_pause() {
+        found.push(format!("publishing of the route is {pause}"));
     }
     let ingress = health.waits_for();
     if !ingress.is_empty() {
@@ -141,8 +147,8 @@ pub(super) fn lateness(admin: &Admin, route: &Route, found: &StoredMessage) -> O
 
 fn why_late(admin: &Admin, route: &Route, found: &StoredMessage, now: UnixMs) -> String {
     let mut causes = Vec::new();
-    if admin.state.health.route(&route.name).is_publishing_paused() {
-        causes.push("publishing of the route is paused by hand".to_owned());
+    if let Some(pause) = admin.state.health.route(&route.name).publishing_pause() {
+        causes.push(format!("publishing of the route is {pause}"));
     }
     let failed = found.entry.history.last();
     if let Some(failure) = failed.filter(|_| found.entry.due > now) {

@@ -8,27 +8,21 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
+use super::auth::Caller;
+
 /// Calls of the store that run at once for those who look, and as many again for those who act.
 const PLACES: usize = 2;
 
 tokio::task_local! {
-    /// The call of the API that the present task serves.
-    static SERVED: ServedCall;
+    /// Whose call of the API the present task serves.
+    static SERVED: Caller;
 }
 
-/// Whose call is served.
-#[derive(Clone, Debug)]
-pub(super) struct ServedCall {
-    /// The caller's name.
-    pub(super) who: Arc<str>,
-    /// The call may change something.
-    pub(super) acts: bool,
-}
-
-impl ServedCall {
-    /// Serves the call by this future: its turns at the store are the caller's.
-    pub(super) async fn by<T>(self, answer: impl Future<Output = T>) -> T {
-        SERVED.scope(self, answer).await
+/// Serves a call by this future: its turns at the store are the caller's. What nobody known calls looks.
+pub(super) async fn serve<T>(caller: Option<Caller>, answer: impl Future<Output = T>) -> T {
+    match caller {
+        Some(caller) => SERVED.scope(caller, answer).await,
+        None => answer.await,
     }
 }
 
@@ -64,7 +58,7 @@ impl StoreTurns {
                 _queue: None,
             };
         }
-        let who = call.map_or_else(|| Arc::from(""), |call| call.who);
+        let who = call.map_or_else(|| Arc::from(""), |call| call.name);
         let queue = self.queue(who).acquire_owned().await.ok();
         Turn {
             _place: self.looking.acquire().await.ok(),
@@ -89,13 +83,11 @@ mod tests {
     use futures_util::future::join_all;
 
     use super::*;
+    use crate::admin::auth::AccessRole;
 
     async fn turn<'a>(turns: &'a StoreTurns, who: &str, acts: bool) -> Turn<'a> {
-        let call = ServedCall {
-            who: who.into(),
-            acts,
-        };
-        call.by(turns.next()).await
+        let caller = Caller::new(AccessRole::Write, who.into(), acts);
+        serve(Some(caller), turns.next()).await
     }
 
     #[tokio::test]

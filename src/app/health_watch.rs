@@ -231,7 +231,7 @@ impl RouteParts {
 
     fn show_figures(&self, metrics: &RouteMetrics, late_s: f64) {
         metrics.oldest_overdue.set(late_s);
-        let paused = self.health.is_publishing_paused();
+        let paused = self.health.publishing_pause().is_some();
         metrics.publishing_paused.set(i64::from(paused));
         for (reason, waits) in self.health.waits() {
             metrics.ingress_paused(reason, waits);
@@ -267,7 +267,7 @@ fn cause_of_waiting(
     let reasons = health.waits_for();
     let own = health.source_trouble_now();
     // A Kafka source asks the store where it begins.
-    if reasons.contains(&"paused") || own.is_some_and(|why| !why.contains("the store ")) {
+    if reasons.contains(&health::PAUSED) || own.is_some_and(|why| !why.contains("the store ")) {
         return None;
     }
     let store = first_in(trouble, STORE_PARTS.into_iter());

@@ -9,9 +9,10 @@ use anyhow::{Context, bail};
 use prometheus_client::registry::Registry;
 use tracing::warn;
 
+use super::command_audit::CommandAudit;
 use super::store_room;
 use crate::config::Config;
-use crate::domain::{Clock, Route, RouteName};
+use crate::domain::{Because, Clock, Route, RouteName};
 use crate::egress::AllLanes;
 use crate::egress::kafka::KafkaLanes;
 use crate::health::{Health, TroubleLog};
@@ -109,30 +110,15 @@ impl StoringRooms {
         })
     }
 
-    /// Adds an entry to the audit log: this command, begun or ended, with what came of it.
+    /// Begins the audit of this command, before it changes anything.
     pub(crate) async fn audit(
         &self,
-        command: &str,
+        command: &'static str,
         subject: &str,
-        result: &str,
-    ) -> anyhow::Result<()> {
-        let system = rustix::system::uname();
-        let host = system.nodename().to_string_lossy();
-        let user = rustix::process::getuid().as_raw();
-        let who = format!("command line at {host}, user {user}");
+        because: Option<&Because>,
+    ) -> anyhow::Result<CommandAudit> {
         let subject = format!("route {}; {subject}", self.route.name);
-        let fields = [
-            ("who", who.as_str()),
-            ("call", command),
-            ("subject", &subject),
-            ("result", result),
-        ];
-        // Hosts come and go: all of them share the entries of one caller.
-        let added = self.store.append_to_audit_log("command line", &fields);
-        let added = tokio::time::timeout(STORE_DEADLINE, added).await;
-        added
-            .context("the store did not take an audit entry in time")?
-            .context("the store took no audit entry")
+        CommandAudit::begin(&self.store, command, subject, because).await
     }
 
     /// Exports the last spans, for a bounded time.

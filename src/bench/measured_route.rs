@@ -14,6 +14,7 @@ use super::load::SendCounts;
 use super::tally::{ArrivalTally, MARK_HEADER, MessageMark};
 use super::types::BenchRequest;
 use crate::app::check;
+use crate::app::command_audit::CommandAudit;
 use crate::broker::rabbitmq::Broker;
 use crate::config::Config;
 use crate::domain::{Clock, Endpoint, HeaderValue, Partition, Route, Target, UnixMs, route};
@@ -184,6 +185,14 @@ impl MeasuredRoute {
         Ok(())
     }
 
+    /// Begins the audit of the bench, before anything is sent.
+    pub(super) async fn audit(&self, request: &BenchRequest) -> anyhow::Result<CommandAudit> {
+        let BenchRequest { route, rate, .. } = request;
+        let subject = format!("route {}; {rate} messages a second", route.name);
+        let because = request.because.as_ref();
+        CommandAudit::begin(&self.store, "postdate bench", subject, because).await
+    }
+
     /// Takes the waiting messages of a run out of the store and answers their number. Messages in flight stay: they are on
     /// their way.
     pub(super) async fn cancel(&self, run: &str) -> Result<u64, StoreError> {
@@ -331,10 +340,9 @@ async fn judge_relays(
         "no relay serves route {name} from the store at {}: start one (`postdate run`), with this configuration",
         config.redis.place()
     );
-    ensure!(
-        !paused.ingress && !paused.publishing,
-        "route {name} is paused: `postdate resume {name}`"
-    );
+    if let Some(pause) = paused.ingress.or(paused.publishing) {
+        bail!("route {name} is {pause}: `postdate resume {name}`");
+    }
     if let Endpoint::Kafka {
         connection, topic, ..
     } = &request.route.from

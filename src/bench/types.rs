@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::{Endpoint, Origin, Route, RoutingKey, Target};
+use crate::domain::{Because, Endpoint, Origin, Route, RoutingKey, Target};
 
 /// Request to measure a route.
 #[derive(Clone, Debug)]
@@ -20,6 +20,8 @@ pub struct BenchRequest {
     pub size: usize,
     /// Least number of partitions of the route's topic; `None`: one for each replica that serves the route.
     pub partitions: Option<usize>,
+    /// Why it is done, for the audit log.
+    pub because: Option<Because>,
 }
 
 impl BenchRequest {

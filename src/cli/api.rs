@@ -9,10 +9,10 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::client::{ApiClient, ClientError};
+use super::facts::plain;
 use super::output::{self, SafeText};
-use super::trail;
 use crate::config;
-use crate::domain::{RouteName, Secret, path_segment};
+use crate::domain::{Because, RouteName, Secret, path_segment};
 
 /// Address of the API where `POSTDATE_URL` is not set: the default of `admin.listen`.
 const DEFAULT_URL: &str = "http://127.0.0.1:8025";
@@ -30,6 +30,31 @@ pub(super) struct ApiArgs {
     /// Trust the authorities in this PEM file, not those of the system; for https://
     #[arg(long, value_name = "FILE", global = true)]
     ca: Option<PathBuf>,
+}
+
+// Of every command that changes something: why it is done.
+#[derive(Clone, Debug, Default, Args)]
+pub(super) struct BecauseArgs {
+    /// Why: one line, at most 500 bytes, kept beside your name in the audit log and the trail
+    #[arg(long, value_name = "TEXT")]
+    pub(super) because: Option<Because>,
+}
+
+// Options of every command that changes something by the API.
+#[derive(Clone, Debug, Default, Args)]
+pub(super) struct ActArgs {
+    #[command(flatten)]
+    api: ApiArgs,
+    #[command(flatten)]
+    reason: BecauseArgs,
+}
+
+impl ActArgs {
+    /// Builds the client of the API. Each of its calls says why it is made.
+    pub(super) fn connect(&self) -> Result<ApiClient, ClientError> {
+        let client = connect(&self.api)?;
+        Ok(client.saying_why(self.reason.because.as_ref()))
+    }
 }
 
 /// Builds the client of the API. The token comes from the environment or a file: an argument would show it to every user
@@ -82,10 +107,10 @@ pub(super) fn ended(done: Result<(), ClientError>) -> ExitCode {
 
 /// Runs a command that may be done in part. It answers false then, exit code 1, and has printed its failures itself.
 pub(super) fn ended_all(
-    args: &ApiArgs,
+    args: &ActArgs,
     command: impl FnOnce(&ApiClient) -> Result<bool, ClientError>,
 ) -> ExitCode {
-    match connect(args).and_then(|client| command(&client)) {
+    match args.connect().and_then(|client| command(&client)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => ended(Err(error)),
@@ -128,12 +153,19 @@ pub(super) fn message_path(
         return Ok((route.to_string(), path_of(route.as_str(), id)));
     }
     let found = messages(client, id)?;
-    // A message that is gone is not meant where another one of its id waits.
-    let waits = found.iter().any(|(_, message)| !trail::is_of_gone(message));
-    let meant = found
-        .into_iter()
-        .filter(|(_, message)| !waits || !trail::is_of_gone(message));
-    let mut routes: Vec<String> = meant.map(|(route, _)| route).collect();
+    // Where a message of the id waits, none is meant that is dead or gone.
+    let waits = |message: &Value| {
+        matches!(
+            message["state"].as_str(),
+            Some("pending" | "in_flight" | "published")
+        )
+    };
+    let any_waits = found.iter().any(waits);
+    let mut routes: Vec<String> = found
+        .iter()
+        .filter(|message| !any_waits || waits(message))
+        .map(|message| plain(&message["route"]))
+        .collect();
     match routes.len() {
         1 => {
             let only = routes.remove(0);
@@ -151,41 +183,10 @@ fn path_of(route: &str, id: &str) -> String {
     format!("/api/v1/routes/{route}/messages/{}", path_segment(id))
 }
 
-/// The messages of this id on all routes, each with its route, and those that are gone and in a trail: at least one.
-pub(super) fn messages(client: &ApiClient, id: &str) -> Result<Vec<(String, Value)>, ClientError> {
-    let mut found = Vec::new();
-    let mut nearest = None;
-    let mut has_routes = false;
-    for route in items(&client.get("/api/v1/routes")?) {
-        let name = route["name"].as_str().unwrap_or_default().to_owned();
-        match client.get(&path_of(&name, id)) {
-            Ok(message) => found.push((name, message)),
-            Err(ClientError::Refused {
-                status: 404,
-                detail,
-                ..
-            }) => {
-                let hint = detail
-                    .split_once("did you mean ")
-                    .map(|(_, nearest)| nearest.to_owned());
-                nearest = nearest.or(hint);
-            }
-            Err(error) => return Err(error),
-        }
-        has_routes = true;
-    }
-    if !has_routes {
-        return Err(ClientError::Usage(
-            "no route is configured there".to_owned(),
-        ));
-    }
-    if found.is_empty() {
-        return Err(ClientError::UnknownMessage {
-            id: id.to_owned(),
-            nearest,
-        });
-    }
-    Ok(found)
+/// The messages of this id on all routes, dead letters and those that are gone too: at least one.
+pub(super) fn messages(client: &ApiClient, id: &str) -> Result<Vec<Value>, ClientError> {
+    let path = format!("/api/v1/messages/{}", path_segment(id));
+    client.get(&path).map(|page| items(&page))
 }
 
 /// Makes the same command on each of these messages, and prints each result. Answers whether all were done.
@@ -213,17 +214,18 @@ pub(super) fn command_each(
                 detail,
                 ..
             }) => {
+                let answer =
+                    json!({ "id": id, "route": found_route, "result": result, "detail": detail });
                 failure = Some(detail);
-                json!({ "id": id, "route": found_route, "result": result })
-            }
-            Err(error @ ClientError::UnknownMessage { .. }) => {
-                failure = Some(error.to_string());
-                json!({ "id": id, "route": found_route, "result": "unknown" })
+                answer
             }
             Err(error) if ids.len() == 1 || error.is_of_all() => return Err(error),
             Err(error) => {
-                failure = Some(error.to_string());
-                json!({ "id": id, "route": found_route, "result": "failed" })
+                let detail = error.to_string();
+                let answer =
+                    json!({ "id": id, "route": found_route, "result": "failed", "detail": detail });
+                failure = Some(detail);
+                answer
             }
         };
         all_done &= failure.is_none();

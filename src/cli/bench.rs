@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
 
+use super::api::BecauseArgs;
 use super::output::SafeText;
 use super::progress::{ProgressReporter, StageProgress};
 use super::replay::route_named;
@@ -63,6 +64,8 @@ pub(super) struct BenchArgs {
     /// Do not ask; needed where there is no terminal
     #[arg(long)]
     yes: bool,
+    #[command(flatten)]
+    reason: BecauseArgs,
 }
 
 fn length(text: &str) -> Result<Duration, String> {
@@ -94,6 +97,7 @@ pub(super) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         partitions,
         json,
         yes,
+        reason,
     } = args;
     let config = match config.load().and_then(|loaded| loaded.check()) {
         Ok(config) => config,
@@ -109,6 +113,7 @@ pub(super) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
             delay_ms: delay,
             size,
             partitions,
+            because: reason.because,
         };
         match request.unfit() {
             Some(why) => Err(why),

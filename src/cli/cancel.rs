@@ -13,7 +13,7 @@ use super::api;
 #[command(after_help = api::ENVIRONMENT_HELP)]
 pub(super) struct CancelArgs {
     #[command(flatten)]
-    api: api::ApiArgs,
+    api: api::ActArgs,
     /// Their ids; `--` before one that begins with `-`
     #[arg(value_name = "ID", required = true)]
     ids: Vec<String>,

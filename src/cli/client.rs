@@ -11,7 +11,7 @@ use ureq::Agent;
 use ureq::http::{Request, Uri};
 use ureq::tls::TlsConfig;
 
-use crate::domain::Secret;
+use crate::domain::{Because, Secret, percent_encoded};
 use crate::tls::{ClientFiles, KeyHints, TlsTrouble};
 
 /// Longest wait for a connection.
@@ -67,14 +67,6 @@ pub(super) enum ClientError {
         /// Result of a command, in the contract's word.
         result: Option<String>,
     },
-    /// No route has a message of this id waiting.
-    #[error("no message `{id}` waits on any route{} (404)", nearest.as_ref().map(|n| format!("; did you mean {n}")).unwrap_or_default())]
-    UnknownMessage {
-        /// The id.
-        id: String,
-        /// The nearest id that waits on a route, as the API quotes it.
-        nearest: Option<String>,
-    },
     /// More than one route has a message of this id.
     #[error("`{id}` is a message of more than one route: say --route {}", routes.join(", or --route "))]
     Ambiguous {
@@ -117,10 +109,7 @@ pub(super) enum ClientError {
 impl ClientError {
     /// Reports whether every further message would fail the same way, so that the command should stop.
     pub(super) fn is_of_all(&self) -> bool {
-        !matches!(
-            self,
-            Self::Refused { .. } | Self::UnknownMessage { .. } | Self::Ambiguous { .. }
-        )
+        !matches!(self, Self::Refused { .. } | Self::Ambiguous { .. })
     }
 
     /// The exit code of this failure.
@@ -139,6 +128,8 @@ pub(super) struct ApiClient {
     agent: Agent,
     base: Secret,
     token: Option<Secret>,
+    /// Why its calls are made, percent-encoded.
+    because: Option<String>,
 }
 
 /// Status and body of an answer, as they came.
@@ -191,7 +182,16 @@ impl ApiClient {
             agent: config.build().new_agent(),
             base,
             token,
+            because: None,
         })
+    }
+
+    /// The same client, whose calls say why they are made.
+    pub(super) fn saying_why(self, because: Option<&Because>) -> Self {
+        Self {
+            because: because.map(|because| percent_encoded(because.as_str())),
+            ..self
+        }
     }
 
     /// Makes one call and returns its answer, whatever its status.
@@ -206,6 +206,9 @@ impl ApiClient {
         let mut request = Request::builder().method(method).uri(&url);
         if let Some(token) = &self.token {
             request = request.header("authorization", format!("Bearer {}", token.expose()));
+        }
+        if let Some(because) = &self.because {
+            request = request.header("postdate-because", because);
         }
         if body.is_some() {
             request = request.header("content-type", "application/json");

@@ -47,8 +47,8 @@ enum DeadCommand {
         #[arg(long)]
         oldest: bool,
         /// At most so many
-        #[arg(long, value_name = "N", default_value_t = 100)]
-        limit: usize,
+        #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+        limit: u32,
         /// Print JSON
         #[arg(long, conflicts_with = "watch")]
         json: bool,
@@ -134,6 +134,8 @@ struct ActionArgs {
     /// Say how many there are, and change nothing
     #[arg(long, conflicts_with_all = ["ids", "yes", "json"])]
     dry_run: bool,
+    #[command(flatten)]
+    reason: api::BecauseArgs,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -166,15 +168,19 @@ pub(super) fn run(args: DeadArgs) -> ExitCode {
     {
         return match api::connect(&args.api) {
             Ok(client) => api::show(Some(api::WATCH_INTERVAL), || {
-                render(&client, filter, order(*oldest), *limit)
+                render(&client, filter, order(*oldest), *limit as usize)
             }),
             Err(error) => api::ended(Err(error)),
         };
     }
-    api::ended(
-        api::connect(&args.api)
-            .and_then(|client| output::with_stdout(|out| dead(&client, args, out))),
-    )
+    let because = match &args.command {
+        DeadCommand::Redrive { action, .. } | DeadCommand::Drop { action } => {
+            action.reason.because.as_ref()
+        }
+        _ => None,
+    };
+    let client = api::connect(&args.api).map(|client| client.saying_why(because));
+    api::ended(client.and_then(|client| output::with_stdout(|out| dead(&client, args, out))))
 }
 
 fn dead(client: &ApiClient, args: DeadArgs, out: &mut Printer<'_>) -> Result<(), ClientError> {
@@ -185,7 +191,7 @@ fn dead(client: &ApiClient, args: DeadArgs, out: &mut Printer<'_>) -> Result<(),
             limit,
             json,
             ..
-        } => list(client, &filter, order(oldest), limit, json, out),
+        } => list(client, &filter, order(oldest), limit as usize, json, out),
         DeadCommand::Show {
             id,
             route,

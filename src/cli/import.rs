@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use super::api::BecauseArgs;
 use super::output::SafeText;
 use super::progress::{ProgressReporter, StageProgress};
 use super::replay::route_named;
@@ -138,6 +139,8 @@ struct CommonArgs {
     #[arg(long)]
     yes: bool,
     #[command(flatten)]
+    reason: BecauseArgs,
+    #[command(flatten)]
     config: ConfigArgs,
 }
 
@@ -197,6 +200,7 @@ pub(super) fn run(args: ImportArgs) -> anyhow::Result<ExitCode> {
         headers,
         dry_run: _,
         yes,
+        reason,
         config,
     } = common;
     let config = match config.load().and_then(|loaded| loaded.check()) {
@@ -204,6 +208,7 @@ pub(super) fn run(args: ImportArgs) -> anyhow::Result<ExitCode> {
         Err(problems) => return Ok(refuse(&problems)),
     };
     let request = url(redis, redis_file).and_then(|url| {
+        refuse_own_keys(&queue.queue, &config.redis.prefix)?;
         let route = route_of(&config, &route, message_key.as_deref(), &headers)?;
         Ok(ImportRequest {
             route: route.clone(),
@@ -214,6 +219,7 @@ pub(super) fn run(args: ImportArgs) -> anyhow::Result<ExitCode> {
             key: message_key,
             headers,
             dry_run: !yes,
+            because: reason.because,
         })
     });
     let request = match request {
@@ -243,6 +249,18 @@ fn url(url: Option<String>, file: Option<PathBuf>) -> Result<Secret, String> {
         (None, None) => return Err("--redis or --redis-file is needed".to_owned()),
     };
     Ok(Secret::new(url))
+}
+
+/// Refuses keys of Postdate's own stores: what waits in them belongs to relays.
+fn refuse_own_keys(queue: &ImportQueue, prefix: &str) -> Result<(), String> {
+    let own = format!("{prefix}:");
+    match queue.names().find(|name| name.starts_with(&own)) {
+        None => Ok(()),
+        Some(name) => Err(format!(
+            "`{}` is a key of Postdate's own store (`redis.prefix`), whose messages are the relays' already",
+            name.escape_debug()
+        )),
+    }
 }
 
 /// The route of this name, if it can take such messages.

@@ -33,7 +33,7 @@ pub(super) struct ResumeArgs {
 #[derive(Debug, Args)]
 struct PauseSelection {
     #[command(flatten)]
-    api: api::ApiArgs,
+    api: api::ActArgs,
     /// The route
     #[arg(value_name = "ROUTE")]
     route: String,
@@ -62,7 +62,9 @@ pub(super) fn resume(args: &ResumeArgs) -> ExitCode {
 }
 
 fn run(verb: &str, selection: &PauseSelection) -> ExitCode {
-    let called = api::connect(&selection.api)
+    let called = selection
+        .api
+        .connect()
         .and_then(|client| output::with_stdout(|out| call(&client, verb, selection, out)));
     api::ended(called)
 }
@@ -127,7 +129,7 @@ mod tests {
         ] {
             let url = format!("http://{}", server.address);
             let called = tokio::task::spawn_blocking(move || {
-                let api = api::ApiArgs::default();
+                let api = api::ActArgs::default();
                 let selection = PauseSelection {
                     api,
                     route: route.to_owned(),

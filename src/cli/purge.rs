@@ -20,7 +20,7 @@ use crate::domain::{RouteName, UnixMs};
     postdate purge --route orders --state retrying --to -1h --yes\n\n{}", api::ENVIRONMENT_HELP))]
 pub(super) struct PurgeArgs {
     #[command(flatten)]
-    api: api::ApiArgs,
+    api: api::ActArgs,
     /// The route
     #[arg(long, value_name = "R")]
     route: String,
@@ -51,7 +51,8 @@ enum PurgeState {
 
 pub(super) fn run(args: &PurgeArgs) -> ExitCode {
     api::ended(
-        api::connect(&args.api)
+        args.api
+            .connect()
             .and_then(|client| output::with_stdout(|out| purge(&client, args, out))),
     )
 }

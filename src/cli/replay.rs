@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use clap::Args;
 
+use super::api::BecauseArgs;
 use super::output::SafeText;
 use super::progress::{ProgressReporter, StageProgress};
 use super::table::{moment, table};
@@ -50,6 +51,8 @@ pub(super) struct ReplayArgs {
     /// Do not ask; needed where there is no terminal
     #[arg(long)]
     yes: bool,
+    #[command(flatten)]
+    reason: BecauseArgs,
 }
 
 pub(super) fn run(args: ReplayArgs) -> anyhow::Result<ExitCode> {
@@ -61,6 +64,7 @@ pub(super) fn run(args: ReplayArgs) -> anyhow::Result<ExitCode> {
         due_after,
         dry_run,
         yes,
+        reason,
     } = args;
     let config = match config.load().and_then(|loaded| loaded.check()) {
         Ok(config) => config,
@@ -78,6 +82,7 @@ pub(super) fn run(args: ReplayArgs) -> anyhow::Result<ExitCode> {
             route: route.clone(),
             times,
             dry_run,
+            because: reason.because,
         })
     });
     let request = match request {

@@ -14,7 +14,7 @@ use crate::domain::UnixMs;
 #[command(group = clap::ArgGroup::new("when").required(true).args(["delay", "at"]))]
 pub(super) struct RescheduleArgs {
     #[command(flatten)]
-    api: api::ApiArgs,
+    api: api::ActArgs,
     /// Its id; `--` before one that begins with `-`
     #[arg(value_name = "ID")]
     id: String,

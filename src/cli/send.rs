@@ -32,7 +32,7 @@ const WAIT_DEADLINE: Duration = Duration::from_secs(3720);
     {}", api::ENVIRONMENT_HELP))]
 pub(super) struct SendArgs {
     #[command(flatten)]
-    api: api::ApiArgs,
+    api: api::ActArgs,
     /// The route
     #[arg(long, value_name = "R")]
     route: String,
@@ -159,7 +159,7 @@ impl TestMessage {
 
 pub(super) fn run(args: SendArgs) -> ExitCode {
     let json = args.json;
-    api::ended(api::connect(&args.api).and_then(|client| {
+    api::ended(args.api.connect().and_then(|client| {
         let message = TestMessage::read(args)?;
         output::with_stdout(|out| send(&client, &message, json, out))
     }))

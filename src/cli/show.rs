@@ -52,10 +52,7 @@ fn found(client: &ApiClient, args: &ShowArgs) -> Result<Vec<Value>, ClientError>
         let (_, path) = message_path(client, Some(route), &args.id)?;
         return Ok(vec![client.get(&path)?]);
     }
-    Ok(messages(client, &args.id)?
-        .into_iter()
-        .map(|(_, message)| message)
-        .collect())
+    messages(client, &args.id)
 }
 
 /// A message for people: one line a fact.

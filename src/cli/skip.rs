@@ -26,7 +26,7 @@ use crate::domain::{RouteName, UnixMs};
     {}", api::ENVIRONMENT_HELP))]
 pub(super) struct SkipArgs {
     #[command(flatten)]
-    api: api::ApiArgs,
+    api: api::ActArgs,
     /// The route that reads the topic
     #[arg(long, value_name = "R")]
     route: String,
@@ -49,7 +49,8 @@ pub(super) struct SkipArgs {
 
 pub(super) fn run(args: &SkipArgs) -> ExitCode {
     api::ended(
-        api::connect(&args.api)
+        args.api
+            .connect()
             .and_then(|client| output::with_stdout(|out| call(&client, args, out))),
     )
 }

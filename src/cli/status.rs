@@ -19,7 +19,7 @@ use crate::domain::moment::parse;
 pub(super) struct StatusArgs {
     #[command(flatten)]
     api: api::ApiArgs,
-    /// Print the API's list of routes as JSON
+    /// Print the API's overview as JSON
     #[arg(long, conflicts_with = "watch")]
     json: bool,
     /// Show it again every two seconds
@@ -37,10 +37,12 @@ pub(super) fn run(args: &StatusArgs) -> ExitCode {
 }
 
 pub(super) fn render(client: &ApiClient, json: bool) -> Result<SafeText, ClientError> {
-    if json {
-        return Ok(SafeText::json(&client.get("/api/v1/routes")?));
-    }
-    Ok(shown(&client.get("/api/v1/overview")?))
+    let overview = client.get("/api/v1/overview")?;
+    Ok(if json {
+        SafeText::json(&overview)
+    } else {
+        shown(&overview)
+    })
 }
 
 fn shown(overview: &Value) -> SafeText {
@@ -208,7 +210,7 @@ fn route_style(row: &[String]) -> Style {
     if is_well { Style::new() } else { WARNING_STYLE }
 }
 
-/// Lateness of the oldest message, for people.
+/// Lateness of the oldest message, for a column of seven characters.
 pub(super) fn lateness(seconds: f64) -> String {
     match seconds as u64 {
         0 => "-".to_owned(),

@@ -23,11 +23,22 @@ pub(super) fn table(names: &[&str], rows: &[Vec<String>]) -> SafeText {
 
 /// The same, with a style for each row; rows without one are plain.
 pub(super) fn styled_table(names: &[&str], rows: &[Vec<String>], styles: &[Style]) -> SafeText {
+    laid_out(names, rows, styles, output::width())
+}
+
+fn laid_out(
+    names: &[&str],
+    rows: &[Vec<String>],
+    styles: &[Style],
+    width: Option<u16>,
+) -> SafeText {
     let mut table = Table::new();
     table
         .load_style(presets::NOTHING)
         .set_truncation_indicator("…");
-    table.set_header(names.to_vec());
+    let mut header = Row::from(names.to_vec());
+    header.max_height(1);
+    table.set_header(header);
     for cells in rows {
         let mut row = Row::from(
             cells
@@ -53,7 +64,7 @@ pub(super) fn styled_table(names: &[&str], rows: &[Vec<String>], styles: &[Style
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    if let Some(width) = output::width() {
+    if let Some(width) = width {
         table
             .set_width(width)
             .set_content_arrangement(ContentArrangement::Dynamic);
@@ -175,6 +186,20 @@ mod tests {
                 assert!(shown.ends_with(distance), "{shown}");
             }
             assert!(!listed_moment(now + 2 * DAY_MS, now).contains('('));
+        }
+    }
+
+    #[test]
+    fn each_row_is_a_line_with_its_own_style_at_any_width() {
+        let row = |name: &str| vec![name.to_owned(), "in a cell of many words".to_owned()];
+        let rows = [row("orders"), row("a-route-with-a-long-name"), row("c")];
+        let styles = [Style::new(), output::FAILURE_STYLE, Style::new()];
+        for width in 12..=120 {
+            let shown = laid_out(&["ROUTE NAME", "WHAT IT SAYS"], &rows, &styles, Some(width));
+            let lines: Vec<&str> = shown.as_str().lines().collect();
+            assert_eq!(lines.len(), 4, "{width}: {lines:#?}");
+            let styled: Vec<bool> = lines.iter().map(|l| l.starts_with('\u{1b}')).collect();
+            assert_eq!(styled, [true, false, true, false], "{width}: {lines:#?}");
         }
     }
 

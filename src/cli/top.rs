@@ -18,8 +18,8 @@ const NEXT_MESSAGES: u32 = 10;
 
 /// Show replicas, routes with their rates, and the messages due next, every second
 ///
-/// Up and down choose a route, Enter shows it, Escape goes back, q ends. Rates are those of the replica that answers.
-/// Where the output is no terminal, it shows all once.
+/// Up and down choose a route, Enter shows it, Escape goes back, q ends. Where the output is no
+/// terminal, it shows all once.
 #[derive(Debug, Args)]
 #[command(after_help = api::ENVIRONMENT_HELP)]
 pub(super) struct TopArgs {

@@ -97,7 +97,10 @@ fn by(event: &Value) -> String {
     match event["by"].as_str() {
         None => String::new(),
         Some("header") => format!(", by a command in a message{}", position(event)),
-        Some(by) => format!(", by {by}"),
+        Some(by) => match event["because"].as_str() {
+            Some(because) => format!(", by {by}: {because}"),
+            None => format!(", by {by}"),
+        },
     }
 }
 
@@ -173,8 +176,8 @@ mod tests {
                 format!("dropped {at}, dead letter orders.attempts.0.n.1, by dead_letters.keep"),
             ),
             (
-                json!({ "event": "redriven", "dead_id": "orders.attempts.0.n.1", "by": "write token 1" }),
-                format!("redriven {at}, dead letter orders.attempts.0.n.1, by write token 1"),
+                json!({ "event": "redriven", "dead_id": "orders.attempts.0.n.1", "by": "ann", "because": "#4711" }),
+                format!("redriven {at}, dead letter orders.attempts.0.n.1, by ann: #4711"),
             ),
             (
                 json!({ "event": "of a later version" }),

@@ -4,6 +4,7 @@
 //! of it. `route` is its way, with the policy. `verdict` is the end of a publish. `due` and `clock` are about time,
 //! `partition` about placement in the store.
 
+mod actor;
 mod arrival;
 pub mod clock;
 mod delay_request;
@@ -19,6 +20,7 @@ pub mod message;
 pub mod moment;
 pub mod nearest;
 pub mod partition;
+mod pause;
 mod percent;
 mod repeat_cause;
 pub mod retry;
@@ -31,6 +33,7 @@ mod text;
 pub mod unsafe_text;
 pub mod verdict;
 
+pub use actor::{Actor, Because, MAX_BECAUSE_BYTES};
 pub use arrival::Arrival;
 pub use clock::{Clock, StoreClock};
 pub use delay_request::{DelayRequest, RequestedTime};
@@ -40,12 +43,13 @@ pub use kafka_position::{KafkaPosition, ReadMark};
 pub use message::{Header, HeaderValue, Message, Origin, Properties};
 pub use nearest::nearest;
 pub use partition::{Partition, Partitions};
+pub use pause::{Pause, RouteParts, RoutePause};
 pub use percent::{path_segment, percent_decoded, percent_encoded};
 pub use repeat_cause::RepeatCause;
 pub use route::{
     DeadLetterLimits, DelayFrom, Endpoint, HeaderNames, OnDuplicate, OnInvalid, OnRefused,
-    OnUndecodable, PauseState, RateLimit, RetryPolicy, Route, RouteName, RoutePolicy, RoutingKey,
-    Target, TargetRef, TrailLimits,
+    OnUndecodable, RateLimit, RetryPolicy, Route, RouteName, RoutePolicy, RoutingKey, Target,
+    TargetRef, TrailLimits,
 };
 pub use secret::Secret;
 pub use skip::{SkipGoal, SkipOutcome};

@@ -420,15 +420,6 @@ impl RateLimit {
     }
 }
 
-/// The parts of a route that were paused by hand.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PauseState {
-    /// Its topic or queue is not read.
-    pub ingress: bool,
-    /// Its messages are not claimed or published.
-    pub publishing: bool,
-}
-
 /// The retries of refused publishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryPolicy {

@@ -4,9 +4,25 @@ use std::sync::Arc;
 
 use super::route::OnUnroutable;
 use super::{
-    DelayFrom, Endpoint, Entry, HeaderNames, Message, OnDuplicate, OnInvalid, OnRefused,
-    OnUndecodable, Origin, RetryPolicy, Route, RouteName, RoutePolicy, Target, UnixMs,
+    Actor, DelayFrom, Endpoint, Entry, HeaderNames, Message, OnDuplicate, OnInvalid, OnRefused,
+    OnUndecodable, Origin, Pause, RetryPolicy, Route, RouteName, RoutePause, RoutePolicy, Target,
+    UnixMs,
 };
+
+/// A pause of publishing by `ann`, who gave `#4711` as its reason.
+pub fn paused() -> RoutePause {
+    let pause = Pause {
+        since: Some(UnixMs(1000)),
+        by: Actor {
+            because: "#4711".parse().ok(),
+            ..Actor::new("ann")
+        },
+    };
+    RoutePause {
+        ingress: None,
+        publishing: Some(Arc::new(pause)),
+    }
+}
 
 /// A Kafka to Kafka route called `orders`, all defaults.
 ///

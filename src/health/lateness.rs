@@ -83,12 +83,12 @@ pub fn causes(
     catches_up: bool,
     trouble: &BTreeMap<String, PartTrouble>,
 ) -> LatenessCauses {
-    let paused = health.is_publishing_paused();
+    let pause = health.publishing_pause();
     let oldest = health.overdue.place();
     let mut causes = Vec::new();
     let mut to_blame = None;
-    if paused {
-        causes.push("publishing is paused".to_owned());
+    if let Some(pause) = &pause {
+        causes.push(format!("publishing is {pause}"));
     }
     let targets = route
         .targets()
@@ -130,7 +130,7 @@ pub fn causes(
         words: causes.join("; "),
         is_known: true,
         // Who has paused the route is to blame before any part.
-        part: to_blame.filter(|_| !paused),
+        part: to_blame.filter(|_| pause.is_none()),
     }
 }
 
@@ -241,9 +241,11 @@ mod tests {
             "the credit of the route is full: 198 messages are claimed and wait for main:orders"
         );
         health.full_credits.report(0, None);
-        health.pause_publishing(true);
+        health.paused(testing::paused());
         let all = causes(&route, &health, true, &trouble(&["redis", &target]));
-        let expected = format!("publishing is paused; redis: away; {target}: away");
+        let expected = format!(
+            "publishing is paused by hand since 1970-01-01T00:00:01.000Z by ann: #4711; redis: away; {target}: away"
+        );
         assert_eq!(all.words, format!("{expected}; it catches up"));
     }
 }

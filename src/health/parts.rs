@@ -50,6 +50,30 @@ struct PartReport {
     kind: TroubleKind,
 }
 
+/// The state of the process at one moment.
+#[derive(Clone, Debug)]
+pub struct HealthLook {
+    /// The process takes work.
+    pub ready: bool,
+    /// The process drains.
+    pub draining: bool,
+    /// All parts, by name.
+    pub parts: Vec<LookedPart>,
+    /// The causes behind those that are not up.
+    pub troubles: Arc<Troubles>,
+}
+
+/// A part at one moment.
+#[derive(Clone, Debug)]
+pub struct LookedPart {
+    /// Its name.
+    pub name: String,
+    /// It has been reached before.
+    pub was_up: bool,
+    /// Its trouble; `None` while it is up.
+    pub trouble: Option<PartTrouble>,
+}
+
 /// Handle of one part. The owner of the part reports its state through it.
 #[derive(Clone, Debug)]
 pub struct Part {
@@ -94,17 +118,26 @@ impl Health {
 
     /// Reports whether the process takes work.
     pub fn is_ready(&self) -> bool {
-        let inner = self.0.parts.read();
-        !inner.draining
-            && inner.parts.values().all(
-                |PartReport {
-                     state, essential, ..
-                 }| match state {
-                    PartState::Up => true,
-                    PartState::Degraded(_) => !essential,
-                    PartState::Waiting(_) => false,
-                },
-            )
+        self.0.parts.read().is_ready()
+    }
+
+    /// The state of the process at one moment: what is told of it together agrees with itself.
+    pub fn look(&self) -> HealthLook {
+        let table = self.0.parts.read();
+        let parts = table.parts.iter().map(|(name, report)| LookedPart {
+            name: name.clone(),
+            was_up: !matches!(report.state, PartState::Waiting(_)),
+            trouble: table.trouble(report),
+        });
+        HealthLook {
+            ready: table.is_ready(),
+            draining: table.draining,
+            parts: parts.collect(),
+            troubles: match &table.troubles {
+                Some(troubles) => troubles.clone(),
+                None => Arc::new(Troubles::behind(&table.not_up())),
+            },
+        }
     }
 
     /// Waits until the process takes work. Cancel-safe.
@@ -181,6 +214,15 @@ impl Health {
 }
 
 impl PartTable {
+    fn is_ready(&self) -> bool {
+        let may_work = |report: &PartReport| match report.state {
+            PartState::Up => true,
+            PartState::Degraded(_) => !report.essential,
+            PartState::Waiting(_) => false,
+        };
+        !self.draining && self.parts.values().all(may_work)
+    }
+
     /// The parts that are not up.
     fn not_up(&self) -> BTreeMap<String, PartTrouble> {
         let parts = self.parts.iter();

@@ -1,18 +1,22 @@
 //! What is known of one route: whether its source is read, whether it publishes, and what is late.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use parking_lot::Mutex;
 
 use super::{FullCredits, OldestOverdue};
-use crate::domain::UnixMs;
+use crate::domain::{Pause, RoutePause, UnixMs};
+
+/// Reason for which the ingress of a route waits that is paused by hand.
+pub const PAUSED: &str = "paused";
 
 /// The health of a route, as its source, its timer and its counts report it.
 #[derive(Debug, Default)]
 pub struct RouteHealth {
     source: Mutex<SourceHealth>,
-    publishing_paused: AtomicBool,
+    pause: Mutex<RoutePause>,
     messages: AtomicI64,
     /// The oldest overdue message of the route, and its place.
     pub overdue: OldestOverdue,
@@ -81,8 +85,15 @@ impl RouteHealth {
         if let Some(why) = self.source.lock().trouble.clone() {
             return Some(why);
         }
-        let reasons = self.waits_for();
-        (!reasons.is_empty()).then(|| format!("ingress waits: {}", reasons.join(", ")))
+        let reasons = self.waits_for().into_iter();
+        let pause = self.pause().ingress;
+        let words: Vec<String> = reasons
+            .map(|reason| match &pause {
+                Some(pause) if reason == PAUSED => pause.to_string(),
+                _ => reason.to_owned(),
+            })
+            .collect();
+        (!words.is_empty()).then(|| format!("ingress waits: {}", words.join(", ")))
     }
 
     /// Notes the oldest record of each partition that is read and not resolved (a queue has partition 0 alone). The number
@@ -96,14 +107,20 @@ impl RouteHealth {
         self.source.lock().oldest_unresolved.clone()
     }
 
-    /// Notes whether publishing is paused by an operator.
-    pub fn pause_publishing(&self, paused: bool) {
-        self.publishing_paused.store(paused, Ordering::Relaxed);
+    /// Notes which parts of the route are paused by hand.
+    pub fn paused(&self, pause: RoutePause) {
+        self.ingress_waits(PAUSED, pause.ingress.is_some());
+        *self.pause.lock() = pause;
     }
 
-    /// True while publishing is paused by an operator.
-    pub fn is_publishing_paused(&self) -> bool {
-        self.publishing_paused.load(Ordering::Relaxed)
+    /// Which parts of the route are paused by hand.
+    pub fn pause(&self) -> RoutePause {
+        self.pause.lock().clone()
+    }
+
+    /// The pause of publishing, if it is paused by hand.
+    pub fn publishing_pause(&self) -> Option<Arc<Pause>> {
+        self.pause.lock().publishing.clone()
     }
 
     /// How late the oldest message of the route is, seconds.

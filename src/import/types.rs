@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::{Route, UnixMs};
+use crate::domain::{Because, Route, UnixMs};
 use crate::store::import::{ForeignKeys, ForeignServer};
 
 /// Request to import a queue.
@@ -27,6 +27,8 @@ pub struct ImportRequest {
     pub headers: Vec<(String, String)>,
     /// True if the import only looks, and writes nothing.
     pub dry_run: bool,
+    /// Why it is done, for the audit log.
+    pub because: Option<Because>,
 }
 
 /// The queue of another program.
@@ -53,6 +55,15 @@ impl fmt::Display for ImportQueue {
 }
 
 impl ImportQueue {
+    /// The names that say which queue it is.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        let (name, hash) = match self {
+            Self::Redisson(name) => (name, None),
+            Self::Zset { key, hash } => (key, hash.as_deref()),
+        };
+        std::iter::once(name.as_str()).chain(hash)
+    }
+
     pub(super) fn keys(&self) -> ForeignKeys {
         match self {
             Self::Redisson(name) => ForeignKeys::redisson(name),

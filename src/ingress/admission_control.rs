@@ -234,12 +234,13 @@ impl AdmissionController {
     fn set_gates(&self) {
         for route in &self.routes {
             let paused = self.pauses.of(route.name.as_str());
+            let may_read = paused
+                .as_ref()
+                .is_some_and(|paused| paused.ingress.is_none());
             if let Some(paused) = paused {
-                let health = self.health.route(&route.name);
-                health.ingress_waits("paused", paused.ingress);
-                health.pause_publishing(paused.publishing);
+                self.health.route(&route.name).paused(paused);
             }
-            let open = paused.is_some_and(|paused| !paused.ingress)
+            let open = may_read
                 && !self.dead_letters_full.contains(&route.name)
                 && !self.store.is_replaced();
             if let Some(control) = self.admission.get(&route.name) {

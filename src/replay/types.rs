@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::{Route, UnixMs};
+use crate::domain::{Because, Route, UnixMs};
 use crate::ingress::kafka::window::ReplayWindow;
 use crate::ingress::replay::ReplayTally;
 
@@ -29,6 +29,8 @@ pub struct ReplayRequest {
     pub times: ReplayTimes,
     /// True if the replay ends with the overview, and writes nothing.
     pub dry_run: bool,
+    /// Why it is done, for the audit log.
+    pub because: Option<Because>,
 }
 
 /// Position of a replay, kept in the store until it is done.

@@ -210,6 +210,18 @@ fn an_import_says_what_it_lacks_before_it_connects() {
             "possible values: ms, s",
         ),
         (
+            "zset --key postdate:{3}:due:a --redis redis://127.0.0.1:1 --score ms --member body --route mail \
+             --message-key k"
+                .to_owned(),
+            "`postdate:{3}:due:a` is a key of Postdate's own store",
+        ),
+        (
+            "zset --key k --redis redis://127.0.0.1:1 --score ms --member hash:postdate:meta --route mail \
+             --message-key k"
+                .to_owned(),
+            "`postdate:meta` is a key of Postdate's own store",
+        ),
+        (
             "redisson --queue q --redis-file /nowhere --route mail --message-key k".to_owned(),
             "--redis-file: ",
         ),

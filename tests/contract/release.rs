@@ -134,14 +134,11 @@ fn the_package_has_a_configuration_that_is_right() {
 
 /// The service ends by the same numbers as the program.
 #[test]
-fn the_service_knows_the_programs_exit_codes_and_its_drain() {
+fn the_service_knows_the_programs_exit_codes_and_hears_of_its_life() {
     let unit = read(repository("deploy/package/postdate.service"));
-    let defaults = read(repository("config/postdate.toml"));
-    assert!(
-        defaults.contains("shutdown_timeout = \"20s\""),
-        "the default drain has changed"
-    );
     for line in [
+        "Type=notify",
+        "WatchdogSec=60s",
         "ExecStart=/usr/bin/postdate run --config /etc/postdate/postdate.toml",
         "RestartPreventExitStatus=64",
         "TimeoutStopSec=30s",

@@ -1,8 +1,10 @@
 //! The API and the commands that speak it, against a running relay.
 
+use std::collections::BTreeSet;
 use std::process::{Command, Output};
 use std::time::Duration;
 
+use anyhow::anyhow;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use serde_json::{Value, json};
@@ -12,6 +14,7 @@ use crate::support::{Config, Kafka, Redis, Relay, eventually, relay};
 
 const READ: &str = "canary-read-Pa55";
 const WRITE: &str = "canary-write-Pa55";
+const WRITE_OF_BOB: &str = "canary-bob-Pa55";
 
 async fn start(kafka: &Kafka) -> Relay {
     start_on(kafka).await.0
@@ -40,7 +43,7 @@ async fn start_on(kafka: &Kafka) -> (Relay, String) {
         ),
         (
             "POSTDATE_ADMIN__WRITE_TOKENS",
-            "[\"ann canary-write-Pa55\"]",
+            "[\"ann canary-write-Pa55\", \"bob canary-bob-Pa55\"]",
         ),
     ];
     (Relay::start_with(&config, &tokens).await, from)
@@ -89,29 +92,29 @@ async fn call(
     token: Option<&str>,
     body: Option<Value>,
 ) -> (u16, Value) {
-    let (status, _, answer) = call_if(relay, (method, path), token, body, None).await;
+    let (status, _, answer) = call_with(relay, (method, path), token, body, None).await;
     (status, answer)
 }
 
-/// The same with `If-Match`; answers the `ETag` too.
-async fn call_if(
+/// The same with a header; answers the `ETag` too.
+async fn call_with(
     relay: &Relay,
     (method, path): (&str, &str),
     token: Option<&str>,
     body: Option<Value>,
-    if_match: Option<&str>,
+    header: Option<(&'static str, &str)>,
 ) -> (u16, Option<String>, Value) {
     let url = format!("{}{path}", relay.url());
     let method = method.to_owned();
     let token = token.map(str::to_owned);
-    let if_match = if_match.map(str::to_owned);
+    let header = header.map(|(name, value)| (name, value.to_owned()));
     let sent = tokio::task::spawn_blocking(move || {
         let mut request = ureq::http::Request::builder().method(&*method).uri(&url);
         if let Some(token) = token {
             request = request.header("authorization", format!("Bearer {token}"));
         }
-        if let Some(tag) = if_match {
-            request = request.header("if-match", tag);
+        if let Some((name, value)) = header {
+            request = request.header(name, value);
         }
         let request = request.header("content-type", "application/json");
         let request = request
@@ -226,13 +229,20 @@ async fn racing_edits(relay: &Relay) {
     keep(relay, &["tagged"], "1h").await;
     let at = "/api/v1/routes/orders/messages/tagged";
     let show = async || {
-        let (status, tag, shown) = call_if(relay, ("GET", at), Some(READ), None, None).await;
+        let (status, tag, shown) = call_with(relay, ("GET", at), Some(READ), None, None).await;
         assert_eq!(status, 200, "{shown}");
         (tag.expect("an ETag"), shown["due_ms"].clone())
     };
     let edit = async |method: &'static str, tag: &str| {
         let body = (method == "PATCH").then(|| json!({ "delay": "2h" }));
-        let (status, _, answer) = call_if(relay, (method, at), Some(WRITE), body, Some(tag)).await;
+        let (status, _, answer) = call_with(
+            relay,
+            (method, at),
+            Some(WRITE),
+            body,
+            Some(("if-match", tag)),
+        )
+        .await;
         (status, answer["result"].as_str().map(str::to_owned))
     };
     let is = |result: &str| Some(result.to_owned());
@@ -466,6 +476,7 @@ async fn every_operation_by_every_role() {
     let dead = bury(&relay, kafka, &topic, &["shown", "redriven", "dropped"]).await;
     let (_, description) = call(&relay, "GET", "/api/v1/openapi.json", None, None).await;
     let mut walked = 0;
+    let mut reasons = BTreeSet::new();
     for (path, methods) in description["paths"].as_object().expect("paths") {
         for (method, operation) in methods.as_object().expect("methods") {
             let id = if path.contains("/dead/") {
@@ -483,9 +494,17 @@ async fn every_operation_by_every_role() {
                 _ => None,
             };
             let mut statuses = Vec::new();
+            let why = format!("{method} {path}, 100% ✓");
             for token in [None, Some("wrong"), Some("old"), Some(READ), Some(WRITE)] {
-                let (status, answer) =
-                    call(&relay, &method.to_uppercase(), &concrete, token, body()).await;
+                let mut body = body();
+                let mut header = None;
+                match &mut body {
+                    Some(body) => body["because"] = why.as_str().into(),
+                    None => header = Some(("postdate-because", why.as_str())),
+                }
+                let method = method.to_uppercase();
+                let (status, _, answer) =
+                    call_with(&relay, (&method, &concrete), token, body, header).await;
                 assert!(status < 500, "{method} {path}: {answer}");
                 statuses.push(status);
             }
@@ -504,9 +523,25 @@ async fn every_operation_by_every_role() {
             };
             assert_eq!(statuses, expected, "{method} {path}");
             walked += 1;
+            if method != "get" {
+                reasons.insert(why);
+            }
         }
     }
     assert!(walked >= 15, "{walked}");
+    // Each write of each caller is an entry that says why.
+    let (_, audit) = get(&relay, "/audit?limit=1000").await;
+    let entries = audit["items"].as_array().expect("a list").iter();
+    let told: BTreeSet<String> = entries
+        .filter(|entry| entry["who"] == "ann")
+        .filter(|entry| {
+            !entry["call"]
+                .as_str()
+                .is_some_and(|call| call.starts_with("GET "))
+        })
+        .map(|entry| entry["because"].as_str().unwrap_or_default().to_owned())
+        .collect();
+    assert_eq!(told, reasons, "{audit}");
     // What was done was done by the writers' calls: once each.
     let (_, left) = get(&relay, "/dead").await;
     let left: Vec<_> = left["items"]
@@ -518,7 +553,10 @@ async fn every_operation_by_every_role() {
     assert_eq!(left, [json!(dead[0])]);
     eventually("its trail has its end", async || {
         let (_, message) = get(&relay, "/routes/orders/messages/delete").await;
-        if message["state"] == "cancelled" {
+        let why = "delete /api/v1/routes/{route}/messages/{id}, 100% ✓";
+        let end = message["trail"].as_array().and_then(|trail| trail.last());
+        let is_told = end.is_some_and(|end| end["because"] == why && end["by"] == "ann");
+        if message["state"] == "cancelled" && is_told {
             Ok(())
         } else {
             Err(message)
@@ -643,6 +681,13 @@ async fn the_commands_speak_the_api() {
 async fn one_part_or_both_are_paused_and_resumed() {
     let mut relay = start(Kafka::shared().await).await;
     let paused = |parts: &[&str]| (200, json!({ "route": "orders", "paused": parts }));
+    // Who paused each part, and when, is looked at below.
+    let without_pauses = |(status, mut answer): (u16, Value)| {
+        if let Some(answer) = answer.as_object_mut() {
+            answer.remove("pauses");
+        }
+        (status, answer)
+    };
     for (verb, body, expected) in [
         (
             "pause",
@@ -670,7 +715,7 @@ async fn one_part_or_both_are_paused_and_resumed() {
             Some(body.clone()),
         )
         .await;
-        assert_eq!(answer, expected, "{verb} {body}");
+        assert_eq!(without_pauses(answer), expected, "{verb} {body}");
     }
     for body in [json!({ "only": "half" }), json!({ "onyl": "ingress" })] {
         assert_eq!(
@@ -687,7 +732,11 @@ async fn one_part_or_both_are_paused_and_resumed() {
         Some(json!({ "only": "ingress" })),
     )
     .await;
-    assert_eq!(unchanged, paused(&[]), "a refused call changes nothing");
+    assert_eq!(
+        without_pauses(unchanged),
+        paused(&[]),
+        "a refused call changes nothing"
+    );
     for (args, said) in [
         (
             &["pause", "orders", "--only", "publishing"][..],
@@ -703,7 +752,7 @@ async fn one_part_or_both_are_paused_and_resumed() {
         ),
         (
             &["resume", "orders", "--json"],
-            "{\"route\":\"orders\",\"paused\":[]}\n",
+            "{\"route\":\"orders\",\"paused\":[],\"pauses\":[]}\n",
         ),
     ] {
         let output = cli(&relay, args).await;
@@ -715,6 +764,80 @@ async fn one_part_or_both_are_paused_and_resumed() {
         );
         assert_eq!(text(&output.stdout), said, "{args:?}");
     }
+    assert!(relay.terminate().await.success());
+}
+
+#[tokio::test]
+async fn whoever_looks_at_a_pause_is_told_who_made_it_and_why() {
+    let mut relay = start(Kafka::shared().await).await;
+    let because = "the supplier is down, #4711";
+    let line = ["pause", "orders", "--because", because];
+    let output = cli(&relay, &line).await;
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    // Somebody else's pause of what is paused already changes nothing.
+    let (status, again) = call(
+        &relay,
+        "POST",
+        "/api/v1/routes/orders/pause",
+        Some(WRITE_OF_BOB),
+        Some(json!({ "because": "me too" })),
+    )
+    .await;
+    assert_eq!(status, 200, "{again}");
+    for (pause, part) in again["pauses"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .zip(["ingress", "publishing"])
+    {
+        assert_eq!(
+            (&pause["part"], &pause["by"], &pause["because"]),
+            (&json!(part), &json!("ann"), &json!(because)),
+            "{again}"
+        );
+        assert!(
+            pause["since"].is_string() && pause["since_ms"].is_i64(),
+            "{pause}"
+        );
+    }
+    eventually("the trouble says who and why", async || {
+        let (_, ready) = call(&relay, "GET", "/readyz", Some(READ), None).await;
+        let (_, overview) = get(&relay, "/overview").await;
+        let status = text(&cli(&relay, &["status"]).await.stdout);
+        let said = |text: &str| text.contains("by ann") && text.contains(because);
+        if said(&ready.to_string()) && said(&overview["troubles"].to_string()) && said(&status) {
+            Ok(())
+        } else {
+            Err(anyhow!("{ready}; {overview}; {status}"))
+        }
+    })
+    .await;
+    for wrong in ["two\nlines", "", "turned\u{202e}round", &"x".repeat(501)] {
+        let body = json!({ "because": wrong });
+        let (status, problem) = write(&relay, "POST", "/routes/orders/resume", Some(body)).await;
+        assert_eq!(status, 400, "{wrong:?}: {problem}");
+        assert!(
+            problem["detail"]
+                .as_str()
+                .is_some_and(|d| d.contains("1 to 500 bytes")),
+            "{problem}"
+        );
+    }
+    let (status, _, problem) = call_with(
+        &relay,
+        ("POST", "/api/v1/routes/orders/resume"),
+        Some(WRITE),
+        Some(json!({ "because": "once" })),
+        Some(("postdate-because", "twice")),
+    )
+    .await;
+    assert_eq!(status, 400, "{problem}");
+    let (_, paused) = get(&relay, "/routes/orders").await;
+    assert_eq!(
+        paused["pauses"].as_array().map(Vec::len),
+        Some(2),
+        "{paused}"
+    );
     assert!(relay.terminate().await.success());
 }
 

@@ -290,8 +290,10 @@ async fn every_page_shows_what_is_there_and_every_action_does_what_it_says() {
     browser.open(&fixture.page("routes/orders")).await;
     browser.press("Pause publishing").await;
     let pause = browser.find("dialog button[type=submit]").await;
+    browser.fill("Why", "the supplier is down").await;
     browser.click(&pause).await;
     browser.sees("paused by hand").await;
+    browser.sees("the supplier is down").await;
     browser.press("Resume publishing").await;
     let resume = browser.find("dialog button[type=submit]").await;
     browser.click(&resume).await;
@@ -303,6 +305,7 @@ async fn every_page_shows_what_is_there_and_every_action_does_what_it_says() {
         "cancelled order-8 of orders",
         "looked at the body of order-7",
         "paused orders",
+        "the supplier is down",
         "purged orders",
     ] {
         browser.sees(told).await;

@@ -36,11 +36,12 @@ mod promises;
 mod purge;
 mod rabbitmq;
 mod races;
+mod readers;
 mod replay;
 mod scale;
 mod send;
 mod servers;
-
+mod service_manager;
 mod store;
 mod tls;
 mod topology;

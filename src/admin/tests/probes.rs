@@ -151,7 +151,7 @@ async fn a_route_is_shown_in_the_words_of_the_configuration() {
             },
         },
         "pending": 7, "in_flight": 2, "dead": 1, "paused": ["max_pending"],
-        "publishing_paused": false,
+        "publishing_paused": false, "pauses": [],
         "troubles": ["source:mail: topic t is missing", "target:main:mail/: it refuses"],
     });
     let late_s = |route: &mut serde_json::Value| {

@@ -14,7 +14,7 @@ use super::super::router::router;
 use super::super::testing::{InjectBehaviour, TestServer, open_admin, state, text};
 use super::super::troubles::obstacles;
 use super::problem;
-use crate::domain::{HeaderValue, Message, Origin, RouteName, UnixMs};
+use crate::domain::{HeaderValue, Message, Origin, RouteName, UnixMs, testing};
 use crate::telemetry::{MAX_FOLLOWERS, MessageEnd};
 
 fn last(server: &TestServer) -> (RouteName, Message) {
@@ -312,7 +312,7 @@ async fn what_keeps_a_message_from_arriving_is_named() {
     let before = named();
     assert_eq!(before, "");
     let of_route = health.route(&orders);
-    of_route.pause_publishing(true);
+    of_route.paused(testing::paused());
     of_route.ingress_waits("max_pending", true);
     health
         .part("target:main:orders", false)
@@ -322,7 +322,7 @@ async fn what_keeps_a_message_from_arriving_is_named() {
         .down("it is no concern of this one");
     let after = named();
     for expected in [
-        "publishing of the route is paused",
+        "publishing of the route is paused by hand since 1970-01-01T00:00:01.000Z by ann: #4711",
         "(max_pending)",
         "target:main:orders: it does not exist",
     ] {

@@ -323,10 +323,7 @@ fn draw_rates(frame: &mut Frame<'_>, area: Rect, state: &TopState, route: &str) 
     ])
     .areas(area);
     frame.render_widget(
-        Line::styled(
-            "MESSAGES A SECOND, by the replica that answers",
-            HEADER_STYLE,
-        ),
+        Line::styled("MESSAGES A SECOND, over all replicas", HEADER_STYLE),
         words,
     );
     draw_rate(

@@ -1,13 +1,12 @@
 //! The thread of `postdate top` that reads the API.
 
-use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::Duration;
 
 use serde_json::Value;
 
 use super::NEXT_MESSAGES;
-use super::state::{DueCounts, MessageRow, ReplicaRow, RouteCounters, RouteRow, Snapshot};
+use super::state::{DueCounts, MessageRow, RateSample, ReplicaRow, RouteRow, Snapshot};
 use crate::cli::api::items;
 use crate::cli::client::{ApiClient, ClientError};
 use crate::domain::unsafe_text::escaped;
@@ -43,17 +42,14 @@ fn read(client: &ApiClient, route: Option<&str>) -> Result<Snapshot, ClientError
     let filter = route
         .map(|route| format!("&route={}", percent_encoded(route)))
         .unwrap_or_default();
-    let routes = get("/api/v1/routes")?;
-    let replicas = get("/api/v1/replicas")?;
-    let due = get("/api/v1/histogram")?;
+    let overview = get("/api/v1/overview")?;
     let next = get(&format!("/api/v1/messages?limit={NEXT_MESSAGES}{filter}"))?;
-    let metrics = client.call("GET", "/metrics", None, ANSWER_DEADLINE)?;
+    let list = |name: &str| overview[name].as_array().into_iter().flatten();
     Ok(Snapshot {
         at_ms: Clock::start().wall().0,
-        replicas: items(&replicas).iter().map(replica).collect(),
-        routes: items(&routes).iter().map(route_row).collect(),
-        due: due_counts(&due),
-        counters: (metrics.status == 200).then(|| counters(&metrics.body)),
+        replicas: list("replicas").map(replica).collect(),
+        routes: list("routes").map(route_row).collect(),
+        due: due_counts(&overview["histogram"]),
         next_of: route.map(str::to_owned),
         next: items(&next).iter().map(message).collect(),
     })
@@ -87,6 +83,10 @@ fn route_row(route: &Value) -> RouteRow {
         in_flight: count("in_flight"),
         dead: count("dead"),
         overdue_s: route["oldest_overdue_s"].as_f64().unwrap_or(0.0),
+        rate: RateSample {
+            read: route["rate_in"].as_f64().unwrap_or(0.0),
+            published: route["rate_out"].as_f64().unwrap_or(0.0),
+        },
         paused: crate::cli::status::paused_parts(route)
             .iter()
             .map(|part| escaped(part))
@@ -143,40 +143,6 @@ fn message(message: &Value) -> MessageRow {
     }
 }
 
-/// The counters of each route in the text of `/metrics`.
-fn counters(metrics: &str) -> BTreeMap<String, RouteCounters> {
-    let mut found: BTreeMap<String, RouteCounters> = BTreeMap::new();
-    for line in metrics.lines() {
-        let Some((name, rest)) = line.split_once('{') else {
-            continue;
-        };
-        let Some((labels, value)) = rest.rsplit_once("} ") else {
-            continue;
-        };
-        let route = labels
-            .split(',')
-            .find_map(|label| label.strip_prefix("route=\"")?.strip_suffix('"'));
-        let (Some(route), Some(value)) = (
-            route,
-            value
-                .split(' ')
-                .next()
-                .and_then(|value| value.parse::<f64>().ok()),
-        ) else {
-            continue;
-        };
-        let counters = match name {
-            "postdate_admitted_total" => &mut found.entry(route.to_owned()).or_default().read,
-            "postdate_published_total" | "postdate_passed_through_total" => {
-                &mut found.entry(route.to_owned()).or_default().published
-            }
-            _ => continue,
-        };
-        *counters += value;
-    }
-    found
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -184,38 +150,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_are_read_from_the_metrics() {
-        let metrics = "# TYPE postdate_admitted counter\npostdate_admitted_total{route=\"a\"} 12\n\
-            postdate_published_total{route=\"a\"} 5\npostdate_passed_through_total{route=\"a\"} 2\n\
-            postdate_published_total{route=\"b\"} 1\npostdate_pending{route=\"a\"} 99\nbroken{\n";
-        let found = counters(metrics);
-        assert_eq!(
-            found["a"],
-            RouteCounters {
-                read: 12.0,
-                published: 7.0
-            }
-        );
-        assert_eq!(
-            found["b"],
-            RouteCounters {
-                read: 0.0,
-                published: 1.0
-            }
-        );
-    }
-
-    #[test]
     fn rows_are_read_from_the_api_and_are_safe() {
         let row = route_row(&json!({
             "name": "orders", "from": { "topic": "in\u{1b}[2J", "kafka": "main" }, "pending": 3, "dead": 1,
-            "oldest_overdue_s": 1.5, "paused": ["store"], "publishing_paused": true, "troubles": ["a\nb"],
+            "oldest_overdue_s": 1.5, "rate_in": 7.5, "rate_out": 2.0, "paused": ["store"], "publishing_paused": true, "troubles": ["a\nb"],
         }));
         assert_eq!(row.from, "kafka main, topic in\\u{1b}[2J");
         assert_eq!(
             (row.pending, row.dead, row.paused.as_str()),
             (3, 1, "publishing, store")
         );
+        assert_eq!((row.rate.read, row.rate.published), (7.5, 2.0));
         assert_eq!(row.troubles, ["a\\nb"]);
         let failed = message(
             &json!({ "id": "x", "due_ms": 7, "last_error": { "reason": "r", "error": "e" } }),

@@ -1,4 +1,4 @@
-//! State of `postdate top`: the last answers of the API, the rates between them, and what the user looks at.
+//! State of `postdate top`: the last answers of the API, the rates that they told, and what the user looks at.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,8 +15,6 @@ pub(super) struct Snapshot {
     pub(super) replicas: Vec<ReplicaRow>,
     pub(super) routes: Vec<RouteRow>,
     pub(super) due: DueCounts,
-    /// Counters of the replica that answers, by route; `None` where its metrics could not be read.
-    pub(super) counters: Option<BTreeMap<String, RouteCounters>>,
     /// The route whose messages `next` has; `None`: all routes.
     pub(super) next_of: Option<String>,
     pub(super) next: Vec<MessageRow>,
@@ -41,6 +39,7 @@ pub(super) struct RouteRow {
     pub(super) in_flight: u64,
     pub(super) dead: u64,
     pub(super) overdue_s: f64,
+    pub(super) rate: RateSample,
     /// Names of its paused parts; empty while it runs.
     pub(super) paused: String,
     pub(super) troubles: Vec<String>,
@@ -66,19 +65,12 @@ pub(super) struct MessageRow {
     pub(super) last_error: String,
 }
 
-/// Counters of a route since the replica began.
+/// Messages a second of a route, over all replicas.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct RouteCounters {
-    /// Messages read from the source.
-    pub(super) read: f64,
-    /// Messages published to a target.
-    pub(super) published: f64,
-}
-
-/// Messages a second of a route, between two snapshots.
-#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct RateSample {
+    /// Read from its source.
     pub(super) read: f64,
+    /// Published to a target and confirmed.
     pub(super) published: f64,
 }
 
@@ -124,8 +116,12 @@ impl TopState {
     pub(super) fn take(&mut self, outcome: Result<Snapshot, String>) {
         match outcome {
             Ok(snapshot) => {
-                if let Some(before) = &self.snapshot {
-                    add_rates(&mut self.rates, before, &snapshot);
+                for route in &snapshot.routes {
+                    let samples = self.rates.entry(route.name.clone()).or_default();
+                    samples.push_back(route.rate);
+                    while samples.len() > MAX_SAMPLES {
+                        samples.pop_front();
+                    }
                 }
                 let names: Vec<&str> = snapshot
                     .routes
@@ -177,36 +173,6 @@ impl TopState {
     }
 }
 
-fn add_rates(
-    rates: &mut BTreeMap<String, VecDeque<RateSample>>,
-    before: &Snapshot,
-    after: &Snapshot,
-) {
-    let seconds = (after.at_ms - before.at_ms) as f64 / 1000.0;
-    let (Some(old), Some(new)) = (&before.counters, &after.counters) else {
-        return;
-    };
-    if seconds <= 0.0 {
-        return;
-    }
-    for (route, counters) in new {
-        let Some(old) = old.get(route) else { continue };
-        // A counter that goes back is another replica's, or one that began anew.
-        if counters.read < old.read || counters.published < old.published {
-            continue;
-        }
-        let sample = RateSample {
-            read: (counters.read - old.read) / seconds,
-            published: (counters.published - old.published) / seconds,
-        };
-        let samples = rates.entry(route.clone()).or_default();
-        samples.push_back(sample);
-        while samples.len() > MAX_SAMPLES {
-            samples.pop_front();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -216,48 +182,31 @@ mod tests {
             at_ms,
             routes: routes
                 .iter()
-                .map(|(name, ..)| RouteRow {
+                .map(|(name, read, published)| RouteRow {
                     name: (*name).to_owned(),
+                    rate: RateSample {
+                        read: *read,
+                        published: *published,
+                    },
                     ..RouteRow::default()
                 })
                 .collect(),
-            counters: Some(
-                routes
-                    .iter()
-                    .map(|(name, read, published)| {
-                        (
-                            (*name).to_owned(),
-                            RouteCounters {
-                                read: *read,
-                                published: *published,
-                            },
-                        )
-                    })
-                    .collect(),
-            ),
             ..Snapshot::default()
         }
     }
 
     #[test]
-    fn rates_are_the_differences_a_second() {
+    fn rates_are_kept_for_as_long_as_their_route_is_there() {
         let mut state = TopState::new(String::new());
-        state.take(Ok(snapshot(0, &[("a", 10.0, 0.0)])));
-        state.take(Ok(snapshot(2_000, &[("a", 30.0, 5.0)])));
+        for n in 0..MAX_SAMPLES + 2 {
+            state.take(Ok(snapshot(0, &[("a", n as f64, 2.5)])));
+        }
         let rates: Vec<_> = state.rates("a").copied().collect();
-        assert_eq!(
-            rates,
-            [RateSample {
-                read: 10.0,
-                published: 2.5
-            }]
-        );
-        state.take(Ok(snapshot(3_000, &[("a", 1.0, 0.0)])));
-        assert_eq!(
-            state.rates("a").count(),
-            1,
-            "a counter that began anew is no rate"
-        );
+        let oldest = RateSample {
+            read: 2.0,
+            published: 2.5,
+        };
+        assert_eq!((rates.len(), rates[0]), (MAX_SAMPLES, oldest));
         state.take(Ok(snapshot(4_000, &[])));
         assert_eq!(state.rates("a").count(), 0, "a route that is gone");
     }

@@ -25,6 +25,7 @@ fn judge(form: EntryForm, score: ScoreUnit) -> EntryJudge {
         key: Some("k".to_owned()),
         headers: vec![("x-kind".to_owned(), "reminder".to_owned())],
         dry_run: true,
+        because: None,
     })
 }
 

@@ -85,7 +85,7 @@ impl Source {
     /// How long the gate must have been closed before deliveries go back.
     fn return_delay(&self) -> Duration {
         let pause = self.intake.store.pauses().of(self.route.name.as_str());
-        let is_paused_by_hand = pause.is_some_and(|paused| paused.ingress);
+        let is_paused_by_hand = pause.is_some_and(|paused| paused.ingress.is_some());
         if is_paused_by_hand {
             PAUSED_RETURN_DELAY
         } else {

@@ -1,5 +1,5 @@
 //! Routes that were paused by hand: one hash for the whole store, `ROUTE/ingress` and `ROUTE/publishing` ->
-//! since when (Unix ms). Every replica reads it twice a second and keeps its last knowledge while the store is
+//! since when, by whom and why. Every replica reads it twice a second and keeps its last knowledge while the store is
 //! away. Until the first read nothing is known, and callers must not do anything that may be paused.
 
 use std::collections::BTreeMap;
@@ -8,12 +8,16 @@ use std::time::Duration;
 
 use redis::Pipeline;
 use redis::cluster_routing::Slot;
+use serde::Deserialize;
+use serde_json::json;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use super::shared_keys::quarantine_shared;
-use crate::domain::{PauseState, RouteName, StoreClock, UnixMs};
+use crate::domain::{
+    Actor, Because, Pause, RouteName, RouteParts, RoutePause, StoreClock, Text, UnixMs,
+};
 use crate::lifecycle::{Tasks, tick};
 use crate::store::call::keys::Keys;
 use crate::store::connection::link::StoreLink;
@@ -24,7 +28,15 @@ const READ_INTERVAL: Duration = Duration::from_millis(400);
 /// Longest wait for one read. Then the next one tries again.
 const READ_DEADLINE: Duration = Duration::from_secs(1);
 
-type KnownPauses = Option<Arc<BTreeMap<String, PauseState>>>;
+type KnownPauses = Option<Arc<BTreeMap<String, RoutePause>>>;
+
+/// A pause as the hash keeps it.
+#[derive(Deserialize)]
+struct StoredPause {
+    at: i64,
+    by: String,
+    because: Option<Because>,
+}
 
 /// The pauses of all routes, as this replica knows them. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -32,25 +44,21 @@ pub struct RoutePauses(watch::Receiver<KnownPauses>);
 
 impl RoutePauses {
     /// The paused parts of a route. `None` until the store was first asked.
-    pub fn of(&self, route: &str) -> Option<PauseState> {
+    pub fn of(&self, route: &str) -> Option<RoutePause> {
         self.0
             .borrow()
             .as_ref()
-            .map(|known| known.get(route).copied().unwrap_or_default())
+            .map(|known| known.get(route).cloned().unwrap_or_default())
     }
 
     /// Reports whether a route's messages may be published: known, and not paused.
     pub fn may_publish(&self, route: &str) -> bool {
-        self.of(route).is_some_and(|paused| !paused.publishing)
+        may_publish(&self.0.borrow(), route)
     }
 
     /// Waits until the route's messages may be published. Cancel-safe.
     pub async fn until_publishing(&mut self, route: &str) {
-        let open = |known: &KnownPauses| {
-            known
-                .as_ref()
-                .is_some_and(|known| known.get(route).is_none_or(|paused| !paused.publishing))
-        };
+        let open = |known: &KnownPauses| may_publish(known, route);
         if self.0.wait_for(open).await.is_err() {
             // The store's tasks have ended: nothing will resume any more, and the callers end too.
             std::future::pending::<()>().await;
@@ -71,6 +79,14 @@ impl RoutePauses {
             std::future::pending::<()>().await;
         }
     }
+}
+
+fn may_publish(known: &KnownPauses, route: &str) -> bool {
+    known.as_ref().is_some_and(|known| {
+        known
+            .get(route)
+            .is_none_or(|paused| paused.publishing.is_none())
+    })
 }
 
 /// Keeps [`RoutePauses`] up to date.
@@ -121,7 +137,7 @@ async fn read_or_mend(
     side: &StoreLink,
     keys: &Keys,
     clock: &StoreClock,
-) -> Result<BTreeMap<String, PauseState>, StoreError> {
+) -> Result<BTreeMap<String, RoutePause>, StoreError> {
     let seen = read(side, &keys.paused()).await;
     if let Err(StoreError::Damaged(_)) = &seen {
         quarantine_shared(side, keys, clock.now()).await?;
@@ -129,16 +145,17 @@ async fn read_or_mend(
     seen
 }
 
-async fn read(side: &StoreLink, key: &str) -> Result<BTreeMap<String, PauseState>, StoreError> {
+async fn read(side: &StoreLink, key: &str) -> Result<BTreeMap<String, RoutePause>, StoreError> {
     let mut pipe = redis::pipe();
     pipe.cmd("HGETALL").arg(key);
     let (found,): (Vec<(String, String)>,) = side.pipe(Slot::for_key(key), &pipe).await?;
-    let mut seen: BTreeMap<String, PauseState> = BTreeMap::new();
-    for (field, _) in found {
+    let mut seen: BTreeMap<String, RoutePause> = BTreeMap::new();
+    for (field, stored) in found {
+        let pause = || Some(Arc::new(read_pause(&stored)));
         match field.split_once('/') {
-            Some((route, "ingress")) => seen.entry(route.to_owned()).or_default().ingress = true,
+            Some((route, "ingress")) => seen.entry(route.to_owned()).or_default().ingress = pause(),
             Some((route, "publishing")) => {
-                seen.entry(route.to_owned()).or_default().publishing = true;
+                seen.entry(route.to_owned()).or_default().publishing = pause();
             }
             // A later version may pause more than this one knows of.
             _ => {}
@@ -147,7 +164,24 @@ async fn read(side: &StoreLink, key: &str) -> Result<BTreeMap<String, PauseState
     Ok(seen)
 }
 
-fn publish_pauses(publish: &watch::Sender<KnownPauses>, seen: BTreeMap<String, PauseState>) {
+/// Reads a pause. What somebody else wrote there pauses all the same.
+fn read_pause(stored: &str) -> Pause {
+    match serde_json::from_str(stored) {
+        Ok(StoredPause { at, by, because }) => Pause {
+            since: Some(UnixMs(at)),
+            by: Actor {
+                name: by.into(),
+                because,
+            },
+        },
+        Err(_) => Pause {
+            since: None,
+            by: Actor::new(Text::from_static("somebody unknown")),
+        },
+    }
+}
+
+fn publish_pauses(publish: &watch::Sender<KnownPauses>, seen: BTreeMap<String, RoutePause>) {
     publish.send_if_modified(|known| {
         if known.as_deref() == Some(&seen) {
             return false;
@@ -155,12 +189,7 @@ fn publish_pauses(publish: &watch::Sender<KnownPauses>, seen: BTreeMap<String, P
         let had = known.as_deref().cloned().unwrap_or_default();
         for (route, now) in &seen {
             if had.get(route) != Some(now) {
-                info!(
-                    route,
-                    ingress = now.ingress,
-                    publishing = now.publishing,
-                    "the route is paused"
-                );
+                log_pause(route, now);
             }
         }
         for route in had.keys().filter(|route| !seen.contains_key(*route)) {
@@ -171,19 +200,43 @@ fn publish_pauses(publish: &watch::Sender<KnownPauses>, seen: BTreeMap<String, P
     });
 }
 
+fn log_pause(route: &str, paused: &RoutePause) {
+    let RouteParts {
+        ingress,
+        publishing,
+    } = paused.parts();
+    let Some(Pause { by, .. }) = paused
+        .publishing
+        .as_ref()
+        .or(paused.ingress.as_ref())
+        .map(|p| &**p)
+    else {
+        return;
+    };
+    let because = by.because.as_ref().map(Because::as_str);
+    info!(route, ingress, publishing, by = %by.name, because, "the route is paused");
+}
+
 impl Store {
     /// Pauses these parts of a route for all replicas, from now on. A part that is paused already stays as it
     /// is. Each replica knows within half a second, this one as soon as the answer is there.
-    pub async fn pause(&self, route: &RouteName, what: PauseState) -> Result<(), StoreError> {
-        let now = self.0.clock.now();
+    pub async fn pause(
+        &self,
+        route: &RouteName,
+        what: RouteParts,
+        by: &Actor,
+    ) -> Result<(), StoreError> {
+        let at = self.0.clock.now().0;
+        let because = by.because.as_ref().map(Because::as_str);
+        let stored = json!({ "at": at, "by": by.name.as_str(), "because": because }).to_string();
         self.set_pauses(route, what, |pipe, key, field| {
-            pipe.cmd("HSETNX").arg(key).arg(field).arg(now.0).ignore();
+            pipe.cmd("HSETNX").arg(key).arg(field).arg(&stored).ignore();
         })
         .await
     }
 
     /// Resumes these parts of a route. A part that is not paused stays as it is.
-    pub async fn resume(&self, route: &RouteName, what: PauseState) -> Result<(), StoreError> {
+    pub async fn resume(&self, route: &RouteName, what: RouteParts) -> Result<(), StoreError> {
         self.set_pauses(route, what, |pipe, key, field| {
             pipe.cmd("HDEL").arg(key).arg(field).ignore();
         })
@@ -191,23 +244,10 @@ impl Store {
     }
 
     /// The paused parts of a route, read from the store itself.
-    pub async fn paused(&self, route: &RouteName) -> Result<PauseState, StoreError> {
-        let paused = read(&self.0.side, &self.0.keys.paused()).await?;
-        Ok(paused.get(route.as_str()).copied().unwrap_or_default())
-    }
-
-    /// Since when a route's ingress is paused, by Redis's clock. `None`: it is not, or since a moment that cannot be read.
-    pub async fn ingress_paused_since(
-        &self,
-        route: &RouteName,
-    ) -> Result<Option<UnixMs>, StoreError> {
-        let key = self.0.keys.paused();
-        let mut pipe = redis::pipe();
-        pipe.cmd("HGET").arg(&key).arg(format!("{route}/ingress"));
-        let (since,): (Option<String>,) = self
-            .mended(self.0.side.pipe(Slot::for_key(&key), &pipe).await)
-            .await?;
-        Ok(since.and_then(|since| since.parse().ok()).map(UnixMs))
+    pub async fn paused(&self, route: &RouteName) -> Result<RoutePause, StoreError> {
+        let read = read(&self.0.side, &self.0.keys.paused()).await;
+        let mut paused = self.mended(read).await?;
+        Ok(paused.remove(route.as_str()).unwrap_or_default())
     }
 
     /// The pauses of all routes, as this replica knows them.
@@ -218,7 +258,7 @@ impl Store {
     async fn set_pauses(
         &self,
         route: &RouteName,
-        what: PauseState,
+        what: RouteParts,
         set: impl Fn(&mut Pipeline, &str, String),
     ) -> Result<(), StoreError> {
         let key = self.0.keys.paused();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use redis::{Pipeline, Value};
 
-use crate::domain::{Flags, Partition, RouteName, Text, UnixMs};
+use crate::domain::{Actor, Flags, Partition, RouteName, Text, UnixMs};
 use crate::store::call::keys::Keys;
 use crate::store::call::names::{name_key, queues_of};
 use crate::store::call::numbered::{ScriptArg, ScriptCall};
@@ -426,12 +426,12 @@ impl Store {
         }
     }
 
-    /// The same, and records it in the trail of a route that has one. `by` says who does it: a caller of the API.
+    /// The same, and records it in the trail of a route that has one.
     pub async fn redrive_by(
         &self,
         id: &DeadId,
         bundle: &Bundle,
-        by: &str,
+        by: &Actor,
     ) -> Result<bool, StoreError> {
         // Its delivery, which may be sooner than the answer, comes later in the trail.
         let now = self.0.clock.now();
@@ -467,9 +467,8 @@ impl Store {
         Ok(dropped)
     }
 
-    /// The same, and records it in the trails of the routes that have one. `by` says who drops them: a caller of the
-    /// API, or a key of the configuration.
-    pub async fn drop_dead_by(&self, ids: &[DeadId], by: &str) -> Result<Vec<bool>, StoreError> {
+    /// The same, and records it in the trails of the routes that have one.
+    pub async fn drop_dead_by(&self, ids: &[DeadId], by: &Actor) -> Result<Vec<bool>, StoreError> {
         let traced = ids
             .iter()
             .filter(|id| self.0.trails.named(id.route()).is_some());

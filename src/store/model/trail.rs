@@ -87,7 +87,7 @@ pub struct TrailEvent {
     pub position: Option<KafkaPosition>,
     /// Cancelled, moved, redriven, dropped: who asked for it.
     pub by: Option<Text>,
-    /// Dead, dropped: why.
+    /// Why: of a dead or dropped message the reason's word, of what somebody asked for his own words.
     pub reason: Option<Text>,
     /// Dead, redriven, dropped: the id of the dead letter.
     pub dead_id: Option<Text>,

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use crate::domain::{KafkaPosition, RouteName, Target, TrailLimits, UnixMs};
+use crate::domain::{Actor, Because, KafkaPosition, RouteName, Target, TrailLimits, UnixMs};
 use crate::store::model::codec::{NewTrailEvent, PACK_EVENTS, TrailPack};
 use crate::store::{DeadId, TrailWord};
 use crate::telemetry::RouteMetrics;
@@ -25,7 +25,7 @@ pub enum TrailCause<'a> {
     /// A message with a command in its header, and its position if it was a Kafka record.
     Header(Option<KafkaPosition>),
     /// A caller of the API, or a rule of the configuration.
-    Caller(&'a str),
+    Actor(&'a Actor),
 }
 
 /// How a message was delivered.
@@ -160,23 +160,21 @@ impl RouteTrail {
     }
 
     /// Records that a dead letter was dropped.
-    pub fn dropped_dead(&self, id: &str, at: UnixMs, dead_id: &DeadId, by: &str) {
-        let event = NewTrailEvent::new(TrailWord::Dropped, id, at);
-        self.record(&NewTrailEvent {
+    pub fn dropped_dead(&self, id: &str, at: UnixMs, dead_id: &DeadId, by: &Actor) {
+        let event = NewTrailEvent {
             dead_id: Some(dead_id.as_str()),
-            by: Some(by),
-            ..event
-        });
+            ..NewTrailEvent::new(TrailWord::Dropped, id, at)
+        };
+        self.record(&TrailCause::Actor(by).of(event));
     }
 
     /// Records that a dead letter is due again.
-    pub fn redriven(&self, id: &str, at: UnixMs, dead_id: &DeadId, by: &str) {
-        let event = NewTrailEvent::new(TrailWord::Redriven, id, at);
-        self.record(&NewTrailEvent {
+    pub fn redriven(&self, id: &str, at: UnixMs, dead_id: &DeadId, by: &Actor) {
+        let event = NewTrailEvent {
             dead_id: Some(dead_id.as_str()),
-            by: Some(by),
-            ..event
-        });
+            ..NewTrailEvent::new(TrailWord::Redriven, id, at)
+        };
+        self.record(&TrailCause::Actor(by).of(event));
     }
 
     fn record(&self, event: &NewTrailEvent<'_>) {
@@ -265,8 +263,9 @@ impl<'a> TrailCause<'a> {
                 position,
                 ..event
             },
-            Self::Caller(by) => NewTrailEvent {
-                by: Some(by),
+            Self::Actor(Actor { name, because }) => NewTrailEvent {
+                by: Some(name.as_str()),
+                reason: because.as_ref().map(Because::as_str),
                 ..event
             },
         }
@@ -290,12 +289,13 @@ mod tests {
         let id = "i".repeat(250);
         let unlike = |n: u64| format!("{n:016x}{id}");
         let mut sent = 0;
+        let somebody = Actor::new("somebody");
         while one.buffer.lock().lost < 10 {
             one.cancelled(
                 &unlike(sent),
                 UnixMs(sent as i64),
                 None,
-                TrailCause::Caller("somebody"),
+                TrailCause::Actor(&somebody),
             );
             sent += 1;
             assert!(sent < 1_000_000, "nothing is ever lost");
@@ -392,11 +392,21 @@ mod tests {
             offset: 7,
         });
         trail.moved("a", UnixMs(1), UnixMs(5), TrailCause::Header(position));
-        trail.cancelled("b", UnixMs(2), None, TrailCause::Caller("write token 1"));
+        let ann = Actor {
+            because: "a double order".parse().ok(),
+            ..Actor::new("ann")
+        };
+        trail.cancelled("b", UnixMs(2), None, TrailCause::Actor(&ann));
         let mut told = Vec::new();
         let blob = trail.take().packs[0].encode();
         read_trail(&blob, |_, event| {
-            told.push((event.word, event.by, event.position, event.due));
+            told.push((
+                event.word,
+                event.by,
+                event.reason,
+                event.position,
+                event.due,
+            ));
         })
         .expect("readable");
         assert_eq!(
@@ -405,12 +415,14 @@ mod tests {
                 (
                     TrailWord::Moved,
                     Some("header".into()),
+                    None,
                     position,
                     Some(UnixMs(5))
                 ),
                 (
                     TrailWord::Cancelled,
-                    Some("write token 1".into()),
+                    Some("ann".into()),
+                    Some("a double order".into()),
                     None,
                     None
                 ),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tracing::{debug, info};
 
 use super::{MaintenanceTask, maintained};
-use crate::domain::{Partition, RouteName, UnixMs};
+use crate::domain::{Actor, Partition, RouteName, UnixMs};
 use crate::store::StoreError;
 use crate::timer::{ServedRoute, Shard};
 
@@ -68,15 +68,13 @@ async fn drop_old(
     p: Partition,
     routes: &[(RouteName, UnixMs)],
 ) -> Result<(), StoreError> {
+    let rule = Actor::new("dead_letters.keep");
     for _ in 0..MAX_STEPS {
         let old = shard.store.dead_before(p, routes).await?;
         if old.is_empty() {
             break;
         }
-        for (id, dropped) in old
-            .iter()
-            .zip(shard.store.drop_dead_by(&old, "dead_letters.keep").await?)
-        {
+        for (id, dropped) in old.iter().zip(shard.store.drop_dead_by(&old, &rule).await?) {
             if let Some(served) = shard.routes.get(id.route()).filter(|_| dropped) {
                 served.metrics.dropped("dead_letters_keep", 1);
             }

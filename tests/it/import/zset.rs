@@ -33,7 +33,18 @@ async fn members_fields_and_hashes_become_bodies_at_their_moment() {
         .await;
 
     let plain = [
-        "zset", "--key", "plain", "--score", "ms", "--member", "body", "--route", "r", "--yes",
+        "zset",
+        "--key",
+        "plain",
+        "--score",
+        "ms",
+        "--member",
+        "body",
+        "--route",
+        "r",
+        "--because",
+        "we move",
+        "--yes",
     ];
     let preview = fixture.import(&plain[..plain.len() - 1]).await;
     assert_eq!((preview.code, preview.count("to move")), (0, 2));
@@ -108,9 +119,10 @@ async fn members_fields_and_hashes_become_bodies_at_their_moment() {
     let of_plain: Vec<_> = entries
         .iter()
         .filter(|entry| entry["subject"] == "route r; sorted set plain")
-        .map(|entry| entry["result"].as_str().unwrap_or_default())
+        .map(|entry| ["result", "because"].map(|field| entry[field].as_str().unwrap_or_default()))
         .collect();
-    assert_eq!(of_plain, ["2 messages moved", "begun"], "{audit}");
+    let expected = [["2 messages moved", "we move"], ["begun", "we move"]];
+    assert_eq!(of_plain, expected, "{audit}");
     assert!(
         entries.iter().all(|entry| entry["who"]
             .as_str()

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::anyhow;
-use postdate::domain::{Entry, OnDuplicate, PauseState, RateLimit, RetryPolicy, UnixMs, Verdict};
+use postdate::domain::{
+    Actor, Entry, OnDuplicate, RateLimit, RetryPolicy, RouteParts, UnixMs, Verdict,
+};
 use postdate::store::{DeadFilter, DeadId, WriteResult};
 
 use super::fixture::{BrokerRule, OrderFixture, Replica, entry, named, refused};
@@ -271,9 +273,9 @@ async fn what_a_pause_catches_goes_on_in_order() {
     let expected = store_random(&[&writer], 240, -500..2000).await;
     let replica = fixture.serve(CLAIM);
     let route = &fixture.route.name;
-    let what = PauseState {
+    let what = RouteParts {
         publishing: true,
-        ..PauseState::default()
+        ..RouteParts::default()
     };
     let seen = async |may: bool| {
         eventually("the pause or its end is seen", async || {
@@ -287,7 +289,11 @@ async fn what_a_pause_catches_goes_on_in_order() {
     };
     for after in [30, 90, 150] {
         all_arrived(&fixture, after).await;
-        replica.store.pause(route, what).await.expect("paused");
+        replica
+            .store
+            .pause(route, what, &Actor::new("ann"))
+            .await
+            .expect("paused");
         seen(false).await;
         // Nothing is held any more: what was claimed is done or in the store again.
         eventually("nothing is claimed", async || {

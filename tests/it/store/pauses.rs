@@ -1,34 +1,41 @@
 //! Pauses: kept in the store, known to every replica, and idempotent.
 
 use anyhow::anyhow;
-use postdate::domain::{PauseState, RouteName};
+use postdate::domain::{Actor, RouteName, RouteParts, RoutePause, UnixMs};
 use postdate::store::RoutePauses;
 
 use super::fixture::{StoreFixture, route};
 use crate::support::eventually;
 
-const INGRESS: PauseState = PauseState {
+const INGRESS: RouteParts = RouteParts {
     ingress: true,
     publishing: false,
 };
-const PUBLISHING: PauseState = PauseState {
+const PUBLISHING: RouteParts = RouteParts {
     ingress: false,
     publishing: true,
 };
-const BOTH: PauseState = PauseState {
+const BOTH: RouteParts = RouteParts {
     ingress: true,
     publishing: true,
 };
-const NOTHING: PauseState = PauseState {
+const NOTHING: RouteParts = RouteParts {
     ingress: false,
     publishing: false,
 };
 
-async fn knows(pauses: &RoutePauses, what: PauseState) {
+fn ann() -> Actor {
+    Actor {
+        because: "the supplier is down".parse().ok(),
+        ..Actor::new("ann")
+    }
+}
+
+async fn knows(pauses: &RoutePauses, what: RouteParts) {
     eventually(
         &format!("a replica knows {what:?}"),
         async || match pauses.of("orders") {
-            Some(known) if known == what => Ok(()),
+            Some(known) if known.parts() == what => Ok(()),
             other => Err(anyhow!("it knows {other:?}")),
         },
     )
@@ -47,24 +54,30 @@ async fn what_one_replica_pauses_every_other_knows_and_a_new_one_before_it_begin
 
     fixture
         .store
-        .pause(&route(), INGRESS)
+        .pause(&route(), INGRESS, &ann())
         .await
         .expect("paused");
     knows(&there, INGRESS).await;
     assert!(there.may_publish("orders"), "only its ingress is");
     other
         .store
-        .pause(&route(), PUBLISHING)
+        .pause(&route(), PUBLISHING, &ann())
         .await
         .expect("paused");
     knows(&here, BOTH).await;
     assert!(!here.may_publish("orders"));
-    assert_eq!(here.of("mail"), Some(NOTHING), "no other route is");
+    assert_eq!(
+        here.of("mail").map(|known| known.parts()),
+        Some(NOTHING),
+        "no other route is"
+    );
 
     let late = fixture.another();
     let mut pauses = late.store.pauses();
     assert!(
-        pauses.of("orders").is_none_or(|known| known == BOTH),
+        pauses
+            .of("orders")
+            .is_none_or(|known| known.parts() == BOTH),
         "nothing is known, or the truth"
     );
     knows(&pauses, BOTH).await;
@@ -76,7 +89,14 @@ async fn what_one_replica_pauses_every_other_knows_and_a_new_one_before_it_begin
         .await
         .expect("resumed");
     opens.await;
-    assert_eq!(fixture.store.paused(&route()).await, Ok(INGRESS));
+    assert_eq!(
+        fixture
+            .store
+            .paused(&route())
+            .await
+            .map(|known| known.parts()),
+        Ok(INGRESS)
+    );
     fixture.store.resume(&route(), BOTH).await.expect("resumed");
     knows(&there, NOTHING).await;
 }
@@ -85,8 +105,27 @@ async fn what_one_replica_pauses_every_other_knows_and_a_new_one_before_it_begin
 async fn pausing_twice_keeps_the_first_moment_and_resuming_twice_is_nothing() {
     let fixture = StoreFixture::shared().await;
     let key = format!("{}:paused", fixture.config.prefix);
-    fixture.store.pause(&route(), BOTH).await.expect("paused");
-    let since: String = fixture.command(&["HGET", &key, "orders/ingress"]).await;
+    fixture
+        .store
+        .pause(&route(), BOTH, &ann())
+        .await
+        .expect("paused");
+    let again = Actor {
+        because: "too late".parse().ok(),
+        ..Actor::new("bob")
+    };
+    let first = fixture.store.paused(&route()).await.expect("an answer");
+    fixture
+        .store
+        .pause(&route(), INGRESS, &again)
+        .await
+        .expect("paused");
+    let kept = fixture.store.paused(&route()).await.expect("an answer");
+    assert_eq!(kept, first);
+    let pause = kept.ingress.expect("a pause");
+    assert!(pause.since > Some(UnixMs(1_700_000_000_000)));
+    assert_eq!(pause.by, ann());
+    // What nobody here has written pauses all the same.
     fixture
         .command::<i64>(&[
             "HSET",
@@ -97,19 +136,14 @@ async fn pausing_twice_keeps_the_first_moment_and_resuming_twice_is_nothing() {
             "1",
         ])
         .await;
-    fixture
-        .store
-        .pause(&route(), INGRESS)
-        .await
-        .expect("paused");
-    let kept: String = fixture.command(&["HGET", &key, "orders/ingress"]).await;
-    assert_eq!(kept, "5");
-    assert!(since.parse::<i64>().expect("a moment") > 1_700_000_000_000);
+    let odd = fixture.store.paused(&route()).await.expect("an answer");
+    assert_eq!(odd.parts(), BOTH);
+    assert_eq!(odd.ingress.expect("a pause").since, None);
     fixture.store.resume(&route(), BOTH).await.expect("resumed");
     fixture.store.resume(&route(), BOTH).await.expect("resumed");
     assert_eq!(
         fixture.store.paused(&route()).await,
-        Ok(NOTHING),
+        Ok(RoutePause::default()),
         "what is not known pauses nothing"
     );
 }
@@ -120,10 +154,12 @@ async fn what_is_paused_outlives_every_process() {
     let mail = RouteName::new("mail").expect("a name");
     fixture
         .store
-        .pause(&mail, PUBLISHING)
+        .pause(&mail, PUBLISHING, &ann())
         .await
         .expect("paused");
     let later = fixture.another();
     drop(fixture);
-    assert_eq!(later.store.paused(&mail).await, Ok(PUBLISHING));
+    let paused = later.store.paused(&mail).await.expect("an answer");
+    assert_eq!(paused.parts(), PUBLISHING);
+    assert_eq!(paused.publishing.expect("a pause").by, ann());
 }

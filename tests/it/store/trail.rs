@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, LazyLock};
 
-use postdate::domain::{Clock, DeadReason, KafkaPosition, RouteName, Target, TrailLimits, UnixMs};
+use postdate::domain::{
+    Actor, Clock, DeadReason, KafkaPosition, RouteName, Target, TrailLimits, UnixMs,
+};
 use postdate::health::Health;
 use postdate::lifecycle::{Shutdown, Tasks};
 use postdate::store::{
@@ -172,7 +174,7 @@ async fn what_was_recorded_is_found_by_its_id_oldest_first() {
         "a",
         UnixMs(1000),
         UnixMs(9000),
-        TrailCause::Caller("write token 1"),
+        TrailCause::Actor(&Actor::new("ann")),
     );
     trail.delivered("b", UnixMs(1001), &delivered(7, 1, None));
     fixture.write().await;
@@ -204,7 +206,7 @@ async fn what_was_recorded_is_found_by_its_id_oldest_first() {
             events[0].due,
             events[0].by.as_ref().map(postdate::domain::Text::as_str)
         ),
-        (Some(UnixMs(9000)), Some("write token 1"))
+        (Some(UnixMs(9000)), Some("ann"))
     );
     assert_eq!((events[2].late_ms, events[2].attempt), (Some(2), Some(3)));
     assert_eq!(events[2].position, landed);
@@ -469,8 +471,14 @@ async fn dead_letters_are_recorded_by_the_store_and_so_is_what_is_done_with_them
 
     let again = bundle(vec![named("a", far(), "body")]);
     let redriven = [
-        fixture.store.redrive_by(&id, &again, "somebody").await,
-        fixture.store.redrive_by(&id, &again, "late").await,
+        fixture
+            .store
+            .redrive_by(&id, &again, &Actor::new("somebody"))
+            .await,
+        fixture
+            .store
+            .redrive_by(&id, &again, &Actor::new("late"))
+            .await,
     ];
     assert_eq!(redriven, [Ok(true), Ok(false)]);
     fixture.write().await;
@@ -498,7 +506,7 @@ async fn dead_letters_are_recorded_by_the_store_and_so_is_what_is_done_with_them
     let id = page.marks[0].id.clone();
     let dropped = fixture
         .store
-        .drop_dead_by(&[id.clone(), id.clone()], "somebody")
+        .drop_dead_by(&[id.clone(), id.clone()], &Actor::new("somebody"))
         .await
         .expect("dropped");
     assert_eq!(dropped, [true, false]);

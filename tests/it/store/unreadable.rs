@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use postdate::domain::{DeadReason, PauseState, UnixMs};
+use postdate::domain::{DeadReason, RoutePause, UnixMs};
 use postdate::store::{CodecError, DeadLetter, Division, KnownStore, ReplicaStatus, SettleAnswer};
 
 use super::fixture::*;
@@ -418,7 +418,7 @@ async fn a_key_outside_of_the_partitions_that_is_not_ours_gets_out_of_the_way_at
             }
             "{members}:activity:DAY" => fixture.store.add_activity(&[("dead", 1)]).await,
             "replays" => fixture.store.note_replay(&route(), Some("so far")).await,
-            "paused" => fixture.store.paused(&route()).await.map(|_: PauseState| ()),
+            "paused" => fixture.store.paused(&route()).await.map(|_: RoutePause| ()),
             _ => fixture
                 .store
                 .heartbeat(&ReplicaStatus::default(), &KnownStore::default())

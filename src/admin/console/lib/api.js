@@ -92,9 +92,12 @@ export async function getTagged(url, signal) {
   return { message: await response.json(), tag: response.headers.get("etag") };
 }
 
-/** A command on the message that is still as `tag` says. */
-export function command(method, url, tag, body) {
-  return sendForJson(method, url, { body, headers: tag ? { "if-match": tag } : {} });
+/** A command on the message that is still as `tag` says. `because` is the reason that somebody gave for it. */
+export function command(method, url, tag, { body, because } = {}) {
+  const headers = {};
+  if (tag) headers["if-match"] = tag;
+  if (because) headers["postdate-because"] = encodeURIComponent(because);
+  return sendForJson(method, url, { body, headers });
 }
 
 /** A page of a list. The server may answer with short pages: they are asked for until this one is full. */

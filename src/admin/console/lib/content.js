@@ -39,7 +39,7 @@ export function failuresPanel(history) {
 }
 
 /** What a message's trail tells of an event, beside its kind and its moment. */
-export function eventDetails({ event, due_ms, late_ms, target, landed, attempt, by, position }) {
+export function eventDetails({ event, due_ms, late_ms, target, landed, attempt, by, because, position }) {
   return [
     event === "moved" && due_ms !== undefined && ["to ", when(due_ms)],
     event !== "moved" && due_ms !== undefined && ["due ", when(due_ms)],
@@ -47,7 +47,7 @@ export function eventDetails({ event, due_ms, late_ms, target, landed, attempt, 
     landed && `partition ${landed.partition}, offset ${landed.offset}`,
     late_ms !== undefined && `${lateness(late_ms)} late`,
     attempt > 1 && `attempt ${count(attempt)}`,
-    by && `by ${by}`,
+    by && ["by ", h("bdi", null, visible(by)), because && [": ", h("bdi", null, visible(because))]],
     positionWords(position),
   ].filter(Boolean).map((words, i) => h("span", { key: i, class: "apart" }, words));
 }

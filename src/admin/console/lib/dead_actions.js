@@ -28,16 +28,15 @@ export async function redrive(view, choice, progress, load) {
 }
 
 /** Where redriven ones go, and when. */
-function howOf({ target, delay, spread = "" }, { total }) {
-  const how = { target: target || undefined, delay: delay.trim() || undefined };
+function howOf({ target, delay, spread = "", because }, { total }) {
+  const how = { target: target || undefined, delay: delay.trim() || undefined, because };
   return spread.trim() ? { ...how, spread: spread.trim(), spread_over: total } : how;
 }
 
 export async function drop(view, choice, progress, load) {
   const draw = () => h("p", null, `${choice.words} are deleted for good. This cannot be undone. Export them first if anybody may need them.`);
-  if (await ask({ title: `Drop ${choice.words}?`, draw, action: `Drop ${choice.words}`, isDangerous: true }) !== null) {
-    await act(view, "drop", choice, {}, progress, load);
-  }
+  const given = await ask({ title: `Drop ${choice.words}?`, draw, action: `Drop ${choice.words}`, isDangerous: true });
+  if (given !== null) await act(view, "drop", choice, { because: given.because }, progress, load);
 }
 
 /** A choice among the targets that the route allows. Without one route there is no choice. */

@@ -11,8 +11,10 @@ const UNIT_MS = { s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 };
 export async function cancelMessages(view, messages, progress, load) {
   const words = counted(messages.length, "message");
   const draw = () => h("p", null, `${words} will not be published. This cannot be undone.`);
-  if (await ask({ title: `Cancel ${words}?`, draw, action: `Cancel ${words}`, isDangerous: true }) === null) return;
-  await each(view, messages, progress, load, "cancelled", () => ["DELETE"]);
+  const given = await ask({ title: `Cancel ${words}?`, draw, action: `Cancel ${words}`, isDangerous: true });
+  if (given === null) return;
+  const { because } = given;
+  await each(view, messages, progress, load, "cancelled", () => ["DELETE", { because }]);
 }
 
 export async function moveMessages(view, messages, progress, load) {
@@ -27,7 +29,7 @@ export async function moveMessages(view, messages, progress, load) {
   const given = await ask({ title: `Move ${words}`, draw, action: `Move ${words}` });
   if (given === null) return;
   const spanMs = Number(given.way) * Number(given.amount) * UNIT_MS[given.unit];
-  await each(view, messages, progress, load, "moved", (message) => ["PATCH", { due_ms: message.due_ms + spanMs }]);
+  await each(view, messages, progress, load, "moved", (message) => ["PATCH", { body: { due_ms: message.due_ms + spanMs }, because: given.because }]);
 }
 
 /** A choice of a unit of time, as a delay is written. */
@@ -40,8 +42,8 @@ export function unitSelect(chosen, attrs = {}) {
 function each(view, messages, progress, load, word, request) {
   async function* calls() {
     for (const message of messages) {
-      const [method, body] = request(message);
-      yield await endOf(() => command(method, path("routes", message.route, "messages", message.id), `"${message.version}"`, body));
+      const [method, what] = request(message);
+      yield await endOf(() => command(method, path("routes", message.route, "messages", message.id), `"${message.version}"`, what));
     }
   }
   return actOnMany(view, progress, { word, noun: "message", total: messages.length, calls, load });

@@ -19,7 +19,7 @@ export async function purge(view, { name, pending }, progress) {
   ];
   const given = await ask({ title: `Purge ${name}?`, draw, action: "Purge", isDangerous: true });
   if (given === null) return;
-  const request = given.state ? { state: given.state } : {};
+  const request = { state: given.state || undefined, because: given.because };
   async function* calls(signal) {
     let cursor;
     do {
@@ -37,8 +37,10 @@ export async function setPause(view, route, { part, isPaused, effect }) {
     ? "It goes on on every replica within a second. What is overdue leaves at once, as fast as the target takes it."
     : `${effect} It holds on every replica, and over restarts.`;
   const verb = isPaused ? "Resume" : "Pause";
-  if (await ask({ title: `${verb} ${part} of ${route}?`, draw: () => h("p", null, after), action: `${verb} ${part}` }) === null) return;
-  const problem = await view.run((signal) => post(path("routes", route, isPaused ? "resume" : "pause"), { only: part }, signal));
+  const given = await ask({ title: `${verb} ${part} of ${route}?`, draw: () => h("p", null, after), action: `${verb} ${part}` });
+  if (given === null) return;
+  const request = { only: part, because: given.because };
+  const problem = await view.run((signal) => post(path("routes", route, isPaused ? "resume" : "pause"), request, signal));
   if (problem) toast("bad", problem.message);
   else toast("ok", `${sentence(part)} of ${route} is ${isPaused ? "resumed" : "paused"}`);
 }
@@ -53,10 +55,10 @@ export async function skip(view, name, why) {
   ];
   const given = await ask({ title: `Skip an offset of ${name}?`, draw, action: "Skip the offset", isDangerous: true });
   if (given === null) return;
-  const position = { partition: Number(given.partition), offset: Number(given.offset) };
+  const request = { partition: Number(given.partition), offset: Number(given.offset), because: given.because };
   let skipped = null;
   const problem = await view.run(async (signal) => {
-    skipped = await post(path("routes", name, "skip"), position, signal);
+    skipped = await post(path("routes", name, "skip"), request, signal);
   });
   if (problem) toast("bad", problem.message);
   else toast("ok", `Offset ${skipped.offset} of partition ${skipped.partition} is skipped`);

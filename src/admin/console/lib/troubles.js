@@ -9,6 +9,7 @@ import { freshness } from "./live.js";
 import { setPause } from "./route_actions.js";
 import { address } from "./router.js";
 import { visible } from "./text.js";
+import { pausedBy } from "./widgets.js";
 import { part, partState, pauseReason, targetName } from "./words.js";
 
 /** Lateness that nobody needs to look at, seconds. */
@@ -36,9 +37,9 @@ export function staleNotice() {
 
 /** The troubles as a list, each with what can be done about it; nothing if there are none. */
 export function troubleList(view, found) {
-  return found.length > 0 && h("ul", { class: "troubles" }, found.map(({ key, kind, what, why, hangs, since, link, resume, command, runbook, retries }) =>
+  return found.length > 0 && h("ul", { class: "troubles" }, found.map(({ key, kind, what, why, by, hangs, since, link, resume, command, runbook, retries }) =>
     h("li", { key }, mark(kind),
-      h("div", null, h("strong", null, visible(what)), why && h("p", null, visible(why)), hangs && h("p", null, hangs), command && h("p", null, "Try ", h("code", null, command))),
+      h("div", null, h("strong", null, visible(what)), why && h("p", null, visible(why)), by && pausedBy(by), hangs && h("p", null, hangs), command && h("p", null, "Try ", h("code", null, command))),
       h("div", { class: "since" },
         since && h("time", { datetime: utc(since), title: bothZones(since) }, `since ${timeOfDay(since)}, ${relative(since)}`),
         resume && view.mayWrite && h("button", { type: "button", "aria-label": `Resume ${resume.part} of ${resume.route}`, onclick: () => setPause(view, resume.route, { part: resume.part, isPaused: true }) }, "Resume"),
@@ -103,6 +104,7 @@ function* partTroubles({ parts, troubles: causes, routes }) {
       ...trouble,
       kind: reasons.includes("paused") ? "paused" : "warn",
       resume: reasons.includes("paused") && { route, part: "ingress" },
+      by: routes.find((one) => one.name === route)?.pauses.find((pause) => pause.part === "ingress"),
       what: `Ingress of ${route} waits: ${told.map((reason) => reason.words).join(", ")}`,
       why: why.startsWith("ingress waits:") ? advice : `${sentence(why)} ${advice}`,
     };
@@ -114,7 +116,7 @@ function* routeTroubles({ routes, parts }) {
   for (const route of routes) {
     if (route.publishing_paused) {
       const late = parts.find(({ name }) => name === `route:${route.name}`)?.why;
-      yield { key: `${route.name} publishing`, kind: "paused", what: `Publishing of ${route.name} is paused by hand`, why: late && sentence(late), routes: [route.name], resume: { route: route.name, part: "publishing" } };
+      yield { key: `${route.name} publishing`, kind: "paused", what: `Publishing of ${route.name} is paused by hand`, why: late && sentence(late), by: !late && route.pauses.find(({ part }) => part === "publishing"), routes: [route.name], resume: { route: route.name, part: "publishing" } };
     }
     if (route.oldest_overdue_s >= OVERDUE_S && !route.publishing_paused && !isKnown(`route:${route.name}`)) {
       yield { key: `${route.name} overdue`, kind: "warn", what: `Messages of ${route.name} are late`, why: `The oldest is ${span(route.oldest_overdue_s * 1000)} overdue.`, routes: [route.name] };

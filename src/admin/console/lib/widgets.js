@@ -112,6 +112,11 @@ export function way({ from, to }) {
     h("bdi", null, visible(target.place)));
 }
 
+/** Who paused a part of a route, when and why. */
+export function pausedBy({ by, because, since_ms: since }) {
+  return h("p", { class: "muted" }, "by ", h("bdi", null, visible(by)), since !== undefined && [" ", ago(since)], because && [": ", h("bdi", null, visible(because))]);
+}
+
 /** What of a route is paused. */
 export function pauseMarks({ paused, publishing_paused }) {
   return [
@@ -197,7 +202,7 @@ export function toast(kind, text) {
 
 /**
  * Asks before something is done. `draw` returns what stands between the title and the buttons. Resolves with the data of
- * the form, or with `null` if the answer is no.
+ * the form and the reason, `because`, if one was given; or with `null` if the answer is no.
  */
 export function ask({ title, draw = () => [], action, isDangerous = false }) {
   return new Promise((resolve) => {
@@ -210,12 +215,14 @@ export function ask({ title, draw = () => [], action, isDangerous = false }) {
     };
     const submit = (event) => {
       event.preventDefault();
-      close(Object.fromEntries(new FormData(event.currentTarget)));
+      const given = Object.fromEntries(new FormData(event.currentTarget));
+      close({ ...given, because: given.because.trim() || undefined });
     };
     dialog.addEventListener("cancel", (event) => { event.preventDefault(); close(null); });
     render(dialog, h("form", { onsubmit: submit },
       h("h2", { id: "dialog-title" }, title),
       draw(),
+      field("Why", h("input", { name: "because", maxlength: 125, placeholder: "may be left out", autocomplete: "off" }), "Kept with your name in the audit."),
       h("div", { class: "buttons" },
         h("button", { type: "button", onclick: () => close(null), autofocus: isDangerous }, "Back"),
         h("button", { type: "submit", class: isDangerous ? "danger" : "primary" }, action))));

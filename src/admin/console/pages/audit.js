@@ -3,7 +3,7 @@
 import { getPage, path } from "../lib/api.js";
 import { h } from "../lib/dom.js";
 import { badge } from "../lib/icons.js";
-import { name, visible } from "../lib/text.js";
+import { name, visible, visibleText } from "../lib/text.js";
 import { announceList, empty, messageLink, pageHead, pager, problemBox, routeLink, section, table, when } from "../lib/widgets.js";
 import { auditedCall } from "../lib/words.js";
 
@@ -39,14 +39,14 @@ function list(params, { page, problem }) {
   ];
 }
 
-function what({ call, subject }) {
+function what({ call, subject, because }) {
   const known = auditedCall(call);
   const words = known === null ? h("code", null, visible(call)) : [
     known.words, " ",
     known.kind === "message" && [messageLink(known.route, known.id), " of "],
     known.route && routeLink(known.route),
   ];
-  return h("span", { title: call }, words, subject && h("p", { class: "subject" }, name(subject)));
+  return h("span", { title: visibleText(call) }, words, subject && h("p", { class: "subject" }, name(subject)), because && h("p", { class: "because" }, visible(because)));
 }
 
 function status(text) {

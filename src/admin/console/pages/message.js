@@ -136,8 +136,10 @@ function target({ route, id }) {
 
 async function publishNow(view, state, load) {
   const { message, tag } = state;
-  if (await ask({ title: "Publish it now?", draw: () => h("p", null, "It becomes due at once and leaves with the next round."), action: "Publish now" }) === null) return;
-  await finish(view, load, () => command("PATCH", target(message), tag, { delay: 0 }), "It is due now");
+  const given = await ask({ title: "Publish it now?", draw: () => h("p", null, "It becomes due at once and leaves with the next round."), action: "Publish now" });
+  if (given === null) return;
+  const { because } = given;
+  await finish(view, load, () => command("PATCH", target(message), tag, { body: { delay: 0 }, because }), "It is due now");
 }
 
 async function reschedule(view, state, load) {
@@ -147,7 +149,7 @@ async function reschedule(view, state, load) {
   const at = momentOfInput(given.at);
   const body = given.how === "at" ? { due_ms: at } : { delay: `${Number(given.amount)}${given.unit}` };
   if (given.how === "at" && at === null) return toast("bad", "Give a moment");
-  await finish(view, load, () => command("PATCH", target(message), tag, body), "It has its new due time");
+  await finish(view, load, () => command("PATCH", target(message), tag, { body, because: given.because }), "It has its new due time");
 }
 
 function moveFields() {
@@ -168,8 +170,10 @@ function moveFields() {
 async function cancel(view, state, load) {
   const { message, tag } = state;
   const draw = () => h("p", null, "The message ", name(message.id), " of ", message.route, " will not be published. This cannot be undone.");
-  if (await ask({ title: "Cancel this message?", draw, action: "Cancel message", isDangerous: true }) === null) return;
-  await finish(view, load, () => command("DELETE", target(message), tag), "It is cancelled and will not be published");
+  const given = await ask({ title: "Cancel this message?", draw, action: "Cancel message", isDangerous: true });
+  if (given === null) return;
+  const { because } = given;
+  await finish(view, load, () => command("DELETE", target(message), tag, { because }), "It is cancelled and will not be published");
 }
 
 async function finish(view, load, run, done) {

@@ -66,7 +66,7 @@ function lastError({ last_error: error }) {
 
 /** Makes this very message due now: another one that has taken its name meanwhile stays. */
 async function tryNow(view, { route, id, version }, load) {
-  const problem = await view.run(() => command("PATCH", path("routes", route, "messages", id), `"${version}"`, { delay: 0 }));
+  const problem = await view.run(() => command("PATCH", path("routes", route, "messages", id), `"${version}"`, { body: { delay: 0 } }));
   await load();
   if (problem) toast("bad", problem.message);
   else toast("ok", "It is tried now");

@@ -11,7 +11,7 @@ import { address } from "../lib/router.js";
 import { purge, setPause, skip } from "../lib/route_actions.js";
 import { staleNotice, troubleList, troubles } from "../lib/troubles.js";
 import { lines, peak, roundPeak } from "../lib/charts.js";
-import { empty, messageLink, pageHead, problemBox, section, table, way, when } from "../lib/widgets.js";
+import { empty, messageLink, pageHead, pausedBy, problemBox, section, table, way, when } from "../lib/widgets.js";
 import { endpoint, messageState, pauseReason } from "../lib/words.js";
 
 /** Time between two looks at what falls due. */
@@ -126,7 +126,8 @@ function pauses(view, route) {
       effect: "Nothing of the route is published until it is resumed. What falls due waits in the store.",
     },
   ];
-  return rows.map(({ part, isPaused, title, state, effect }) => action(title, state,
+  const by = (part) => route.pauses.filter((pause) => pause.part === part).map(pausedBy);
+  return rows.map(({ part, isPaused, title, state, effect }) => action(title, [state, by(part)],
     view.mayWrite && h("button", { type: "button", onclick: () => setPause(view, route.name, { part, isPaused, effect }) },
       `${isPaused ? "Resume" : "Pause"} ${part}`)));
 }

@@ -1,10 +1,8 @@
-use std::collections::BTreeMap;
-
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
 use super::*;
-use crate::cli::top::state::{DueCounts, ReplicaRow, RouteCounters, UserKey};
+use crate::cli::top::state::{DueCounts, RateSample, ReplicaRow, UserKey};
 
 /// The moment of the last answers.
 const NOW_MS: i64 = 1_800_000_000_000;
@@ -19,32 +17,33 @@ fn route(name: &str, pending: u64) -> RouteRow {
     }
 }
 
-/// A state after three answers, a second apart, of these routes.
+/// A state after two answers, a second apart, of these routes.
 fn state(routes: &[RouteRow]) -> TopState {
     let mut state = TopState::new("http://127.0.0.1:8025".to_owned());
-    for (at, (read, published)) in [(0.0, 0.0), (40.0, 10.0), (80.0, 30.0)]
-        .into_iter()
-        .enumerate()
-    {
-        let counters = routes
-            .iter()
-            .map(|route| (route.name.clone(), RouteCounters { read, published }));
+    for (at, published) in [10.0, 20.0].into_iter().enumerate() {
+        let rate = RateSample {
+            read: 40.0,
+            published,
+        };
+        let routes = routes.iter().map(|route| RouteRow {
+            rate,
+            ..route.clone()
+        });
         state.take(Ok(Snapshot {
-            at_ms: NOW_MS - 2_000 + 1_000 * at as i64,
+            at_ms: NOW_MS - 1_000 + 1_000 * at as i64,
             replicas: vec![ReplicaRow {
                 name: "relay-1:8025".to_owned(),
                 version: "0.1.0".to_owned(),
                 state: "ready".to_owned(),
                 partitions: 64,
             }],
-            routes: routes.to_vec(),
+            routes: routes.collect(),
             due: DueCounts {
                 overdue: 2,
                 minute: (0..60).collect(),
                 in_hour: 4_000,
                 in_day: 90_000,
             },
-            counters: Some(counters.collect::<BTreeMap<_, _>>()),
             next_of: None,
             next: vec![MessageRow {
                 due_ms: NOW_MS + 2_000,
