@@ -54,7 +54,9 @@ pub(super) fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
         output::out(SafeText::lines(loaded.print().trim_end()));
     } else if !args.json {
         output::out(summary(&config));
-        notes.iter().for_each(|note| output::out(note.as_str()));
+        for note in &notes {
+            output::out(note.as_str());
+        }
     }
     let findings = if args.connect {
         app::check_connections(&config)?
