@@ -19,8 +19,9 @@ const READ: &str = "canary-read-Pa55";
 const WRITE: &str = "canary-write-Pa55";
 const READERS: u8 = 200;
 const WAITING: usize = 20_000;
-/// Time that a crowd may add to an action.
-const MARGIN: Duration = Duration::from_millis(500);
+/// Time that a crowd may add to an action. Half a second on a quiet machine (measured: 0.46 s beside two builds); here other
+/// tests run too. Where viewers and actors wait in one queue it is more than five.
+const MARGIN: Duration = Duration::from_secs(2);
 
 async fn produce(kafka: &Kafka, topic: &str, delay: &str, count: usize) {
     let producer: FutureProducer = kafka.client().create().expect("a producer");
