@@ -68,5 +68,17 @@ use_pinned_rust() {
 }
 use_pinned_rust
 
+# install_commands NAME...: from Debian's packages of these names, those that are no command here.
+install_commands() {
+    local name missing=() as_root=()
+    for name in "$@"; do have "$name" || missing+=("$name"); done
+    ((${#missing[@]})) || return 0
+    have apt-get || die "missing here: ${missing[*]}; please install them"
+    ((EUID == 0)) || as_root=(sudo)
+    # shellcheck disable=SC2016
+    quietly "installing ${missing[*]}" "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive sh -c \
+        'apt-get -q update && apt-get -q install --yes --no-install-recommends "$@"' sh "${missing[@]}"
+}
+
 # have_go: Go from 1.21 on, which fetches by itself the later one that a module asks for.
 have_go() { have go && printf 'go1.21\n%s\n' "$(go env GOVERSION)" | sort -CV; }
