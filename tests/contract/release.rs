@@ -142,7 +142,9 @@ fn only_the_jobs_of_a_release_may_write() {
     let mut writing = Vec::new();
     for (_, workflow) in workflows() {
         assert_eq!(
-            workflow["permissions"].as_object().map(|all| all.len()),
+            workflow["permissions"]
+                .as_object()
+                .map(serde_json::Map::len),
             Some(1)
         );
         for (name, job) in workflow["jobs"].as_object().expect("jobs") {
