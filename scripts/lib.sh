@@ -53,5 +53,32 @@ not_tested() {
 
 have() { command -v "$1" >/dev/null 2>&1; }
 
+# use_pinned_rust: where rustup has the version of rust-toolchain.toml as its default alone, `stable` say, takes that one.
+# rustup would fetch the version once more under its own name, or fail without a network.
+use_pinned_rust() {
+    local pinned default
+    # The archive of a release has this file, and no Rust to choose.
+    if [[ -n ${RUSTUP_TOOLCHAIN:-} || ! -e $ROOT/rust-toolchain.toml ]] || ! have rustup; then return; fi
+    pinned=$(sed -n 's/^channel = "\(.*\)"$/\1/p' "$ROOT/rust-toolchain.toml")
+    if rustup toolchain list 2>/dev/null | grep "^$pinned-" >/dev/null; then return; fi
+    default=$(rustup default 2>/dev/null | sed -n '1s/ .*//p') || return 0
+    if [[ -n $default && $(rustup run "$default" rustc --version 2>/dev/null) == "rustc $pinned "* ]]; then
+        export RUSTUP_TOOLCHAIN=$default
+    fi
+}
+use_pinned_rust
+
+# install_commands NAME...: from Debian's packages of these names, those that are no command here.
+install_commands() {
+    local name missing=() as_root=()
+    for name in "$@"; do have "$name" || missing+=("$name"); done
+    ((${#missing[@]})) || return 0
+    have apt-get || die "missing here: ${missing[*]}; please install them"
+    ((EUID == 0)) || as_root=(sudo)
+    # shellcheck disable=SC2016
+    quietly "installing ${missing[*]}" "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive sh -c \
+        'apt-get -q update && apt-get -q install --yes --no-install-recommends "$@"' sh "${missing[@]}"
+}
+
 # have_go: Go from 1.21 on, which fetches by itself the later one that a module asks for.
 have_go() { have go && printf 'go1.21\n%s\n' "$(go env GOVERSION)" | sort -CV; }

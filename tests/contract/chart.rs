@@ -15,7 +15,10 @@ fn yaml(path: &str) -> Value {
 
 #[test]
 fn the_chart_installs_this_version() {
-    assert_eq!(yaml("Chart.yaml")["appVersion"], env!("CARGO_PKG_VERSION"));
+    let chart = yaml("Chart.yaml");
+    assert_eq!(chart["appVersion"], env!("CARGO_PKG_VERSION"));
+    // A registry has one chart under a version: each release brings a version of its own.
+    assert_eq!(chart["version"], env!("CARGO_PKG_VERSION"));
 }
 
 #[test]
