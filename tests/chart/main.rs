@@ -17,4 +17,5 @@ mod refusals;
 mod render;
 mod scaling;
 mod server;
+mod tls;
 mod tools;

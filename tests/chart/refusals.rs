@@ -3,7 +3,7 @@
 use super::tools::{chart, template, text};
 
 /// Settings over `ci/kafka-values.yaml`, and what must be said.
-const WRONG: [(&[&str], &str); 74] = [
+const WRONG: [(&[&str], &str); 77] = [
     (
         &["replicas=3"],
         "additional properties 'replicas' not allowed",
@@ -57,7 +57,16 @@ const WRONG: [(&[&str], &str); 74] = [
     ),
     (
         &["config.admin.listen=0.0.0.0:80"],
-        "config.admin is the chart's to set",
+        "config.admin.listen is the chart's to set: use listenAddress",
+    ),
+    (&["config.admin=off"], "config.admin is the chart's to set"),
+    (
+        &["config.admin.places=3"],
+        "config.admin.places is the chart's to set: the chart has no value for it",
+    ),
+    (
+        &["config.cluster.name=relay"],
+        "config.cluster.name would name every pod alike",
     ),
     (
         &["config.traces.authorization=hunter2"],
