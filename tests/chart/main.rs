@@ -19,3 +19,4 @@ mod scaling;
 mod server;
 mod tls;
 mod tools;
+mod values;

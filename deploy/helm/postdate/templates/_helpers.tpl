@@ -28,11 +28,35 @@ app.kubernetes.io/name: {{ include "postdate.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
-{{- define "postdate.labels" -}}
+{{/* Labels of the Job's pod. They are none of the Deployment's, whose Service and policies must not find it. */}}
+{{- define "postdate.checkLabels" -}}
+app.kubernetes.io/name: {{ include "postdate.fullname" . }}-check
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{/* Labels that every object has, and no other value may set. */}}
+{{- define "postdate.chartLabels" -}}
 {{ include "postdate.selectorLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{/* Labels of an object: (list ROOT FURTHER OURS). `commonLabels`, over them FURTHER, a map; over all OURS, a text. */}}
+{{- define "postdate.mergedLabels" -}}
+{{- $further := merge (deepCopy (default dict (index . 1))) (default dict (index . 0).Values.commonLabels) -}}
+{{- range $label, $_ := index . 2 | fromYaml -}}{{- $_ := unset $further $label -}}{{- end -}}
+{{- with $further }}{{ toYaml . }}{{ "\n" }}{{ end -}}
+{{ index . 2 }}
+{{- end -}}
+
+{{- define "postdate.labels" -}}
+{{ include "postdate.mergedLabels" (list . dict (include "postdate.chartLabels" .)) }}
+{{- end -}}
+
+{{/* Labels of an object that has a value for further ones: (list ROOT FURTHER). */}}
+{{- define "postdate.labelsWith" -}}
+{{ include "postdate.mergedLabels" (list (index . 0) (index . 1) (include "postdate.chartLabels" (index . 0))) }}
 {{- end -}}
 
 {{/* A duration of Prometheus, such as 30s, in milliseconds. */}}
@@ -310,6 +334,16 @@ automountServiceAccountToken: false
 enableServiceLinks: false
 {{- with .Values.serviceAccountName }}
 serviceAccountName: {{ . }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.hostUsers) }}
+hostUsers: {{ .Values.hostUsers }}
+{{- end }}
+{{- with .Values.dnsPolicy }}
+dnsPolicy: {{ . }}
+{{- end }}
+{{- with .Values.dnsConfig }}
+dnsConfig:
+  {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with .Values.image.pullSecrets }}
 imagePullSecrets:

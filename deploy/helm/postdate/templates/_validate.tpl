@@ -80,6 +80,7 @@
 {{- end -}}
 {{- end -}}
 {{- $wrong = concat $wrong (include "postdate.validateScaling" . | fromYamlArray) -}}
+{{- $wrong = concat $wrong (include "postdate.validatePods" . | fromYamlArray) -}}
 {{- if and $v.check.connect (not $v.check.beforeChanges) -}}
 {{- $wrong = append $wrong "check.connect goes with check.beforeChanges: it is that Job which connects" -}}
 {{- end -}}
