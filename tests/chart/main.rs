@@ -11,6 +11,7 @@
 mod support;
 
 mod cluster;
+mod keys;
 mod manifests;
 mod pods;
 mod refusals;
