@@ -291,6 +291,25 @@ async fn said_right(cluster: &Cluster, notes: &str) {
     assert!(notes.contains("postdate send --route orders "), "{notes}");
 }
 
+/// NOTES.txt calls the API by the scheme that it speaks, and warns of tokens in clear where the Service is open to others.
+fn said_of_tls(case: &str, notes: &str) {
+    let calls: Vec<_> = notes
+        .lines()
+        .map(str::trim)
+        .filter(|line| line.contains("//localhost:8025") || line.contains("//127.0.0.1:8025"))
+        .collect();
+    let expected: &[&str] = match case {
+        "full-values" | "tls-values" => &[
+            "curl --cacert postdate-ca.crt https://localhost:8025/readyz",
+            "export POSTDATE_URL=https://localhost:8025 POSTDATE_CA=postdate-ca.crt",
+        ],
+        _ => &["curl http://127.0.0.1:8025/readyz"],
+    };
+    assert_eq!(calls, expected, "{case}: {notes}");
+    let warns = notes.contains("the API speaks no TLS");
+    assert_eq!(warns, case == "evaluation-values", "{case}: {notes}");
+}
+
 /// Every case installs, and its API objects are what was written: nothing is dropped as unknown.
 #[tokio::test]
 async fn every_case_is_taken_by_the_api() {
@@ -317,6 +336,7 @@ async fn every_case_is_taken_by_the_api() {
             "{name}: {}",
             text(&output.stderr)
         );
+        said_of_tls(&name, &text(&output.stdout));
     }
     assert!(
         cluster

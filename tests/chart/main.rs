@@ -11,10 +11,13 @@
 mod support;
 
 mod cluster;
+mod keys;
 mod manifests;
 mod pods;
 mod refusals;
 mod render;
 mod scaling;
 mod server;
+mod tls;
 mod tools;
+mod values;

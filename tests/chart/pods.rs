@@ -30,7 +30,7 @@ impl Container {
                 .find(|v| v["name"] == mount["name"])
                 .expect("its volume");
             assert_eq!(mount["readOnly"], true, "{mount}");
-            Volume::new(string(&mount["mountPath"]), &files(volume, objects))
+            Volume::new(string(&mount["mountPath"]), &volume_files(volume, objects))
         });
         let environment = list(&container["env"]).map(|variable| {
             (
@@ -52,7 +52,8 @@ impl Container {
     }
 }
 
-fn files(volume: &Value, objects: Objects<'_>) -> Vec<(String, String)> {
+/// Files of a volume, by their path in it.
+pub(crate) fn volume_files(volume: &Value, objects: Objects<'_>) -> Vec<(String, String)> {
     if let Some(name) = volume["configMap"]["name"].as_str() {
         return objects("ConfigMap", name).into_iter().collect();
     }

@@ -3,7 +3,7 @@
 use super::tools::{chart, template, text};
 
 /// Settings over `ci/kafka-values.yaml`, and what must be said.
-const WRONG: [(&[&str], &str); 74] = [
+const WRONG: [(&[&str], &str); 77] = [
     (
         &["replicas=3"],
         "additional properties 'replicas' not allowed",
@@ -57,7 +57,16 @@ const WRONG: [(&[&str], &str); 74] = [
     ),
     (
         &["config.admin.listen=0.0.0.0:80"],
-        "config.admin is the chart's to set",
+        "config.admin.listen is the chart's to set: use listenAddress",
+    ),
+    (&["config.admin=off"], "config.admin is the chart's to set"),
+    (
+        &["config.admin.places=3"],
+        "config.admin.places is the chart's to set: the chart has no value for it",
+    ),
+    (
+        &["config.cluster.name=relay"],
+        "config.cluster.name would name every pod alike",
     ),
     (
         &["config.traces.authorization=hunter2"],
@@ -291,6 +300,81 @@ const WRONG: [(&[&str], &str); 74] = [
     ),
 ];
 
+/// Settings of TLS, addresses, names and labels over `ci/kafka-values.yaml`, and what must be said.
+const POD_REFUSALS: [(&[&str], &str); 20] = [
+    (&["secrets.adminTls.name=X"], "at '/secrets/adminTls/name'"),
+    (&["secrets.adminTls.ca=a/b"], "at '/secrets/adminTls/ca'"),
+    (&["secrets.adminTls.key="], "at '/secrets/adminTls/key'"),
+    (
+        &["serviceMonitor.tlsConfig.insecureSkipVerify=true"],
+        "serviceMonitor.tlsConfig is set, and the API speaks no TLS: name a Secret",
+    ),
+    (
+        &["podMonitor.tlsConfig.serverName=x"],
+        "podMonitor.tlsConfig is set, and the API speaks no TLS: name a Secret",
+    ),
+    (
+        &["podMonitor.tlsConfig.caFile=/x"],
+        "at '/podMonitor/tlsConfig': additional properties 'caFile' not allowed",
+    ),
+    (
+        &["serviceMonitor.tlsConfig.ca.secret.name=x"],
+        "at '/serviceMonitor/tlsConfig/ca/secret': missing property 'key'",
+    ),
+    (
+        &["podMonitor.relabelings[0].action=remove"],
+        "at '/podMonitor/relabelings/0/action': value must be one of",
+    ),
+    (
+        &["serviceMonitor.metricRelabelings[0].source=x"],
+        "at '/serviceMonitor/metricRelabelings/0': additional properties 'source' not allowed",
+    ),
+    (
+        &["listenAddress=127.0.0.1"],
+        "at '/listenAddress': value must be one of '::', '0.0.0.0'",
+    ),
+    (
+        &["service.ipFamilyPolicy=Both"],
+        "at '/service/ipFamilyPolicy': value must be one of",
+    ),
+    (
+        &["service.ipFamilies={IPv5}"],
+        "at '/service/ipFamilies/0': value must be one of",
+    ),
+    (
+        &[
+            "service.ipFamilyPolicy=SingleStack",
+            "service.ipFamilies={IPv6,IPv4}",
+        ],
+        "service.ipFamilyPolicy is SingleStack, and service.ipFamilies names two",
+    ),
+    (
+        &["hostUsers=no one"],
+        "at '/hostUsers': got string, want null or boolean",
+    ),
+    (&["dnsPolicy=Node"], "at '/dnsPolicy': value must be one of"),
+    (
+        &["dnsPolicy=None"],
+        "dnsPolicy is None, so the pods would resolve no name: say which servers to ask in dnsConfig.nameservers",
+    ),
+    (
+        &["dnsConfig.ndots=2"],
+        "at '/dnsConfig': additional properties 'ndots' not allowed",
+    ),
+    (
+        &["revisionHistoryLimit=-1"],
+        "at '/revisionHistoryLimit': minimum: got -1, want 0",
+    ),
+    (
+        &["commonLabels.helm\\.sh/chart=x"],
+        "commonLabels sets helm.sh/chart, which is the chart's to set",
+    ),
+    (
+        &["podLabels.app\\.kubernetes\\.io/name=x"],
+        "podLabels sets app.kubernetes.io/name, which is the chart's to set",
+    ),
+];
+
 /// Settings over `ci/sentinel-values.yaml`, and what must be said.
 const BEHIND_SENTINELS: [(&[&str], &str); 14] = [
     (
@@ -458,6 +542,7 @@ fn every_wrong_value_is_refused_with_a_sentence() {
     let all = [
         over("kafka-values.yaml", &WRONG),
         over("kafka-values.yaml", &SCALING_REFUSALS),
+        over("kafka-values.yaml", &POD_REFUSALS),
         over("sentinel-values.yaml", &BEHIND_SENTINELS),
     ];
     for (right, set, expected) in all.concat() {

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use serde_json::{Value, json};
 
 use super::pods::{Container, list, string};
 use super::tools::{KUBERNETES, cases, chart, documents, find, helm, template, text};
 use crate::support::pod;
+use crate::support::tls::Tls;
 
 #[test]
 fn lint_finds_nothing() {
@@ -28,6 +30,14 @@ fn lint_finds_nothing() {
     }
 }
 
+/// A certificate of the API, its key and its authority.
+static CERTIFICATE: LazyLock<[String; 3]> = LazyLock::new(|| {
+    let tls = Tls::named("DNS:localhost");
+    let (certificate, key) = tls.server();
+    [certificate, key, tls.authority()]
+        .map(|file| std::fs::read_to_string(file).expect("a file of PEM"))
+});
+
 /// Contents of a user's Secrets, by the path that the chart mounts them at.
 fn secrets(pod: &Value) -> BTreeMap<String, BTreeMap<String, String>> {
     let mut all: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
@@ -41,6 +51,9 @@ fn secrets(pod: &Value) -> BTreeMap<String, BTreeMap<String, String>> {
                     "security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-512\nsasl.username=u\nsasl.password=hunter2\n"
                 }
                 Some(("admin", "read-tokens")) => "a-reader-of-the-tests\n",
+                Some(("admin", "tls.crt")) => &CERTIFICATE[0],
+                Some(("admin", "tls.key")) => &CERTIFICATE[1],
+                Some(("admin", "ca.crt")) => &CERTIFICATE[2],
                 Some(("admin", _)) => "ann a-token-of-the-tests\nanother-of-the-tests\n",
                 other => panic!("a secret at {other:?}"),
             };
@@ -138,6 +151,8 @@ async fn what_the_values_say_is_what_the_binary_reads() {
         "max_pending = 50000000",
         "routing_key = \"no\"",
         "listen = \"0.0.0.0:8025\"",
+        "probe_listen = \"0.0.0.0:8026\"",
+        "certificate = \"/run/secrets/postdate/admin/tls.crt\"",
         "attempts = 8",
     ] {
         assert!(full.contains(expected), "{expected}: {full}");
@@ -363,7 +378,14 @@ fn a_monitor_finds_the_pods_and_their_port() {
     let endpoint = &monitor["spec"]["podMetricsEndpoints"][0];
     assert_eq!(
         *endpoint,
-        json!({ "port": "http", "path": "/metrics", "interval": "15s", "scrapeTimeout": "15s" })
+        json!({ "port": "http", "path": "/metrics", "interval": "15s", "scrapeTimeout": "15s",
+            "scheme": "https",
+            "tlsConfig": { "ca": { "configMap": { "name": "shop-ca", "key": "ca.crt" } },
+                "serverName": "relay.shop.example", "minVersion": "TLS13" },
+            "relabelings": [{ "sourceLabels": ["__meta_kubernetes_pod_node_name"],
+                "targetLabel": "node", "action": "Replace" }],
+            "metricRelabelings": [{ "sourceLabels": ["__name__"], "separator": ";",
+                "regex": "process_virtual_memory_bytes", "action": "drop" }] })
     );
     let ports = &deployment["spec"]["template"]["spec"]["containers"][0]["ports"];
     assert!(list(ports).any(|port| port["name"] == "http"), "{ports}");

@@ -28,11 +28,35 @@ app.kubernetes.io/name: {{ include "postdate.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
-{{- define "postdate.labels" -}}
+{{/* Labels of the Job's pod. They are none of the Deployment's, whose Service and policies must not find it. */}}
+{{- define "postdate.checkLabels" -}}
+app.kubernetes.io/name: {{ include "postdate.fullname" . }}-check
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{/* Labels that every object has, and no other value may set. */}}
+{{- define "postdate.chartLabels" -}}
 {{ include "postdate.selectorLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{/* Labels of an object: (list ROOT FURTHER OURS). `commonLabels`, over them FURTHER, a map; over all OURS, a text. */}}
+{{- define "postdate.mergedLabels" -}}
+{{- $further := merge (deepCopy (default dict (index . 1))) (default dict (index . 0).Values.commonLabels) -}}
+{{- range $label, $_ := index . 2 | fromYaml -}}{{- $_ := unset $further $label -}}{{- end -}}
+{{- with $further }}{{ toYaml . }}{{ "\n" }}{{ end -}}
+{{ index . 2 }}
+{{- end -}}
+
+{{- define "postdate.labels" -}}
+{{ include "postdate.mergedLabels" (list . dict (include "postdate.chartLabels" .)) }}
+{{- end -}}
+
+{{/* Labels of an object that has a value for further ones: (list ROOT FURTHER). */}}
+{{- define "postdate.labelsWith" -}}
+{{ include "postdate.mergedLabels" (list (index . 0) (index . 1) (include "postdate.chartLabels" (index . 0))) }}
 {{- end -}}
 
 {{/* A duration of Prometheus, such as 30s, in milliseconds. */}}
@@ -41,12 +65,63 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- mul (regexFind "^[0-9]+" . | int64) (get $units (regexFind "[a-z]+$" .)) -}}
 {{- end -}}
 
-{{/* What the operator's two monitors say of a scrape: (list MONITOR). */}}
+{{/* Whether the API speaks TLS, as a text that is empty if not. */}}
+{{- define "postdate.speaksTls" -}}
+{{- if .Values.secrets.adminTls.name -}}true{{- end -}}
+{{- end -}}
+
+{{/* Name of the Service in the cluster, which the API's certificate is for. */}}
+{{- define "postdate.serverName" -}}
+{{- printf "%s.%s.svc" (include "postdate.fullname" .) .Release.Namespace -}}
+{{- end -}}
+
+{{/* What the operator's two monitors say of a scrape: (list ROOT MONITOR). */}}
 {{- define "postdate.endpoint" -}}
+{{- $root := index . 0 -}}
+{{- $monitor := index . 1 -}}
 port: http
 path: /metrics
-interval: {{ .interval }}
-scrapeTimeout: {{ .scrapeTimeout }}
+{{- if include "postdate.speaksTls" $root }}
+{{- $tls := $root.Values.secrets.adminTls }}
+{{- /* A pod is scraped by its address, which no certificate names. */}}
+{{- $config := dict "serverName" (include "postdate.serverName" $root) }}
+{{- if $tls.ca }}{{ $_ := set $config "ca" (dict "secret" (dict "name" $tls.name "key" $tls.ca)) }}{{ end }}
+{{- range $key, $value := $monitor.tlsConfig }}{{ $_ := set $config $key $value }}{{ end }}
+scheme: https
+tlsConfig:
+  {{- toYaml $config | nindent 2 }}
+{{- end }}
+interval: {{ $monitor.interval }}
+scrapeTimeout: {{ $monitor.scrapeTimeout }}
+{{- with $monitor.relabelings }}
+relabelings:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $monitor.metricRelabelings }}
+metricRelabelings:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* Where a port of the pod listens: (list ROOT PORT). */}}
+{{- define "postdate.listen" -}}
+{{- $address := (index . 0).Values.listenAddress -}}
+{{- printf "%s:%d" (ternary (printf "[%s]" $address) $address (contains ":" $address)) (int (index . 1)) -}}
+{{- end -}}
+
+{{/* Where and how the kubelet asks a probe: (list ROOT PATH). It does not look at the certificate. */}}
+{{- define "postdate.probe" -}}
+{{- $root := index . 0 -}}
+httpGet:
+  path: {{ index . 1 }}
+{{- if $root.Values.probePort }}
+  port: probes
+{{- else }}
+  port: http
+  {{- if include "postdate.speaksTls" $root }}
+  scheme: HTTPS
+  {{- end }}
+{{- end }}
 {{- end -}}
 
 {{- define "postdate.image" -}}
@@ -65,8 +140,11 @@ values are judged here. */}}
 {{- $secrets := .Values.secrets -}}
 {{- $config := deepCopy .Values.config -}}
 {{- $_ := set $config "shutdown_timeout" (printf "%ds" (int .Values.shutdownTimeoutSeconds)) -}}
-{{- $admin := dict "listen" "0.0.0.0:8025" -}}
-{{- if .Values.probePort -}}{{- $_ := set $admin "probe_listen" (printf "0.0.0.0:%d" (int .Values.probePort)) -}}{{- end -}}
+{{- $admin := dict "listen" (include "postdate.listen" (list . 8025)) -}}
+{{- if .Values.probePort -}}{{- $_ := set $admin "probe_listen" (include "postdate.listen" (list . .Values.probePort)) -}}{{- end -}}
+{{- if include "postdate.speaksTls" . -}}
+{{- $_ := set $admin "tls" (dict "certificate" (printf "%s/admin/tls.crt" $at) "key" (printf "%s/admin/tls.key" $at)) -}}
+{{- end -}}
 {{- if $secrets.writeTokens.name -}}{{- $_ := set $admin "write_tokens_file" (printf "%s/admin/write-tokens" $at) -}}{{- end -}}
 {{- if $secrets.readTokens.name -}}{{- $_ := set $admin "read_tokens_file" (printf "%s/admin/read-tokens" $at) -}}{{- end -}}
 {{- $_ := set $config "admin" $admin -}}
@@ -107,6 +185,22 @@ sentinelPassword: sentinel_password_file
         path: {{ index . 1 }}
 {{- end -}}
 
+{{/* Certificate, key and authority of the API as files of the projected volume: those of one Secret, so that they change
+together. */}}
+{{- define "postdate.tlsFiles" -}}
+- secret:
+    name: {{ .name }}
+    items:
+      - key: {{ .certificate }}
+        path: admin/tls.crt
+      - key: {{ .key }}
+        path: admin/tls.key
+      {{- with .ca }}
+      - key: {{ . }}
+        path: admin/ca.crt
+      {{- end }}
+{{- end -}}
+
 {{/* The volumes: (list ROOT CONFIGMAP). Files are readable by every user, for the pod's may be any; nobody
 else is in the pod. */}}
 {{- define "postdate.volumes" -}}
@@ -125,6 +219,9 @@ else is in the pod. */}}
       {{- end }}
       {{- if $secrets.readTokens.name }}
       {{- include "postdate.secretFile" (list $secrets.readTokens "admin/read-tokens") | nindent 6 }}
+      {{- end }}
+      {{- if include "postdate.speaksTls" $root }}
+      {{- include "postdate.tlsFiles" $secrets.adminTls | nindent 6 }}
       {{- end }}
       {{- range $value, $key := include "postdate.redisFiles" $root | fromYaml }}
       {{- with get $secrets $value }}{{ if .name }}
@@ -157,6 +254,19 @@ env:
   # So that `kubectl exec ... -- postdate status` can log in.
   - name: POSTDATE_TOKEN_FILE
     value: /run/secrets/postdate/admin/{{ ternary "write-tokens" "read-tokens" (not (empty .Values.secrets.writeTokens.name)) }}
+  {{- if include "postdate.speaksTls" . }}
+  {{- $given := list }}
+  {{- range .Values.extraEnv }}{{ $given = append $given .name }}{{ end }}
+  # So that it speaks TLS, by a name that is in the certificate.
+  {{- if not (has "POSTDATE_URL" $given) }}
+  - name: POSTDATE_URL
+    value: https://localhost:8025
+  {{- end }}
+  {{- if and .Values.secrets.adminTls.ca (not (has "POSTDATE_CA" $given)) }}
+  - name: POSTDATE_CA
+    value: /run/secrets/postdate/admin/ca.crt
+  {{- end }}
+  {{- end }}
   {{- with .Values.extraEnv }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
@@ -224,6 +334,16 @@ automountServiceAccountToken: false
 enableServiceLinks: false
 {{- with .Values.serviceAccountName }}
 serviceAccountName: {{ . }}
+{{- end }}
+{{- if not (kindIs "invalid" .Values.hostUsers) }}
+hostUsers: {{ .Values.hostUsers }}
+{{- end }}
+{{- with .Values.dnsPolicy }}
+dnsPolicy: {{ . }}
+{{- end }}
+{{- with .Values.dnsConfig }}
+dnsConfig:
+  {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with .Values.image.pullSecrets }}
 imagePullSecrets:

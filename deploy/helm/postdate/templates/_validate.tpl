@@ -16,8 +16,9 @@
 {{- if not (or $v.secrets.writeTokens.name $v.secrets.readTokens.name) -}}
 {{- $wrong = append $wrong "secrets.writeTokens.name is empty: the API listens on the pod's address and needs a token; make a Secret and name it in secrets.writeTokens.name or secrets.readTokens.name" -}}
 {{- end -}}
-{{- if hasKey $config "admin" -}}
-{{- $wrong = append $wrong "config.admin is the chart's to set: tokens come from secrets.writeTokens and secrets.readTokens" -}}
+{{- $wrong = concat $wrong (include "postdate.validateAdmin" . | fromYamlArray) -}}
+{{- if (default dict $config.cluster).name -}}
+{{- $wrong = append $wrong "config.cluster.name would name every pod alike, and each needs a name of its own: leave it out, and each has its pod's; another one comes from extraEnv, as POSTDATE_CLUSTER__NAME with valueFrom.fieldRef" -}}
 {{- end -}}
 {{- if hasKey $config "shutdown_timeout" -}}
 {{- $wrong = append $wrong "config.shutdown_timeout is the chart's to set: use shutdownTimeoutSeconds, which terminationGracePeriodSeconds follows" -}}
@@ -64,6 +65,9 @@
 {{- end -}}
 {{- range $name := list "serviceMonitor" "podMonitor" -}}
 {{- $monitor := get $v $name -}}
+{{- if and $monitor.tlsConfig (not $v.secrets.adminTls.name) -}}
+{{- $wrong = append $wrong (printf "%s.tlsConfig is set, and the API speaks no TLS: name a Secret with its certificate in secrets.adminTls.name" $name) -}}
+{{- end -}}
 {{- if gt (include "postdate.milliseconds" $monitor.scrapeTimeout | int64) (include "postdate.milliseconds" $monitor.interval | int64) -}}
 {{- $wrong = append $wrong (printf "%s.scrapeTimeout is %s, longer than its interval of %s: Prometheus refuses that" $name $monitor.scrapeTimeout $monitor.interval) -}}
 {{- end -}}
@@ -76,6 +80,7 @@
 {{- end -}}
 {{- end -}}
 {{- $wrong = concat $wrong (include "postdate.validateScaling" . | fromYamlArray) -}}
+{{- $wrong = concat $wrong (include "postdate.validatePods" . | fromYamlArray) -}}
 {{- if and $v.check.connect (not $v.check.beforeChanges) -}}
 {{- $wrong = append $wrong "check.connect goes with check.beforeChanges: it is that Job which connects" -}}
 {{- end -}}
@@ -85,6 +90,54 @@
 {{- if $wrong -}}
 {{- fail (printf "\n\nThese values cannot work:\n- %s\n" (join "\n- " $wrong)) -}}
 {{- end -}}
+{{- end -}}
+
+{{/* What is wrong with keys of `config.admin`, as a list: for each the value that stands for it. */}}
+{{- define "postdate.validateAdmin" -}}
+{{- $wrong := list -}}
+{{- $admin := .Values.config.admin -}}
+{{- $instead := dict
+  "listen" "use listenAddress; the port is 8025 in the pod, and service.port outside"
+  "probe_listen" "use probePort"
+  "tls" "put certificate and key into a Secret and name it in secrets.adminTls.name"
+  "read_tokens" "put the tokens into a Secret and name it in secrets.readTokens.name"
+  "read_tokens_file" "name the Secret in secrets.readTokens.name"
+  "write_tokens" "put the tokens into a Secret and name it in secrets.writeTokens.name"
+  "write_tokens_file" "name the Secret in secrets.writeTokens.name"
+-}}
+{{- if kindIs "map" $admin -}}
+{{- range $key, $_ := $admin -}}
+{{- $wrong = append $wrong (printf "config.admin.%s is the chart's to set: %s" $key (get $instead $key | default "the chart has no value for it")) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (hasKey .Values.config "admin") (not $wrong) -}}
+{{- $wrong = append $wrong "config.admin is the chart's to set: leave it out" -}}
+{{- end -}}
+{{- $wrong | toYaml -}}
+{{- end -}}
+
+{{/* What is wrong with labels, names and addresses of pods and Service, as a list. */}}
+{{- define "postdate.validatePods" -}}
+{{- $v := .Values -}}
+{{- $wrong := list -}}
+{{- $ours := dict
+  "commonLabels" (include "postdate.chartLabels" . | fromYaml)
+  "podLabels" (include "postdate.selectorLabels" . | fromYaml)
+-}}
+{{- range $name, $labels := $ours -}}
+{{- range $label, $_ := $labels -}}
+{{- if hasKey (default dict (get $v $name)) $label -}}
+{{- $wrong = append $wrong (printf "%s sets %s, which is the chart's to set" $name $label) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if and (eq $v.dnsPolicy "None") (not (default dict $v.dnsConfig).nameservers) -}}
+{{- $wrong = append $wrong "dnsPolicy is None, so the pods would resolve no name: say which servers to ask in dnsConfig.nameservers" -}}
+{{- end -}}
+{{- if and (eq $v.service.ipFamilyPolicy "SingleStack") (gt (len $v.service.ipFamilies) 1) -}}
+{{- $wrong = append $wrong "service.ipFamilyPolicy is SingleStack, and service.ipFamilies names two: one of the two must go, or the policy be PreferDualStack or RequireDualStack" -}}
+{{- end -}}
+{{- $wrong | toYaml -}}
 {{- end -}}
 
 {{/* What is wrong with what adds and removes pods, as a list. */}}
