@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
-use axum::http::{Request, header};
+use axum::http::{HeaderValue, Method, Request, header};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use hyper::service::Service;
@@ -15,7 +15,7 @@ use prometheus_client::registry::Registry;
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
-use super::auth::AccessTokens;
+use super::auth::{AccessTokens, BECAUSE_HEADER};
 use super::context::Admin;
 use super::pulse::Pulse;
 use super::refusals::Refusals;
@@ -114,13 +114,18 @@ impl Api {
     /// # Panics
     /// If the call panics, or does not end.
     pub fn answer(&self, method: &str, uri: &str, body: &[u8]) -> Option<ApiAnswer> {
-        let request = Request::builder()
+        let mut request = Request::builder()
             .method(method)
             .uri(uri)
             .header(header::HOST, "localhost")
             .header(header::CONTENT_TYPE, "application/json")
             .body(Body::from(body.to_vec()))
             .ok()?;
+        // A call that takes no body says in a header why it is made.
+        let because = HeaderValue::from_bytes(body).ok();
+        if let Some(because) = because.filter(|_| request.method() == Method::DELETE) {
+            request.headers_mut().insert(BECAUSE_HEADER, because);
+        }
         let answered = async {
             let Ok(response) = self.service.call(request).await;
             let status = response.status().as_u16();

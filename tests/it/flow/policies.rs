@@ -158,8 +158,11 @@ async fn a_paused_route_stands_still_on_every_replica_and_goes_on_where_it_stood
             .request("POST", &url, None, "{\"only\":\"ingress\"}")
             .await
             .expect("an answer");
-        let view = format!("{{\"route\":\"{}\",\"paused\":[\"ingress\"]}}", path.route);
-        assert_eq!((status, body), (200, view));
+        let begin = format!("{{\"route\":\"{}\",\"paused\":[\"ingress\"],", path.route);
+        assert!(
+            status == 200 && body.starts_with(&begin),
+            "{status}: {body}"
+        );
         for relay in &relays {
             let labels = [("route", path.route.as_str()), ("reason", "paused")];
             await_metric(relay, "ingress_paused", &labels, 1).await;
