@@ -8,6 +8,7 @@
 //! it, not before. `ARCHITECTURE.md` is the map of the modules below.
 
 pub mod admin;
+pub mod api;
 pub mod app;
 pub mod backoff;
 pub mod bench;

@@ -19,9 +19,10 @@ use super::audit_note::AuditNote;
 use super::auth::Caller;
 use super::context::Admin;
 use super::extract::QueryParams;
-use super::page::{Page, limit, read_cursor, write_cursor};
+use super::page::{limit, read_cursor, write_cursor};
 use super::problem::{Problem, StoreAway};
 use super::times::rfc3339;
+use crate::api::Page;
 use crate::domain::UnixMs;
 use crate::store::{AuditLogEntry, AuditPlace};
 

@@ -6,69 +6,14 @@ use axum::extract::State as Extract;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::{Extension, Json};
-use serde::Serialize;
-use utoipa::ToSchema;
 
 use super::auth::Caller;
 use super::context::Admin;
 use super::problem::Problem;
 use super::times::rfc3339;
-use super::troubles::{TroubleView, trouble_views};
+use super::troubles::trouble_views;
+use crate::api::{LivenessView, PartStateView, PartView, ReadinessView};
 use crate::health::{HealthLook, LookedPart};
-
-/// Answer of the liveness probe.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Live)]
-pub(super) struct LivenessView {
-    /// True.
-    live: bool,
-}
-
-/// Answer of the readiness probe.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Readiness)]
-pub(super) struct ReadinessView {
-    /// True if the status is 200.
-    ready: bool,
-    /// True while the process ends in order.
-    draining: bool,
-    /// Redis, each broker, each route's source, each target, and whether each route delivers in time.
-    parts: Vec<PartView>,
-    /// One for each cause of what is not up: the store first, then the longest.
-    troubles: Vec<TroubleView>,
-}
-
-/// One thing that the process needs.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Part)]
-pub(super) struct PartView {
-    /// The part's name.
-    name: String,
-    /// `waiting`: never reached yet; `degraded`: lost later.
-    state: PartStateView,
-    /// The trouble, unless it is up; only for callers with a right.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    why: Option<String>,
-    /// The part that it waits for; absent while it is up, or in trouble by itself.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    because: Option<String>,
-    /// Since when it is so, by the replica's clock, RFC 3339; absent while it is up.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, format = DateTime)]
-    since: Option<String>,
-}
-
-/// ReadinessState of one part.
-#[derive(Serialize, ToSchema)]
-#[schema(as = PartState)]
-#[serde(rename_all = "snake_case")]
-enum PartStateView {
-    Up,
-    Waiting,
-    Degraded,
-}
 
 /// Liveness: the process runs
 #[utoipa::path(
@@ -113,7 +58,7 @@ pub(super) async fn ready(
             part.why = None;
         }
         for trouble in &mut troubles {
-            trouble.conceal();
+            trouble.why = None;
         }
     }
     let status = if look.ready {
@@ -142,7 +87,8 @@ pub(super) fn part_views(look: &HealthLook) -> Vec<PartView> {
                 None => PartStateView::Up,
                 Some(_) if part.was_up => PartStateView::Degraded,
                 Some(_) => PartStateView::Waiting,
-            },
+            }
+            .into(),
             why: trouble.map(|trouble| trouble.why.clone()),
             because: trouble.and_then(|trouble| trouble.because.clone()),
             since: trouble.and_then(|trouble| rfc3339(trouble.since)),

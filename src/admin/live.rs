@@ -1,7 +1,6 @@
 //! Live overview: all that the console's first page shows, at one moment. It is made at most once a second, however many
 //! look, and shared by all who do.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,20 +10,19 @@ use axum::extract::State as Extract;
 use axum::response::sse::{Event, Sse};
 use futures_util::Stream;
 use futures_util::stream::unfold;
-use serde::{Serialize, Serializer};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
-use utoipa::ToSchema;
 
 use super::context::Admin;
-use super::health::{PartView, part_views};
-use super::overview::{
-    HistogramView, ReplicaStatusView, histogram_view, registered, replica_views,
-};
+use super::health::part_views;
+use super::overview::{histogram_view, registered, replica_views};
 use super::problem::Problem;
-use super::routes::{RouteView, refresh_counts, route_views};
+use super::routes::{refresh_counts, route_views};
 use super::times::rfc3339;
-use super::troubles::{TroubleView, trouble_views};
+use super::troubles::trouble_views;
+use crate::api::{
+    FlowSeries, LiveFlow, LiveRoute, OverviewMoment, OverviewView, RedisMemoryView, RouteSeries,
+};
 use crate::domain::Clock;
 use crate::health::RedisMemory;
 use crate::lifecycle::tick;
@@ -41,108 +39,6 @@ const FIGURES_WAIT: Duration = Duration::from_secs(1);
 /// Events after which a stream ends by itself, so that no answer takes longer than any may.
 const MAX_EVENTS: usize = if cfg!(test) { 1 } else { 50 };
 
-/// All that the first page shows.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Overview)]
-pub(super) struct OverviewView {
-    #[serde(flatten, serialize_with = "write_shared")]
-    #[schema(value_type = OverviewMoment)]
-    moment: Arc<OverviewMoment>,
-    /// Flow of the last five minutes.
-    series: FlowSeries,
-}
-
-/// The state of everything at one moment.
-#[derive(Serialize, ToSchema)]
-pub(super) struct OverviewMoment {
-    /// The moment, Unix ms, by the replica's clock.
-    now_ms: i64,
-    /// The same, RFC 3339.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, format = DateTime)]
-    now: Option<String>,
-    /// Name of the replica that answers.
-    replica: String,
-    /// Its version of Postdate.
-    version: &'static str,
-    /// True while it takes work.
-    ready: bool,
-    /// True while it ends in order.
-    draining: bool,
-    /// Parts of this replica, as in `/readyz`.
-    parts: Vec<PartView>,
-    /// Their troubles, as in `/readyz`.
-    troubles: Vec<TroubleView>,
-    /// The routes, by name.
-    routes: Vec<LiveRoute>,
-    /// Routes that are not configured here and that the store has messages of, as far as this replica has seen.
-    unconfigured_routes: BTreeSet<String>,
-    /// The replicas, by name.
-    replicas: Vec<ReplicaStatusView>,
-    /// Messages that wait, by when they fall due; absent where Redis does not answer within a second.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    histogram: Option<HistogramView>,
-    /// Memory of the fullest Redis; absent until it is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    redis: Option<RedisMemoryView>,
-}
-
-/// A route, and how it flows now.
-#[derive(Serialize, ToSchema)]
-struct LiveRoute {
-    #[serde(flatten)]
-    route: RouteView,
-    #[serde(flatten)]
-    flow: LiveFlow,
-}
-
-/// Flow of a route over the last seconds.
-#[derive(Serialize, ToSchema)]
-struct LiveFlow {
-    /// Messages a second read from its source, over all replicas.
-    rate_in: f64,
-    /// Messages a second published and confirmed, over all replicas.
-    rate_out: f64,
-    /// Median lateness of what was delivered after a delay, ms, of the slowest replica; null: nothing was.
-    late_p50_ms: Option<f64>,
-    /// Lateness that one in a hundred exceeds, ms.
-    late_p99_ms: Option<f64>,
-}
-
-/// Memory of a Redis.
-#[derive(Serialize, ToSchema)]
-#[schema(as = RedisMemory)]
-struct RedisMemoryView {
-    /// Bytes in use.
-    used_bytes: i64,
-    /// Its limit, bytes; null: it has none.
-    limit_bytes: Option<i64>,
-}
-
-/// Flow of all routes, step by step.
-#[derive(Serialize, ToSchema)]
-struct FlowSeries {
-    /// Time between two values, ms.
-    step_ms: u64,
-    /// Moment of the last values, Unix ms; null: there are none yet.
-    end_ms: Option<i64>,
-    /// By route, its values, the oldest first.
-    routes: BTreeMap<String, RouteSeries>,
-}
-
-/// Flow of one route, step by step.
-#[derive(Default, Serialize, ToSchema)]
-struct RouteSeries {
-    /// Messages a second read.
-    rate_in: Vec<f64>,
-    /// Messages a second published.
-    rate_out: Vec<f64>,
-    /// Lateness that one in a hundred exceeded, ms; null where nothing was delivered after a delay.
-    late_p99_ms: Vec<Option<f64>>,
-}
-
 impl From<RouteFlow> for LiveFlow {
     fn from(flow: RouteFlow) -> Self {
         let ms = |us: u64| us as f64 / 1e3;
@@ -153,10 +49,6 @@ impl From<RouteFlow> for LiveFlow {
             late_p99_ms: flow.p99.map(ms),
         }
     }
-}
-
-fn write_shared<S: Serializer>(moment: &Arc<OverviewMoment>, to: S) -> Result<S::Ok, S::Error> {
-    moment.serialize(to)
 }
 
 /// The last overview, and its text for streams.
@@ -223,14 +115,14 @@ async fn overview_moment(admin: &Admin, clock: Clock) -> OverviewMoment {
         now_ms: now.0,
         now: rfc3339(now),
         replica: admin.state.replica.clone(),
-        version: env!("CARGO_PKG_VERSION"),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
         ready: look.ready,
         draining: look.draining,
         parts: part_views(&look),
         troubles: trouble_views(admin, &look.troubles),
         routes: routes
             .map(|route| LiveRoute {
-                flow: flow_of(route.name()).into(),
+                flow: flow_of(&route.name).into(),
                 route,
             })
             .collect(),
@@ -244,23 +136,21 @@ async fn overview_moment(admin: &Admin, clock: Clock) -> OverviewMoment {
     }
 }
 
-impl FlowSeries {
-    fn of(steps: &[FlowStep], names: impl Iterator<Item = String>) -> Self {
-        let series_of = |name: &str| {
-            let mut series = RouteSeries::default();
-            for step in steps {
-                let flow = LiveFlow::from(step.routes.get(name).copied().unwrap_or_default());
-                series.rate_in.push(flow.rate_in);
-                series.rate_out.push(flow.rate_out);
-                series.late_p99_ms.push(flow.late_p99_ms);
-            }
-            series
-        };
-        Self {
-            step_ms: FLOW_STEP.as_millis() as u64,
-            end_ms: steps.last().map(|step| step.at.0),
-            routes: names.map(|name| (name.clone(), series_of(&name))).collect(),
+fn flow_series(steps: &[FlowStep], names: impl Iterator<Item = String>) -> FlowSeries {
+    let series_of = |name: &str| {
+        let mut series = RouteSeries::default();
+        for step in steps {
+            let flow = LiveFlow::from(step.routes.get(name).copied().unwrap_or_default());
+            series.rate_in.push(flow.rate_in);
+            series.rate_out.push(flow.rate_out);
+            series.late_p99_ms.push(flow.late_p99_ms);
         }
+        series
+    };
+    FlowSeries {
+        step_ms: FLOW_STEP.as_millis() as u64,
+        end_ms: steps.last().map(|step| step.at.0),
+        routes: names.map(|name| (name.clone(), series_of(&name))).collect(),
     }
 }
 
@@ -276,7 +166,7 @@ pub(super) async fn overview(
 ) -> Result<Json<OverviewView>, Problem> {
     let shared = admin.live.latest(&admin).await?;
     let names = admin.routes().map(|route| route.name.to_string());
-    let series = FlowSeries::of(&admin.state.metrics.flow.steps(), names);
+    let series = flow_series(&admin.state.metrics.flow.steps(), names);
     Ok(Json(OverviewView {
         moment: shared.moment,
         series,
@@ -342,11 +232,11 @@ mod tests {
                 routes: RouteFlows::new(),
             },
         ];
-        let series = FlowSeries::of(&steps, ["a".to_owned(), "b".to_owned()].into_iter());
+        let series = flow_series(&steps, ["a".to_owned(), "b".to_owned()].into_iter());
         assert_eq!((series.step_ms, series.end_ms), (2000, Some(4_000)));
         assert_eq!(series.routes["a"].rate_in, [2.0, 0.0]);
         assert_eq!(series.routes["a"].late_p99_ms, [Some(2.5), None]);
         assert_eq!(series.routes["b"].rate_out, [0.0, 0.0]);
-        assert_eq!(FlowSeries::of(&[], std::iter::empty()).end_ms, None);
+        assert_eq!(flow_series(&[], std::iter::empty()).end_ms, None);
     }
 }

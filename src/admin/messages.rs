@@ -15,13 +15,14 @@ use super::extract::{
     ActingBody, IdPath, IfMatch, JsonBody, MessageId, MessagePath, NamedMessage, QueryParams,
 };
 use super::message::{MessageView, dead_message, message_view, single_message_view};
-use super::page::{Page, limit, read_cursor, write_cursor};
+use super::page::{limit, read_cursor, write_cursor};
 use super::problem::{Problem, StoreAway};
 use super::times::{LAST_MOMENT, Timestamp, moment};
 use super::trail::{
     MessageAnswer, MessageTrail, event_views, last_told, reach, read_trail, record_cancel,
     record_move,
 };
+use crate::api::Page;
 use crate::domain::duration::{parse_header, render};
 use crate::domain::{Because, InvalidReason, Partition, Route, RouteName, Text, UnixMs, nearest};
 use crate::store::{

@@ -58,8 +58,8 @@
 //!    (404 with the nearest name), `PathParams`, `QueryParams`, `JsonBody`.
 //! 2. **Role**: by the method, as `auth` judges it: `GET` needs read, all else write. A call without a role says so by
 //!    `security(())`. `openapi.rs` adds `x-role`, 401 and 403.
-//! 3. **Schemas**: a struct with `Serialize`/`Deserialize` and `ToSchema`, every field documented, no
-//!    `json!`. A request denies unknown fields. An optional field of an answer is left out when
+//! 3. **Schemas**: a struct of [`crate::api`] with `Serialize`, `Deserialize` and `ToSchema`, every field documented, no
+//!    `json!`; the command reads the same struct. A request denies unknown fields, an answer does not. An optional field of an answer is left out when
 //!    it is `None`: `skip_serializing_if` with `schema(nullable = false)`. Moments come in pairs:
 //!    `x_ms` (Unix ms) and `x` (RFC 3339, `times::rfc3339`). Never `schema(inline)` on a field with docs.
 //! 4. **Problems**: `Err(Problem::bad(..))`, `not_found`, `unavailable`, or `Problem::new(status, ..)`: one

@@ -7,14 +7,14 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::State as Extract;
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use serde::Deserialize;
+use utoipa::IntoParams;
 
 use super::context::Admin;
 use super::extract::QueryParams;
-use super::page::Page;
 use super::problem::{Problem, StoreAway};
 use super::times::rfc3339;
+use crate::api::{HistogramView, Page, PartitionStatus, ReplicaStatusView};
 use crate::domain::RouteName;
 use crate::store::{DueMonth, RegisteredReplica, ReplicaStatus, Store};
 
@@ -28,32 +28,6 @@ const MONTH_AGE: Duration = Duration::from_secs(60);
 pub(super) struct HistogramQuery {
     /// Of this route only.
     route: Option<String>,
-}
-
-/// Messages that wait, by when they fall due. A bundle counts whole, by its first due time.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Histogram)]
-pub(super) struct HistogramView {
-    /// Beginning of the windows, Unix ms, by Redis's clock.
-    now_ms: i64,
-    /// The same, RFC 3339.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, format = DateTime)]
-    now: Option<String>,
-    /// True if everything was read; else the numbers are estimated from a part of it.
-    exact: bool,
-    /// Due already and not claimed yet.
-    overdue: u64,
-    /// The next minute, by second: 60 numbers.
-    minute: Vec<u64>,
-    /// The next hour, by minute: 60 numbers.
-    hour: Vec<u64>,
-    /// The next day, by hour: 24 numbers.
-    day: Vec<u64>,
-    /// The next 30 days, by day: 30 numbers. Those after the first are up to a minute old.
-    month: Vec<u64>,
-    /// True if everything within the month was read; else its numbers are estimated.
-    month_exact: bool,
 }
 
 /// Messages that wait, by when they fall due
@@ -140,39 +114,6 @@ impl DueMonths {
     }
 }
 
-/// A partition of the store.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Partition)]
-pub(super) struct PartitionStatus {
-    /// Its number.
-    #[serde(rename = "partition")]
-    number: u16,
-    /// Messages pending and in flight.
-    messages: i64,
-    /// Bytes of their bundles.
-    bytes: i64,
-    /// Dead letters.
-    dead: i64,
-    /// Bundles in flight.
-    claims: u64,
-    /// The replica that serves it, by its own word; none while it changes hands.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    owner: Option<String>,
-    /// Time from that replica's last claim round over it to its last heartbeat, ms.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    round_ms: Option<i64>,
-    /// The earliest due time of what is pending, Unix ms.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    head_ms: Option<i64>,
-    /// The same, RFC 3339.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, format = DateTime)]
-    head: Option<String>,
-}
-
 /// All partitions of the store
 #[utoipa::path(
     get, path = "/api/v1/partitions", operation_id = "listPartitions",
@@ -209,52 +150,18 @@ pub(super) async fn partitions(
     }))
 }
 
-/// A replica: one process of Postdate.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Replica)]
-pub(super) struct ReplicaStatusView {
-    /// Its name: `cluster.name`.
-    name: String,
-    /// Its version of Postdate.
-    version: String,
-    /// True for the replica that answers.
-    this: bool,
-    /// True if its last heartbeat is recent enough; a replica that is not alive is shown for a minute.
-    alive: bool,
-    /// True while it takes work.
-    ready: bool,
-    /// True while it ends in order.
-    draining: bool,
-    /// Partitions that it serves.
-    partitions: usize,
-    /// Time since its last heartbeat, ms; unknown of a replica that is not in the registry (yet, or any more).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    silent_ms: Option<i64>,
-    /// Time from the last claim round of its slowest timer shard to that heartbeat, ms.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    round_ms: Option<i64>,
-    /// Its clock minus Redis's, ms.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    clock_skew_ms: Option<i64>,
-}
-
-impl ReplicaStatusView {
-    fn of(member: RegisteredReplica, this: bool) -> Self {
-        Self {
-            this,
-            alive: member.is_alive(),
-            ready: member.status.ready && member.is_alive(),
-            draining: false,
-            partitions: member.status.partitions.len(),
-            silent_ms: Some(member.silent_ms),
-            round_ms: member.status.rounds.iter().copied().max(),
-            clock_skew_ms: Some(member.status.skew_ms),
-            name: member.status.name,
-            version: member.status.version,
-        }
+fn replica_view(member: RegisteredReplica, this: bool) -> ReplicaStatusView {
+    ReplicaStatusView {
+        this,
+        alive: member.is_alive(),
+        ready: member.status.ready && member.is_alive(),
+        draining: false,
+        partitions: member.status.partitions.len(),
+        silent_ms: Some(member.silent_ms),
+        round_ms: member.status.rounds.iter().copied().max(),
+        clock_skew_ms: Some(member.status.skew_ms),
+        name: member.status.name,
+        version: member.status.version,
     }
 }
 
@@ -303,7 +210,7 @@ pub(super) fn replica_views(
     let own = admin.state.store.get().map(Store::nonce);
     let view = |member: RegisteredReplica| {
         let this = own == Some(&*member.nonce);
-        ReplicaStatusView::of(member, this)
+        replica_view(member, this)
     };
     let mut items: Vec<_> = latest_lives(members).into_iter().map(view).collect();
     if !items.iter().any(|replica| replica.this) {
@@ -321,7 +228,7 @@ pub(super) fn replica_views(
         items.push(ReplicaStatusView {
             silent_ms: None,
             clock_skew_ms: None,
-            ..ReplicaStatusView::of(alone, true)
+            ..replica_view(alone, true)
         });
     }
     for this in items.iter_mut().filter(|replica| replica.this) {

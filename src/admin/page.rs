@@ -4,19 +4,8 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use super::problem::Problem;
-
-/// A list, or a part of one.
-#[derive(Serialize, ToSchema)]
-pub(super) struct Page<T> {
-    /// Items of this page, in the list's order.
-    pub(super) items: Vec<T>,
-    /// `cursor` of the next page; null: this is the last.
-    #[schema(required)]
-    pub(super) next: Option<String>,
-}
 
 /// Reads `limit` of a query: 1 to 1000, 100 if not given.
 pub(super) fn limit(text: Option<&str>) -> Result<usize, Problem> {

@@ -12,19 +12,9 @@ use super::auth::Caller;
 use super::context::Admin;
 use super::extract::{ActingBody, JsonBody, NamedRoute, RoutePath};
 use super::problem::Problem;
+use crate::api::{PauseView, RoutePart, Word};
 use crate::domain::{Because, Pause, RouteName, RouteParts, RoutePause, UnixMs, moment};
 use crate::health::ActivityKind;
-
-/// A part of a route.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-#[schema(as = RoutePart)]
-pub(super) enum RoutePart {
-    /// Reading its topic or queue.
-    Ingress,
-    /// Publishing its messages.
-    Publishing,
-}
 
 /// The part of a route that is to be paused or resumed.
 #[derive(Deserialize, ToSchema)]
@@ -71,31 +61,10 @@ pub(super) struct PausedView {
     route: String,
     /// The paused parts: `ingress` (nothing is read from its topic or queue), `publishing` (nothing of it is claimed or
     /// published), both, or nothing.
-    paused: Vec<RoutePart>,
+    #[schema(value_type = Vec<RoutePart>)]
+    paused: Vec<Word<RoutePart>>,
     /// Of each paused part who paused it, when and why.
     pauses: Vec<PauseView>,
-}
-
-/// A pause of a part of a route.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Pause)]
-pub(super) struct PauseView {
-    /// The part.
-    part: RoutePart,
-    /// Who paused it: the name of the token.
-    by: String,
-    /// Why, in the words of whoever paused it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    because: Option<String>,
-    /// Since when, Unix ms, by Redis's clock.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    since_ms: Option<i64>,
-    /// The same, RFC 3339.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, format = DateTime)]
-    since: Option<String>,
 }
 
 /// The pauses of a route for answers.
@@ -105,7 +74,7 @@ pub(super) fn pause_views(paused: &RoutePause) -> Vec<PauseView> {
         (RoutePart::Publishing, &paused.publishing),
     ];
     let view = |part, Pause { since, by }: &Pause| PauseView {
-        part,
+        part: Word::Known(part),
         by: by.name.to_string(),
         because: by.because.as_ref().map(ToString::to_string),
         since_ms: since.map(|UnixMs(since)| since),
@@ -189,7 +158,7 @@ async fn answer(
     let pauses = pause_views(&paused);
     let view = PausedView {
         route: route.to_string(),
-        paused: pauses.iter().map(|pause| pause.part).collect(),
+        paused: pauses.iter().map(|pause| pause.part.clone()).collect(),
         pauses,
     };
     Ok((Extension(AuditNote::new("", result)), Json(view)))

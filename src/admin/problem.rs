@@ -3,44 +3,13 @@
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
-use utoipa::{IntoResponses, ToSchema};
+use utoipa::IntoResponses;
 
 use super::audit_note::AuditNote;
+pub(super) use crate::api::Problem;
 
 /// The media type of every error.
 pub(super) const PROBLEM_JSON: &str = "application/problem+json";
-
-/// An error, in the form of RFC 9457.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Problem {
-    /// Always `about:blank`.
-    #[serde(rename = "type")]
-    kind: &'static str,
-    /// The status in words.
-    title: &'static str,
-    /// The HTTP status.
-    status: u16,
-    /// The error and what to do about it, in a sentence.
-    #[schema(value_type = String)]
-    detail: Box<str>,
-    /// Why the route would call the message invalid, in the contract's word.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    reason: Option<&'static str>,
-    /// The result of a command: `in_flight`, `published`, `too_late`, `changed` or `unknown`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    result: Option<&'static str>,
-    /// The id of the message in question.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = String, required = false)]
-    id: Option<Box<str>>,
-    /// The name that is there and looks most like the one asked for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = String, required = false)]
-    nearest: Option<Box<str>>,
-}
 
 /// What each call that reads from the store answers while it cannot, for the descriptions.
 #[derive(IntoResponses)]
@@ -58,8 +27,8 @@ impl Problem {
     /// A problem of this status. `detail` is a sentence for a person, without its final stop.
     pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         Self {
-            kind: "about:blank",
-            title: status.canonical_reason().unwrap_or("Error"),
+            kind: "about:blank".into(),
+            title: status.canonical_reason().unwrap_or("Error").into(),
             status: status.as_u16(),
             detail: detail.into().into_boxed_str(),
             reason: None,
@@ -97,14 +66,14 @@ impl Problem {
     /// Adds why the route would call the message invalid.
     #[must_use]
     pub(super) fn reason(mut self, reason: &'static str) -> Self {
-        self.reason = Some(reason);
+        self.reason = Some(reason.into());
         self
     }
 
     /// Adds the result of a command.
     #[must_use]
     pub(super) fn result(mut self, result: &'static str) -> Self {
-        self.result = Some(result);
+        self.result = Some(result.into());
         self
     }
 

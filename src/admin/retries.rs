@@ -10,8 +10,9 @@ use utoipa::IntoParams;
 use super::context::Admin;
 use super::extract::QueryParams;
 use super::message::{MessageView, message_view};
-use super::page::{Page, limit, read_cursor, write_cursor};
+use super::page::{limit, read_cursor, write_cursor};
 use super::problem::{Problem, StoreAway};
+use crate::api::Page;
 use crate::domain::{Partition, UnixMs};
 use crate::store::RetryMark;
 

@@ -5,62 +5,19 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State as Extract;
-use serde::Serialize;
 use serde_json::{Value, json};
-use utoipa::ToSchema;
 
 use super::context::Admin;
 use super::extract::{NamedRoute, RoutePath};
-use super::page::Page;
-use super::pause::{PauseView, pause_views};
+use super::pause::pause_views;
 use super::problem::Problem;
 use super::troubles;
+use crate::api::{Page, RouteView};
 use crate::domain::route::{DelayFrom, OnDuplicate};
 use crate::domain::{Endpoint, Route, RouteName, RoutePolicy, RoutingKey, Target};
 
 /// Longest wait for the store's counts.
 const COUNT_DEADLINE: Duration = Duration::from_secs(1);
-
-/// A route, in the words of the configuration.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Route)]
-pub(super) struct RouteView {
-    /// Its name.
-    name: String,
-    /// Its source: `kafka`, `topic`, `group`, or `rabbitmq`, `queue`, `prefetch`.
-    #[schema(value_type = Object)]
-    from: Value,
-    /// Its target: `kafka`, `topic`, or `rabbitmq`, `exchange`, `routing_key`.
-    #[schema(value_type = Object)]
-    to: Value,
-    /// The other targets that `x-delay-target` may name.
-    allow_targets: Vec<String>,
-    /// Target that dead letters are published to as well.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    dead_letter_to: Option<String>,
-    /// The route's keys of the configuration, defaults filled in.
-    #[schema(value_type = Object)]
-    policy: Value,
-    /// Messages waiting in the store, over all replicas.
-    pending: i64,
-    /// Messages claimed by this replica and not yet settled.
-    in_flight: i64,
-    /// Dead letters kept, over all replicas.
-    dead: i64,
-    /// Reasons why its ingress is paused; empty while it is not.
-    paused: Vec<String>,
-    /// True while its publishing is paused by hand.
-    publishing_paused: bool,
-    /// Of each part that is paused by hand who paused it, when and why.
-    pauses: Vec<PauseView>,
-    /// Lateness of the oldest message that is not yet delivered, seconds; 0 if none is overdue. The same as
-    /// `oldest_overdue_seconds`.
-    oldest_overdue_s: f64,
-    /// Troubles of its source, its targets, its delivery or the store's free memory: the parts of `/readyz` that are not
-    /// up, and why.
-    troubles: Vec<String>,
-}
 
 /// All routes, by name
 #[utoipa::path(
@@ -81,13 +38,6 @@ pub(super) fn route_views(admin: &Admin) -> Vec<RouteView> {
         .routes()
         .map(|route| route_view(admin, route))
         .collect()
-}
-
-impl RouteView {
-    /// The route's name.
-    pub(super) fn name(&self) -> &str {
-        &self.name
-    }
 }
 
 /// One route

@@ -10,9 +10,10 @@ use utoipa::{IntoParams, ToSchema};
 use super::context::Admin;
 use super::extract::{NamedRoute, QueryParams, RoutePath};
 use super::message::{MessageView, PositionView};
-use super::page::{Page, limit};
+use super::page::limit;
 use super::problem::{Problem, StoreAway};
 use super::times::rfc3339;
+use crate::api::Page;
 use crate::domain::{Actor, Route, Text, UnixMs};
 use crate::store::{TrailCause, TrailEvent, TrailReading, TrailWord};
 

@@ -1,11 +1,9 @@
 //! The troubles of the process as answers tell them, and why a route's messages do not arrive. What is known is
 //! [`crate::health`]'s.
 
-use serde::Serialize;
-use utoipa::ToSchema;
-
 use super::context::Admin;
 use super::times::rfc3339;
+use crate::api::TroubleView;
 use crate::domain::route::describe;
 use crate::domain::{Route, RouteName, Target, UnixMs};
 use crate::health::{Trouble, Troubles};
@@ -13,35 +11,6 @@ use crate::store::{StoredMessage, StoredState};
 
 /// Lateness from which on a message counts as late, ms.
 const LATE_FROM_MS: i64 = 1000;
-
-/// A cause of trouble, with what follows from it.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Trouble)]
-pub(super) struct TroubleView {
-    /// The part that is in trouble.
-    part: String,
-    /// Why, in a sentence; only for callers with a right.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    why: Option<String>,
-    /// Since when, by the replica's clock, RFC 3339.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, format = DateTime)]
-    since: Option<String>,
-    /// The parts that are not up because of it.
-    follows: Vec<String>,
-    /// A command that shows more, or that mends it.
-    command: String,
-    /// Heading of what to do about it, in the runbooks.
-    runbook: &'static str,
-}
-
-impl TroubleView {
-    /// Leaves out what only callers with a right are told.
-    pub(super) fn conceal(&mut self) {
-        self.why = None;
-    }
-}
 
 /// How late a message is, and why.
 #[derive(Debug, PartialEq, Eq)]
@@ -55,7 +24,7 @@ pub(super) fn trouble_views(admin: &Admin, troubles: &Troubles) -> Vec<TroubleVi
     let view = |trouble: &Trouble| TroubleView {
         since: rfc3339(trouble.since),
         command: command(admin, &trouble.part),
-        runbook: runbook(&trouble.part),
+        runbook: runbook(&trouble.part).to_owned(),
         part: trouble.part.clone(),
         why: Some(trouble.why.clone()),
         follows: trouble.follows.clone(),

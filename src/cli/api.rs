@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::client::{ApiClient, ClientError};
+use super::client::{ApiClient, CALL_DEADLINE, ClientError};
 use super::facts::plain;
 use super::output::{self, SafeText};
 use crate::config;
@@ -205,9 +205,10 @@ pub(super) fn command_each(
         let mut failure = None;
         let done = message_path(client, route, id).and_then(|(route, path)| {
             found_route = Some(route);
-            client.ask(method, &path, body)
+            let body = body.map(Value::to_string);
+            client.accept(&client.call(method, &path, body, CALL_DEADLINE)?)
         });
-        let answer = match done {
+        let answer: Value = match done {
             Ok(answer) => answer,
             Err(ClientError::Refused {
                 result: Some(result),

@@ -6,11 +6,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde::Serialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use ureq::Agent;
 use ureq::http::{Request, Uri};
 use ureq::tls::TlsConfig;
 
+use crate::api::Problem;
 use crate::domain::{Because, Secret, percent_encoded};
 use crate::tls::{ClientFiles, KeyHints, TlsTrouble};
 
@@ -199,7 +201,7 @@ impl ApiClient {
         &self,
         method: &str,
         path: &str,
-        body: Option<&Value>,
+        body: Option<String>,
         deadline: Duration,
     ) -> Result<ApiAnswer, ClientError> {
         let url = format!("{}{path}", self.base.expose());
@@ -213,9 +215,8 @@ impl ApiClient {
         if body.is_some() {
             request = request.header("content-type", "application/json");
         }
-        let body = body.map(Value::to_string).unwrap_or_default();
         let request = request
-            .body(body)
+            .body(body.unwrap_or_default())
             .map_err(|e| ClientError::Usage(e.to_string()))?;
         let request = self
             .agent
@@ -234,19 +235,25 @@ impl ApiClient {
         Ok(ApiAnswer { status, body })
     }
 
-    /// Reads from the API: the body of the answer.
-    pub(super) fn get(&self, path: &str) -> Result<Value, ClientError> {
+    /// Reads from the API.
+    pub(super) fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
         self.accept(&self.call("GET", path, None, CALL_DEADLINE)?)
     }
 
-    /// Has the API do something: the body of the answer, or why it was not done.
-    pub(super) fn ask(
+    /// Reads from the API: the body of its answer, as it came.
+    pub(super) fn get_text(&self, path: &str) -> Result<String, ClientError> {
+        let answer = self.call("GET", path, None, CALL_DEADLINE)?;
+        self.accept::<IgnoredAny>(&answer)?;
+        Ok(answer.body)
+    }
+
+    /// Has the API do something.
+    pub(super) fn post<T: DeserializeOwned>(
         &self,
-        method: &str,
         path: &str,
-        body: Option<&Value>,
-    ) -> Result<Value, ClientError> {
-        self.accept(&self.call(method, path, body, CALL_DEADLINE)?)
+        request: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        self.accept(&self.call("POST", path, Some(json_of(request)?), CALL_DEADLINE)?)
     }
 
     /// The address of the API, without any password.
@@ -284,28 +291,42 @@ impl ApiClient {
         }
     }
 
-    /// The body of a successful answer; any other answer as a [`ClientError`].
-    pub(super) fn accept(&self, answer: &ApiAnswer) -> Result<Value, ClientError> {
-        let stranger = |why| ClientError::Stranger {
-            url: self.url(),
-            why,
-        };
-        let body: Value = serde_json::from_str(&answer.body)
-            .map_err(|_| stranger(format!("status {}, and no JSON", answer.status)))?;
-        match (answer.status, body["detail"].as_str()) {
-            (200..300, _) => Ok(body),
-            (401, _) => Err(ClientError::Unauthorized { url: self.url() }),
-            (status, Some(detail)) => {
-                let result = body["result"].as_str().map(str::to_owned);
-                Err(ClientError::Refused {
-                    status,
-                    detail: detail.to_owned(),
-                    result,
-                })
+    /// What a successful answer says; any other answer as a [`ClientError`].
+    pub(super) fn accept<T: DeserializeOwned>(&self, answer: &ApiAnswer) -> Result<T, ClientError> {
+        let ApiAnswer { status, body } = answer;
+        let stranger = |error: &serde_json::Error, misfit: &str| {
+            let why = if error.is_data() {
+                misfit
+            } else {
+                "and no JSON"
+            };
+            ClientError::Stranger {
+                url: self.url(),
+                why: format!("status {status}, {why}"),
             }
-            (status, None) => Err(stranger(format!("status {status}, without a reason"))),
+        };
+        if (200..300).contains(status) {
+            return serde_json::from_str(body).map_err(|error| {
+                let misfit = format!("and another answer ({error})");
+                stranger(&error, &misfit)
+            });
         }
+        let problem: Problem =
+            serde_json::from_str(body).map_err(|error| stranger(&error, "without a reason"))?;
+        if *status == 401 {
+            return Err(ClientError::Unauthorized { url: self.url() });
+        }
+        Err(ClientError::Refused {
+            status: *status,
+            detail: problem.detail.into(),
+            result: problem.result.map(String::from),
+        })
     }
+}
+
+/// A request as the body of a call.
+pub(super) fn json_of(request: &impl Serialize) -> Result<String, ClientError> {
+    serde_json::to_string(request).map_err(|error| ClientError::Usage(error.to_string()))
 }
 
 /// TLS that trusts the authorities in a file, or else the system's.

@@ -243,7 +243,7 @@ fn for_each_dead(
             ("body", body.to_string()),
         ]);
         pairs.extend(cursor.map(|cursor| ("cursor", cursor)));
-        let page = client.get(&format!("/api/v1/dead?{}", query(&pairs)))?;
+        let page: Value = client.get(&format!("/api/v1/dead?{}", query(&pairs)))?;
         let items = page["items"]
             .as_array()
             .map(Vec::as_slice)
@@ -330,7 +330,7 @@ fn show(
 ) -> Result<(), ClientError> {
     let mut pairs = vec![("body", body.to_string())];
     pairs.extend(route.map(|route| ("route", route.to_owned())));
-    let dead = client.get(&format!(
+    let dead: Value = client.get(&format!(
         "/api/v1/dead/{}?{}",
         path_segment(id),
         query(&pairs)
@@ -510,7 +510,7 @@ impl ActionCall<'_> {
         if let Some(how) = &self.how {
             how.write(&mut body, self.items.len(), self.expected);
         }
-        let answer = self.client.ask("POST", &self.path, Some(&body))?;
+        let answer: Value = self.client.post(&self.path, &body)?;
         self.items
             .extend(answer["items"].as_array().cloned().unwrap_or_default());
         Ok(answer["next"].as_str().map(str::to_owned))

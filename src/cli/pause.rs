@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::api;
 use super::client::{ApiClient, CALL_DEADLINE, ClientError};
@@ -88,11 +88,11 @@ fn call(
         Some(PausePart::Publishing) => json!({ "only": "publishing" }),
     };
     let path = format!("/api/v1/routes/{route}/{verb}");
-    let answer = client.call("POST", &path, Some(&request), CALL_DEADLINE)?;
+    let answer = client.call("POST", &path, Some(request.to_string()), CALL_DEADLINE)?;
     if selection.json {
         out.print(SafeText::answer(&answer.body))?;
     }
-    let body = client.accept(&answer)?;
+    let body: Value = client.accept(&answer)?;
     if !selection.json {
         let paused = body["paused"]
             .as_array()

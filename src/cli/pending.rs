@@ -91,7 +91,8 @@ pub(super) fn render(client: &ApiClient, args: &PendingArgs) -> Result<SafeText,
             .as_str()
             .map(|c| format!("&cursor={c}"))
             .unwrap_or_default();
-        let page = client.get(&format!("/api/v1/messages?limit={limit}{filters}{cursor}"))?;
+        let page: Value =
+            client.get(&format!("/api/v1/messages?limit={limit}{filters}{cursor}"))?;
         found.extend(items(&page));
         next = page["next"].clone();
         if next.is_null() || found.len() >= args.limit as usize {

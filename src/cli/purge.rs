@@ -84,7 +84,7 @@ fn purge(client: &ApiClient, args: &PurgeArgs, out: &mut Printer<'_>) -> Result<
         ("changed", 0),
     ];
     loop {
-        let answer = client.ask("POST", &path, Some(&request))?;
+        let answer: Value = client.post(&path, &request)?;
         for (name, sum) in &mut sums {
             *sum += answer[*name].as_u64().unwrap_or_default();
         }

@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 
 use super::api;
 use super::client::{ApiClient, CALL_DEADLINE, ClientError};
-use super::facts::plain;
 use super::output::{self, Printer, SafeText};
 use super::status::paused_parts;
 use super::table::precise_moment;
 use super::times;
+use crate::api::RouteView;
 use crate::domain::{RouteName, UnixMs};
 
 /// Longest wait for an answer with `--wait`: the API follows for an hour and a half minute at most.
@@ -168,18 +168,14 @@ pub(super) fn run(args: SendArgs) -> ExitCode {
 /// Says before the wait what may make it long.
 fn warn_of_obstacles(client: &ApiClient, route: &RouteName) {
     // A token that may not look, or an API that is away, is told by the call that sends.
-    let Ok(route) = client.get(&format!("/api/v1/routes/{route}")) else {
+    let Ok(route) = client.get::<RouteView>(&format!("/api/v1/routes/{route}")) else {
         return;
     };
-    let paused = paused_parts(&route).into_iter();
-    let paused = paused.map(|part| format!("paused: {part}"));
-    let troubles = route["troubles"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .map(plain);
-    for obstacle in paused.chain(troubles) {
-        output::err(format!("this may take long: {obstacle}"));
+    for part in paused_parts(&route) {
+        output::err(format!("this may take long: paused: {part}"));
+    }
+    for trouble in &route.troubles {
+        output::err(format!("this may take long: {trouble}"));
     }
 }
 
@@ -206,11 +202,16 @@ fn send(
         warn_of_obstacles(client, &route);
     }
     let path = format!("/api/v1/routes/{route}/messages");
-    let answer = client.call("POST", &path, Some(&message.request()?), deadline)?;
+    let answer = client.call(
+        "POST",
+        &path,
+        Some(message.request()?.to_string()),
+        deadline,
+    )?;
     if json {
         out.print(SafeText::answer(&answer.body))?;
     }
-    let body = client.accept(&answer)?;
+    let body: Value = client.accept(&answer)?;
     let text = |name: &str| body[name].as_str().unwrap_or("?").to_owned();
     if !json {
         out.print(text("id"))?;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{ArgGroup, Args};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::api;
 use super::client::{ApiClient, CALL_DEADLINE, ClientError};
@@ -74,11 +74,11 @@ fn call(client: &ApiClient, args: &SkipArgs, out: &mut Printer<'_>) -> Result<()
         request["since"] = ms.to_string().into();
     }
     let path = format!("/api/v1/routes/{route}/skip");
-    let answer = client.call("POST", &path, Some(&request), CALL_DEADLINE)?;
+    let answer = client.call("POST", &path, Some(request.to_string()), CALL_DEADLINE)?;
     if args.json {
         out.print(SafeText::answer(&answer.body))?;
     }
-    let body = client.accept(&answer)?;
+    let body: Value = client.accept(&answer)?;
     if !args.json {
         let topic = body["topic"].as_str().unwrap_or_default();
         let partition = args.partition;

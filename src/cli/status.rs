@@ -4,13 +4,12 @@ use std::process::ExitCode;
 
 use anstyle::Style;
 use clap::Args;
-use serde_json::Value;
 
 use super::api;
 use super::client::{ApiClient, ClientError};
-use super::facts::plain;
 use super::output::{FAILURE_STYLE, SafeText, WARNING_STYLE};
 use super::table::{moment, styled_table, table};
+use crate::api::{HistogramView, OverviewMoment, ReplicaStatusView, RouteView, TroubleView};
 use crate::domain::moment::parse;
 
 /// Show the replicas, the routes, and how many messages fall due when
@@ -37,38 +36,46 @@ pub(super) fn run(args: &StatusArgs) -> ExitCode {
 }
 
 pub(super) fn render(client: &ApiClient, json: bool) -> Result<SafeText, ClientError> {
-    let overview = client.get("/api/v1/overview")?;
-    Ok(if json {
-        SafeText::json(&overview)
-    } else {
-        shown(&overview)
-    })
+    if json {
+        let overview = client.get_text("/api/v1/overview")?;
+        return Ok(SafeText::answer(&overview));
+    }
+    client
+        .get("/api/v1/overview")
+        .map(|overview| shown(&overview))
 }
 
-fn shown(overview: &Value) -> SafeText {
-    let list = |name: &str| overview[name].as_array().cloned().unwrap_or_default();
-    let replicas: Vec<_> = list("replicas")
+fn shown(overview: &OverviewMoment) -> SafeText {
+    let replicas: Vec<_> = overview
+        .replicas
         .iter()
         .map(|replica| {
             vec![
-                plain(&replica["name"]),
-                plain(&replica["version"]),
+                replica.name.clone(),
+                replica.version.clone(),
                 replica_state(replica).to_owned(),
-                plain(&replica["partitions"]),
+                replica.partitions.to_string(),
             ]
         })
         .collect();
     let replica_styles: Vec<_> = replicas.iter().map(|row| replica_style(&row[2])).collect();
-    let routes: Vec<_> = list("routes").iter().map(route_row).collect();
-    let route_styles: Vec<_> = routes.iter().map(|row| route_style(row)).collect();
-    let now_ms = overview["now_ms"].as_i64().unwrap_or(0);
-    let troubles: Vec<SafeText> = list("troubles")
+    let routes: Vec<_> = overview
+        .routes
         .iter()
-        .map(|trouble| trouble_text(trouble, now_ms).styled(WARNING_STYLE))
+        .map(|live| route_row(&live.route))
         .collect();
-    let unconfigured: Vec<String> = list("unconfigured_routes").iter().map(plain).collect();
-    let unconfigured = (!unconfigured.is_empty()).then(|| {
-        let names = unconfigured.join(", ");
+    let route_styles: Vec<_> = routes.iter().map(|row| route_style(row)).collect();
+    let troubles = overview
+        .troubles
+        .iter()
+        .map(|trouble| trouble_text(trouble, overview.now_ms).styled(WARNING_STYLE));
+    let unconfigured = (!overview.unconfigured_routes.is_empty()).then(|| {
+        let names: Vec<&str> = overview
+            .unconfigured_routes
+            .iter()
+            .map(String::as_str)
+            .collect();
+        let names = names.join(", ");
         SafeText::from(format!(
             "The store also has messages of routes that are not configured here: {names}"
         ))
@@ -84,80 +91,58 @@ fn shown(overview: &Value) -> SafeText {
         &routes,
         &route_styles,
     );
-    let due = due_table(&overview["histogram"]);
+    let due = overview.histogram.as_ref().map(due_table);
     let shown = [Some(replicas), Some(routes), unconfigured]
         .into_iter()
-        .chain(troubles.into_iter().map(Some))
-        .chain([Some(due)]);
+        .chain(troubles.map(Some))
+        .chain([due]);
     SafeText::joined(
         shown.flatten().filter(|part| !part.as_str().is_empty()),
         "\n\n",
     )
 }
 
-fn route_row(route: &Value) -> Vec<String> {
+fn route_row(route: &RouteView) -> Vec<String> {
     let paused = paused_parts(route);
     let paused = if paused.is_empty() {
         "-".to_owned()
     } else {
         paused.join(", ")
     };
-    let overdue = lateness(route["oldest_overdue_s"].as_f64().unwrap_or(0.0));
-    let counts = ["pending", "in_flight", "dead"].map(|count| plain(&route[count]));
-    [
-        vec![plain(&route["name"])],
-        counts.to_vec(),
-        vec![overdue, paused],
+    let overdue = lateness(route.oldest_overdue_s);
+    vec![
+        route.name.clone(),
+        route.pending.to_string(),
+        route.in_flight.to_string(),
+        route.dead.to_string(),
+        overdue,
+        paused,
     ]
-    .concat()
 }
 
 /// A trouble: its cause and since when, what follows from it, and what to do.
-fn trouble_text(trouble: &Value, now_ms: i64) -> SafeText {
-    let mut lines = vec![format!(
-        "{}: {}",
-        plain(&trouble["part"]),
-        plain(&trouble["why"])
-    )];
-    let since = trouble["since"]
-        .as_str()
-        .and_then(|since| parse(since).ok())
-        .map(|since| format!("since {}", moment(since.0, now_ms)));
-    lines.extend(since);
-    let follows: Vec<String> = trouble["follows"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .map(plain)
-        .collect();
-    if !follows.is_empty() {
-        lines.push(format!("so not well either: {}", follows.join(", ")));
+fn trouble_text(trouble: &TroubleView, now_ms: i64) -> SafeText {
+    let why = trouble.why.as_deref().unwrap_or("?");
+    let mut lines = vec![format!("{}: {why}", trouble.part)];
+    if let Some(since) = trouble.since.as_ref().and_then(|since| parse(since).ok()) {
+        lines.push(format!("since {}", moment(since.0, now_ms)));
     }
-    if let Some(command) = trouble["command"].as_str() {
-        lines.push(format!("try {command}"));
+    if !trouble.follows.is_empty() {
+        let follows = trouble.follows.join(", ");
+        lines.push(format!("so not well either: {follows}"));
     }
+    lines.push(format!("try {}", trouble.command));
     SafeText::joined(lines.into_iter().map(SafeText::from), "\n  ")
 }
 
-/// How many messages fall due when, where Redis has told it.
-fn due_table(due: &Value) -> SafeText {
-    if due.is_null() {
-        return SafeText::from("");
-    }
-    let sum = |window: &str| {
-        due[window]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_u64)
-            .sum::<u64>()
-            .to_string()
-    };
+/// How many messages fall due when.
+fn due_table(due: &HistogramView) -> SafeText {
+    let sum = |window: &[u64]| window.iter().sum::<u64>().to_string();
     let row = vec![
-        plain(&due["overdue"]),
-        sum("minute"),
-        sum("hour"),
-        sum("day"),
+        due.overdue.to_string(),
+        sum(&due.minute),
+        sum(&due.hour),
+        sum(&due.day),
     ];
     let columns = [
         "DUE AND NOT CLAIMED",
@@ -169,16 +154,15 @@ fn due_table(due: &Value) -> SafeText {
 }
 
 /// The state of a replica, in a word.
-pub(super) fn replica_state(replica: &Value) -> &'static str {
-    match (
-        replica["alive"].as_bool(),
-        replica["draining"].as_bool(),
-        replica["ready"].as_bool(),
-    ) {
-        (Some(false), _, _) => "dead",
-        (_, Some(true), _) => "draining",
-        (_, _, Some(true)) => "ready",
-        _ => "not ready",
+pub(super) fn replica_state(replica: &ReplicaStatusView) -> &'static str {
+    if !replica.alive {
+        "dead"
+    } else if replica.draining {
+        "draining"
+    } else if replica.ready {
+        "ready"
+    } else {
+        "not ready"
     }
 }
 
@@ -188,10 +172,9 @@ pub(super) fn replica_needs_attention(state: &str) -> bool {
 }
 
 /// The parts of a route that are paused: its publishing, and the reasons of its ingress.
-pub(super) fn paused_parts(route: &Value) -> Vec<String> {
-    let publishing =
-        (route["publishing_paused"].as_bool() == Some(true)).then(|| "publishing".to_owned());
-    let ingress = route["paused"].as_array().into_iter().flatten().map(plain);
+pub(super) fn paused_parts(route: &RouteView) -> Vec<&str> {
+    let publishing = route.publishing_paused.then_some("publishing");
+    let ingress = route.paused.iter().map(String::as_str);
     publishing.into_iter().chain(ingress).collect()
 }
 
@@ -228,10 +211,11 @@ mod tests {
 
     #[test]
     fn a_trouble_says_what_it_is_since_when_what_follows_and_what_to_do() {
-        let trouble = json!({
+        let trouble = serde_json::from_value(json!({
             "part": "kafka:main", "why": "connection\u{1b} refused", "since": "2026-11-27T10:00:00.000Z",
-            "follows": ["source:orders", "target:main:orders"], "command": "postdate check --connect",
-        });
+            "follows": ["source:orders", "target:main:orders"], "command": "postdate check --connect", "runbook": "postdatepartdown",
+        }))
+        .expect("a trouble");
         let now_ms = parse("2026-11-27T10:04:51Z").expect("a moment").0;
         let text = trouble_text(&trouble, now_ms);
         let lines: Vec<_> = text.as_str().lines().collect();

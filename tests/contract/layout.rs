@@ -13,6 +13,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("health", &["domain"]),
     ("telemetry", &["domain", "backoff", "credential", "tls"]),
     ("mutants", &[]),
+    ("api", &["domain"]),
     ("tls", &[]),
     // A link keeps itself up and reports on itself: it needs tasks and readiness.
     (
@@ -100,7 +101,15 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     (
         "admin",
-        &["domain", "health", "lifecycle", "telemetry", "tls", "store"],
+        &[
+            "domain",
+            "api",
+            "health",
+            "lifecycle",
+            "telemetry",
+            "tls",
+            "store",
+        ],
     ),
     (
         "config",
@@ -150,7 +159,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "app", "bench", "import", "plan", "replay", "config", "domain", "admin", "tls",
+            "api", "app", "bench", "import", "plan", "replay", "config", "domain", "tls",
         ],
     ),
     ("main", &["cli"]),
@@ -213,7 +222,7 @@ const CLIENTS: &[(&str, &[&str])] = &[
         ],
     ),
     ("axum", &["admin/"]),
-    ("utoipa", &["admin/"]),
+    ("utoipa", &["api/", "admin/"]),
     (
         "anyhow",
         &["app", "bench", "import", "replay", "cli/", "main.rs"],

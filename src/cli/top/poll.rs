@@ -7,8 +7,9 @@ use serde_json::Value;
 
 use super::NEXT_MESSAGES;
 use super::state::{DueCounts, MessageRow, RateSample, ReplicaRow, RouteRow, Snapshot};
-use crate::cli::api::items;
+use crate::api::{HistogramView, LiveRoute, OverviewMoment, Page, ReplicaStatusView};
 use crate::cli::client::{ApiClient, ClientError};
+use crate::cli::status::{paused_parts, replica_state};
 use crate::domain::unsafe_text::escaped;
 use crate::domain::{Clock, percent_encoded};
 
@@ -38,20 +39,20 @@ pub(super) fn run(
 }
 
 fn read(client: &ApiClient, route: Option<&str>) -> Result<Snapshot, ClientError> {
-    let get = |path: &str| client.accept(&client.call("GET", path, None, ANSWER_DEADLINE)?);
+    let get = |path: &str| client.call("GET", path, None, ANSWER_DEADLINE);
     let filter = route
         .map(|route| format!("&route={}", percent_encoded(route)))
         .unwrap_or_default();
-    let overview = get("/api/v1/overview")?;
-    let next = get(&format!("/api/v1/messages?limit={NEXT_MESSAGES}{filter}"))?;
-    let list = |name: &str| overview[name].as_array().into_iter().flatten();
+    let next = format!("/api/v1/messages?limit={NEXT_MESSAGES}{filter}");
+    let overview: OverviewMoment = client.accept(&get("/api/v1/overview")?)?;
+    let next: Page<Value> = client.accept(&get(&next)?)?;
     Ok(Snapshot {
         at_ms: Clock::start().wall().0,
-        replicas: list("replicas").map(replica).collect(),
-        routes: list("routes").map(route_row).collect(),
-        due: due_counts(&overview["histogram"]),
+        replicas: overview.replicas.iter().map(replica).collect(),
+        routes: overview.routes.iter().map(route_row).collect(),
+        due: overview.histogram.map(due_counts).unwrap_or_default(),
         next_of: route.map(str::to_owned),
-        next: items(&next).iter().map(message).collect(),
+        next: next.items.iter().map(message).collect(),
     })
 }
 
@@ -64,40 +65,30 @@ fn text(value: &Value) -> String {
     }
 }
 
-fn replica(replica: &Value) -> ReplicaRow {
+fn replica(replica: &ReplicaStatusView) -> ReplicaRow {
     ReplicaRow {
-        name: text(&replica["name"]),
-        version: text(&replica["version"]),
-        state: crate::cli::status::replica_state(replica).to_owned(),
-        partitions: replica["partitions"].as_u64().unwrap_or(0),
+        name: escaped(&replica.name),
+        version: escaped(&replica.version),
+        state: replica_state(replica).to_owned(),
+        partitions: replica.partitions,
     }
 }
 
-fn route_row(route: &Value) -> RouteRow {
-    let count = |name: &str| route[name].as_u64().unwrap_or(0);
+fn route_row(LiveRoute { route, flow }: &LiveRoute) -> RouteRow {
     RouteRow {
-        name: text(&route["name"]),
-        from: place(&route["from"]),
-        to: place(&route["to"]),
-        pending: count("pending"),
-        in_flight: count("in_flight"),
-        dead: count("dead"),
-        overdue_s: route["oldest_overdue_s"].as_f64().unwrap_or(0.0),
+        name: escaped(&route.name),
+        from: place(&route.from),
+        to: place(&route.to),
+        pending: route.pending,
+        in_flight: route.in_flight,
+        dead: route.dead,
+        overdue_s: route.oldest_overdue_s,
         rate: RateSample {
-            read: route["rate_in"].as_f64().unwrap_or(0.0),
-            published: route["rate_out"].as_f64().unwrap_or(0.0),
+            read: flow.rate_in,
+            published: flow.rate_out,
         },
-        paused: crate::cli::status::paused_parts(route)
-            .iter()
-            .map(|part| escaped(part))
-            .collect::<Vec<_>>()
-            .join(", "),
-        troubles: route["troubles"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .map(text)
-            .collect(),
+        paused: escaped(&paused_parts(route).join(", ")),
+        troubles: route.troubles.iter().map(|why| escaped(why)).collect(),
     }
 }
 
@@ -112,20 +103,12 @@ fn place(place: &Value) -> String {
     parts.join(", ")
 }
 
-fn due_counts(due: &Value) -> DueCounts {
-    let window = |name: &str| -> Vec<u64> {
-        due[name]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_u64)
-            .collect()
-    };
+fn due_counts(due: HistogramView) -> DueCounts {
     DueCounts {
-        overdue: due["overdue"].as_u64().unwrap_or(0),
-        minute: window("minute"),
-        in_hour: window("hour").iter().sum(),
-        in_day: window("day").iter().sum(),
+        overdue: due.overdue,
+        minute: due.minute,
+        in_hour: due.hour.iter().sum(),
+        in_day: due.day.iter().sum(),
     }
 }
 
@@ -151,10 +134,12 @@ mod tests {
 
     #[test]
     fn rows_are_read_from_the_api_and_are_safe() {
-        let row = route_row(&json!({
-            "name": "orders", "from": { "topic": "in\u{1b}[2J", "kafka": "main" }, "pending": 3, "dead": 1,
-            "oldest_overdue_s": 1.5, "rate_in": 7.5, "rate_out": 2.0, "paused": ["store"], "publishing_paused": true, "troubles": ["a\nb"],
+        let route = serde_json::from_value(json!({
+            "name": "orders", "from": { "topic": "in\u{1b}[2J", "kafka": "main" }, "to": {}, "allow_targets": [], "policy": {},
+            "pending": 3, "in_flight": 0, "dead": 1, "oldest_overdue_s": 1.5, "rate_in": 7.5, "rate_out": 2.0,
+            "paused": ["store"], "publishing_paused": true, "pauses": [], "troubles": ["a\nb"], "of a later version": 1,
         }));
+        let row = route_row(&route.expect("a route"));
         assert_eq!(row.from, "kafka main, topic in\\u{1b}[2J");
         assert_eq!(
             (row.pending, row.dead, row.paused.as_str()),

@@ -26,7 +26,7 @@ pub(super) struct ReplicaRow {
     pub(super) name: String,
     pub(super) version: String,
     pub(super) state: String,
-    pub(super) partitions: u64,
+    pub(super) partitions: usize,
 }
 
 /// A route.
@@ -35,9 +35,9 @@ pub(super) struct RouteRow {
     pub(super) name: String,
     pub(super) from: String,
     pub(super) to: String,
-    pub(super) pending: u64,
-    pub(super) in_flight: u64,
-    pub(super) dead: u64,
+    pub(super) pending: i64,
+    pub(super) in_flight: i64,
+    pub(super) dead: i64,
     pub(super) overdue_s: f64,
     pub(super) rate: RateSample,
     /// Names of its paused parts; empty while it runs.

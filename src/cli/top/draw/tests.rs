@@ -7,7 +7,7 @@ use crate::cli::top::state::{DueCounts, RateSample, ReplicaRow, UserKey};
 /// The moment of the last answers.
 const NOW_MS: i64 = 1_800_000_000_000;
 
-fn route(name: &str, pending: u64) -> RouteRow {
+fn route(name: &str, pending: i64) -> RouteRow {
     RouteRow {
         name: name.to_owned(),
         from: format!("kafka main, topic {name}.delayed, group postdate"),
