@@ -55,7 +55,7 @@ pub(super) fn start(
                 delivery: of_store(format!("route:{}", route.name)),
                 health: health.route(&route.name),
                 route: route.clone(),
-                lateness: RouteLateness::default(),
+                lateness: RouteLateness::new(app.clock.wall()),
             })
             .collect(),
         store_part: of_store("store:room".to_owned()),

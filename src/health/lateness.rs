@@ -14,8 +14,10 @@ const IN_TIME_BELOW_S: f64 = 1.0;
 const CATCH_UP_WINDOW_S: f64 = 5.0;
 
 /// Lateness of a route. It begins and ends at different limits, so that it does not flap.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct RouteLateness {
+    /// When this process began.
+    began: UnixMs,
     late: bool,
     catch_up: Option<CatchUp>,
 }
@@ -43,6 +45,15 @@ pub struct LatenessCauses {
 }
 
 impl RouteLateness {
+    /// The lateness of a route in a process that began then.
+    pub fn new(began: UnixMs) -> Self {
+        Self {
+            began,
+            late: false,
+            catch_up: None,
+        }
+    }
+
     /// Takes the lateness of the oldest message, in seconds. Reports whether the route is late.
     pub fn update(&mut self, late_s: f64) -> bool {
         self.late = if self.late {
@@ -54,7 +65,8 @@ impl RouteLateness {
     }
 
     /// Takes the requested due time of the oldest message, and how many wait now. Reports whether the late messages become
-    /// fewer, or less late: then the way to the target is slow, but nothing stands still.
+    /// fewer, or less late: then the way to the target is slow, but nothing stands still. What fell due before this process
+    /// began has waited for it, and gets the time of one window.
     pub fn catches_up(&mut self, now_s: f64, oldest: Option<UnixMs>, waits: i64) -> bool {
         let Some(oldest) = oldest.filter(|_| self.late) else {
             self.catch_up = None;
@@ -63,7 +75,11 @@ impl RouteLateness {
         let begin = CatchUp {
             oldest,
             waits,
-            moved_s: now_s - CATCH_UP_WINDOW_S,
+            moved_s: if oldest < self.began {
+                now_s
+            } else {
+                now_s - CATCH_UP_WINDOW_S
+            },
         };
         let catch_up = self.catch_up.get_or_insert(begin);
         if oldest > catch_up.oldest || waits < catch_up.waits {
@@ -143,14 +159,14 @@ mod tests {
 
     #[test]
     fn a_route_is_late_from_three_seconds_until_less_than_one() {
-        let mut lateness = RouteLateness::default();
+        let mut lateness = RouteLateness::new(UnixMs(0));
         let late = [0.0, 2.9, 3.0, 9.0, 1.0, 0.9, 2.0].map(|late_s| lateness.update(late_s));
         assert_eq!(late, [false, false, true, true, true, false, false]);
     }
 
     #[test]
     fn a_late_route_catches_up_while_less_waits_or_what_waits_is_younger_and_not_when_it_stands() {
-        let mut lateness = RouteLateness::default();
+        let mut lateness = RouteLateness::new(UnixMs(90_000));
         let asked = |oldest_s: f64| Some(UnixMs((oldest_s * 1e3) as i64));
         assert!(
             !lateness.catches_up(100.0, asked(97.0), 50),
@@ -176,6 +192,12 @@ mod tests {
         }
         lateness.update(0.0);
         assert!(!lateness.catches_up(115.0, None, 0));
+        // What fell due before the process began.
+        lateness.update(30.0);
+        for (now_s, expected) in [(116.0, true), (120.9, true), (121.0, false)] {
+            let catches_up = lateness.catches_up(now_s, asked(89.0), 50);
+            assert_eq!(catches_up, expected, "at {now_s}");
+        }
     }
 
     #[test]
