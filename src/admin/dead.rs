@@ -11,11 +11,11 @@ use utoipa::{IntoParams, ToSchema};
 use super::audit_note::AuditNote;
 use super::auth::Caller;
 use super::context::Admin;
-use super::dead_letter::{DeadLetterView, DetailLevel, dead_letter_view};
+use super::dead_letter::{DetailLevel, dead_letter_view};
 use super::extract::{PathParams, QueryParams};
 use super::page::{read_cursor, write_cursor};
 use super::problem::{Problem, StoreAway};
-use crate::api::Page;
+use crate::api::{DeadLetterView, Page};
 use crate::domain::{DeadReason, UnixMs, moment, nearest};
 use crate::store::{DeadFilter, DeadId, DeadMark, DeadOrder};
 

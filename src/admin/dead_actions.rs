@@ -14,7 +14,8 @@ use super::dead::{DeadLetterFilter, find_dead, list_of, read_mark, store_filter,
 use super::extract::{ActingBody, JsonBody};
 use super::problem::Problem;
 use super::redrive::{RedriveOrder, RedriveOutcome};
-use super::times::{Timestamp, moment};
+use super::times::moment;
+use crate::api::Timestamp;
 use crate::domain::duration::parse_header;
 use crate::domain::{Because, UnixMs};
 use crate::store::DeadId;

@@ -2,153 +2,35 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use serde::Serialize;
 use serde_json::{Value, json};
-use utoipa::ToSchema;
 
 use super::context::Admin;
 use super::problem::Problem;
 use super::times::rfc3339;
-use super::trail::TrailEventView;
 use super::troubles::lateness;
+use crate::api::{
+    FailureView, HeaderView, LastError, MessageView, PositionView, RequestView, ShownState,
+};
 use crate::domain::{
     Entry, Failure, HeaderValue, KafkaPosition, Message, RequestedTime, RouteName, TargetRef, Text,
 };
 use crate::store::{StoredMessage, StoredState};
 
-/// A message of the store, without its body.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Message)]
-pub(super) struct MessageView {
-    /// Its producer's name for it, or the `~` id that Postdate gave it.
-    id: String,
-    /// The route.
-    route: String,
-    /// Which message this is, as it is now: in quotes an `If-Match` of a cancel or a reschedule.
-    version: String,
-    /// When it is to be published, Unix ms; after a failed publish: when next.
-    due_ms: i64,
-    /// The same, RFC 3339.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, format = DateTime)]
-    due: Option<String>,
-    /// When it was to be delivered, Unix ms: a failed publish moves `due_ms`, not this.
-    asked_ms: i64,
-    /// The same, RFC 3339.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, format = DateTime)]
-    asked: Option<String>,
-    #[serde(flatten)]
-    request: RequestView,
-    /// Its state.
-    state: ShownState,
-    /// Number of the hand-out that comes next or is under way; the first is 1.
-    attempt: u32,
-    /// How many of its publishes failed.
-    failures: u32,
-    /// How late it is, ms; absent while it is not late.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    late_by_ms: Option<i64>,
-    /// Why it is late, as far as is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    why: Option<String>,
-    /// The last of these failures.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    last_error: Option<LastError>,
-    /// Its target: a topic, or `exchange/routing-key`.
-    target: String,
-    /// Kafka's record key or AMQP's routing key, as text (not UTF-8: base64, and `key_is_base64`).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    key: Option<String>,
-    /// True if `key` is base64.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    #[schema(required = false)]
-    key_is_base64: bool,
-    /// Length of its body, bytes.
-    size: usize,
-    /// Its headers, in their order, repeats kept.
-    headers: Vec<HeaderView>,
-    /// Position that it was read at: Kafka's partition and offset.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    position: Option<PositionView>,
-    /// The last of its failures, oldest first; where a single message is asked for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    history: Option<Vec<FailureView>>,
-    /// Its id among the dead letters, if it is dead.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    dead_id: Option<String>,
-    /// The newest of its events that its route's trail has, at most 20, oldest first; where a single message is asked for.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schema(required = false)]
-    trail: Vec<TrailEventView>,
-}
-
-/// When a message came, and what its producer asked for. Absent of messages that an earlier version stored.
-#[derive(Default, Serialize, ToSchema)]
-pub(super) struct RequestView {
-    /// When it was read from its source, Unix ms.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    received_ms: Option<i64>,
-    /// The same, RFC 3339.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, format = DateTime)]
-    received: Option<String>,
-    /// The delay that was asked for, ms.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    delay_ms: Option<i64>,
-    /// The moment that was asked for, Unix ms.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    deliver_at_ms: Option<i64>,
-}
-
-impl RequestView {
-    /// What is known of a message's request.
-    pub(super) fn of(entry: &Entry) -> Self {
-        let Some(request) = entry.request else {
-            return Self::default();
-        };
-        let (delay_ms, deliver_at_ms) = match request.time {
-            RequestedTime::Delay(ms) => (Some(ms), None),
-            RequestedTime::At(at) => (None, Some(at.0)),
-        };
-        Self {
-            received_ms: Some(request.received.0),
-            received: rfc3339(request.received),
-            delay_ms,
-            deliver_at_ms,
-        }
+/// What is known of a message's request.
+pub(super) fn request_view(entry: &Entry) -> RequestView {
+    let Some(request) = entry.request else {
+        return RequestView::default();
+    };
+    let (delay_ms, deliver_at_ms) = match request.time {
+        RequestedTime::Delay(ms) => (Some(ms), None),
+        RequestedTime::At(at) => (None, Some(at.0)),
+    };
+    RequestView {
+        received_ms: Some(request.received.0),
+        received: rfc3339(request.received),
+        delay_ms,
+        deliver_at_ms,
     }
-}
-
-/// A failed publish.
-#[derive(Serialize, ToSchema)]
-pub(super) struct LastError {
-    /// When, Unix ms.
-    at_ms: i64,
-    /// Its reason: a label of `publish_failures_total`.
-    reason: String,
-    /// The words of the broker or its client, cut to 200 bytes.
-    error: String,
-}
-
-/// A position in a Kafka topic.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Position)]
-pub(super) struct PositionView {
-    /// The partition.
-    pub(super) partition: i32,
-    /// The offset.
-    pub(super) offset: i64,
 }
 
 impl From<KafkaPosition> for PositionView {
@@ -158,45 +40,6 @@ impl From<KafkaPosition> for PositionView {
             offset: at.offset,
         }
     }
-}
-
-/// One failure.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Failure)]
-pub(super) struct FailureView {
-    /// When, Unix ms.
-    at_ms: i64,
-    /// The same, RFC 3339.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    at: Option<String>,
-    /// The reason, in the contract's word.
-    reason: String,
-    /// The words of the broker or of Postdate.
-    error: String,
-}
-
-/// One header.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Header)]
-pub(super) struct HeaderView {
-    /// Its name.
-    name: String,
-    /// Its value: text, number, bool, null, table or array; bytes that are not UTF-8 as
-    /// `{"base64": "..."}`.
-    #[schema(value_type = Option<Value>)]
-    value: Value,
-}
-
-/// State of a message: `published` only until the rest of its bundle has gone, too; `dead`: see `/api/v1/dead`.
-#[derive(Serialize, ToSchema)]
-#[schema(as = StoredState)]
-#[serde(rename_all = "snake_case")]
-enum ShownState {
-    Pending,
-    InFlight,
-    Published,
-    Dead,
 }
 
 /// The last dead letter of a message id, shown as a message; `None` if there is none that can be read.
@@ -236,7 +79,7 @@ pub(super) async fn dead_message(
     Ok(Some(MessageView {
         late_by_ms: None,
         why: None,
-        state: ShownState::Dead,
+        state: ShownState::Dead.into(),
         dead_id: Some(dead.to_string()),
         ..shown
     }))
@@ -247,13 +90,6 @@ pub(super) fn single_message_view(admin: &Admin, found: &StoredMessage) -> Messa
     MessageView {
         history: Some(failure_views(&found.entry)),
         ..message_view(admin, found)
-    }
-}
-
-impl MessageView {
-    /// The same with what the trail has of it.
-    pub(super) fn with_trail(self, trail: Vec<TrailEventView>) -> Self {
-        Self { trail, ..self }
     }
 }
 
@@ -298,12 +134,13 @@ pub(super) fn message_view(admin: &Admin, found: &StoredMessage) -> MessageView 
         due: rfc3339(entry.due),
         asked_ms: entry.asked_due().0,
         asked: rfc3339(entry.asked_due()),
-        request: RequestView::of(entry),
+        request: request_view(entry),
         state: match found.state {
             StoredState::Pending => ShownState::Pending,
             StoredState::InFlight => ShownState::InFlight,
             StoredState::Published => ShownState::Published,
-        },
+        }
+        .into(),
         attempt: entry.handouts + 1,
         failures: entry.failures,
         late_by_ms: late.as_ref().map(|late| late.by_ms),

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use axum::extract::State as Extract;
 use axum::http::{HeaderName, StatusCode, header};
 use axum::{Extension, Json};
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use serde::Deserialize;
+use utoipa::IntoParams;
 
 use super::audit_note::AuditNote;
 use super::auth::Caller;
@@ -14,15 +14,16 @@ use super::context::Admin;
 use super::extract::{
     ActingBody, IdPath, IfMatch, JsonBody, MessageId, MessagePath, NamedMessage, QueryParams,
 };
-use super::message::{MessageView, dead_message, message_view, single_message_view};
+use super::message::{dead_message, message_view, single_message_view};
 use super::page::{limit, read_cursor, write_cursor};
 use super::problem::{Problem, StoreAway};
-use super::times::{LAST_MOMENT, Timestamp, moment};
+use super::times::{LAST_MOMENT, moment};
 use super::trail::{
-    MessageAnswer, MessageTrail, event_views, last_told, reach, read_trail, record_cancel,
-    record_move,
+    event_views, last_told, message_trail, reach, read_trail, record_cancel, record_move,
 };
-use crate::api::Page;
+use crate::api::{
+    CommandAnswer, CommandResult, MessageAnswer, MessageView, MessagesPage, Page, RescheduleRequest,
+};
 use crate::domain::duration::{parse_header, render};
 use crate::domain::{Because, InvalidReason, Partition, Route, RouteName, Text, UnixMs, nearest};
 use crate::store::{
@@ -50,18 +51,6 @@ pub(super) struct MessageQuery {
     /// Items of a page, 1 to 1000; 100 if not given.
     #[param(minimum = 1, maximum = 1000, value_type = Option<u32>)]
     limit: Option<String>,
-}
-
-/// Messages that wait.
-#[derive(Serialize, ToSchema)]
-pub(super) struct MessagesPage {
-    /// Items of this page, in the list's order.
-    items: Vec<MessageView>,
-    /// `cursor` of the next page; null: this is the last.
-    #[schema(required)]
-    next: Option<String>,
-    /// Number of messages that were looked at for this page.
-    scanned: usize,
 }
 
 /// Messages that wait, in due order
@@ -231,11 +220,11 @@ async fn look_up(admin: &Admin, route: &Route, id: &str) -> Result<LookedUp, Pro
     let answer = match kept {
         Some(kept) => {
             let trail = reading.as_ref().map(event_views).unwrap_or_default();
-            Some(MessageAnswer::Kept(Box::new(kept.with_trail(trail))))
+            Some(MessageAnswer::Kept(Box::new(MessageView { trail, ..kept })))
         }
         None => reading
             .as_ref()
-            .and_then(|reading| MessageTrail::of(route, id, reading))
+            .and_then(|reading| message_trail(route, id, reading))
             .map(MessageAnswer::Gone),
     };
     Ok(LookedUp {
@@ -243,25 +232,6 @@ async fn look_up(admin: &Admin, route: &Route, id: &str) -> Result<LookedUp, Pro
         version: found.map(|found| found.version),
         reading,
     })
-}
-
-/// Answer to a command that was carried out.
-#[derive(Serialize, ToSchema)]
-pub(super) struct CommandAnswer {
-    /// The message's id within the route.
-    id: String,
-    /// The route.
-    route: String,
-    /// The command's result.
-    result: CommandResult,
-}
-
-/// Result of a command that was carried out.
-#[derive(Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-enum CommandResult {
-    Cancelled,
-    Rescheduled,
 }
 
 /// Cancel a message
@@ -321,22 +291,6 @@ pub(super) async fn cancel(
         "published" => Err(conflict(&id, result, "has been published already")),
         _ => Err(conflict(&id, result, "is being published right now")),
     }
-}
-
-/// A new due time: exactly one of the two.
-#[derive(Deserialize, ToSchema)]
-#[schema(as = Reschedule)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RescheduleRequest {
-    /// The moment, Unix ms; a past one: at once.
-    #[schema(nullable = false, minimum = 0)]
-    due_ms: Option<i64>,
-    /// So long from now, as `x-delay`.
-    #[schema(nullable = false)]
-    delay: Option<Timestamp>,
-    /// Why, in the caller's own words: one line of at most 500 bytes, for audit, trail and log.
-    #[schema(nullable = false, value_type = Option<String>, max_length = 500)]
-    because: Option<Because>,
 }
 
 impl ActingBody for RescheduleRequest {
@@ -468,7 +422,7 @@ fn commanded(
     let body = CommandAnswer {
         id,
         route: route.name.to_string(),
-        result,
+        result: result.into(),
     };
     (Extension(AuditNote::new("", note)), Json(body))
 }

@@ -9,10 +9,10 @@ use utoipa::IntoParams;
 
 use super::context::Admin;
 use super::extract::QueryParams;
-use super::message::{MessageView, message_view};
+use super::message::message_view;
 use super::page::{limit, read_cursor, write_cursor};
 use super::problem::{Problem, StoreAway};
-use crate::api::Page;
+use crate::api::{MessageView, Page};
 use crate::domain::{Partition, UnixMs};
 use crate::store::RetryMark;
 

@@ -19,8 +19,9 @@ use super::context::Admin;
 use super::extract::{ActingBody, JsonBody, NamedRoute, RoutePath};
 use super::inject::InjectError;
 use super::problem::Problem;
-use super::times::{Timestamp, rfc3339};
+use super::times::rfc3339;
 use super::troubles::obstacles;
+use crate::api::Timestamp;
 use crate::domain::{
     Because, Clock, Endpoint, Header, HeaderValue, Message, Origin, Properties, Route,
 };

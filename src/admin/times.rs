@@ -1,49 +1,7 @@
 //! Moments and delays: as callers write them, and as answers show them.
 
-use serde::Deserialize;
-use utoipa::openapi::RefOr;
-use utoipa::openapi::schema::{ObjectBuilder, Schema, SchemaType, Type};
-use utoipa::{PartialSchema, ToSchema};
-
 use super::problem::Problem;
 use crate::domain::{UnixMs, moment};
-
-/// Value of a delay header: a text, or a whole number of milliseconds.
-#[derive(Deserialize)]
-#[serde(
-    untagged,
-    expecting = "a delay or a moment is a text or a whole number of milliseconds"
-)]
-pub(super) enum Timestamp {
-    /// Milliseconds.
-    Ms(u64),
-    /// A text, as a producer would write it.
-    Text(String),
-}
-
-impl PartialSchema for Timestamp {
-    fn schema() -> RefOr<Schema> {
-        let kinds = SchemaType::Array(vec![Type::String, Type::Integer]);
-        let meaning = "As a delay header holds it: a text, or a whole number of milliseconds.";
-        ObjectBuilder::new()
-            .schema_type(kinds)
-            .minimum(Some(0))
-            .description(Some(meaning))
-            .into()
-    }
-}
-
-impl ToSchema for Timestamp {}
-
-impl Timestamp {
-    /// The text of the header.
-    pub(super) fn text(&self) -> String {
-        match self {
-            Self::Ms(ms) => ms.to_string(),
-            Self::Text(text) => text.clone(),
-        }
-    }
-}
 
 /// The last moment that can be written: the end of the year 9999.
 pub(super) const LAST_MOMENT: UnixMs = UnixMs(253_402_300_799_999);

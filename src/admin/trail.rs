@@ -4,60 +4,19 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State as Extract;
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use serde::Deserialize;
+use utoipa::IntoParams;
 
 use super::context::Admin;
 use super::extract::{NamedRoute, QueryParams, RoutePath};
-use super::message::{MessageView, PositionView};
 use super::page::limit;
 use super::problem::{Problem, StoreAway};
 use super::times::rfc3339;
-use crate::api::Page;
+use crate::api::{
+    MessageTrail, Page, PositionView, RouteEventView, TrailEventView, TrailState, Word,
+};
 use crate::domain::{Actor, Route, Text, UnixMs};
 use crate::store::{TrailCause, TrailEvent, TrailReading, TrailWord};
-
-/// A message, or what the trail tells of one that is gone.
-#[derive(Serialize, ToSchema)]
-#[schema(as = MessageAnswer)]
-#[serde(untagged)]
-pub(super) enum MessageAnswer {
-    /// The store has it.
-    Kept(Box<MessageView>),
-    /// It is gone.
-    Gone(MessageTrail),
-}
-
-/// A message that is gone. Told by its route's trail, which is a help and no proof.
-#[derive(Serialize, ToSchema)]
-#[serde(deny_unknown_fields)] // so that the description tells it from a dead letter with a trail
-pub(super) struct MessageTrail {
-    /// Its producer's name for it, or the `~` id that Postdate gave it.
-    id: String,
-    /// The route.
-    route: String,
-    /// Its end, if the trail has it; else the last that is known of it.
-    state: TrailState,
-    /// The newest of its events, at most 20, oldest first.
-    trail: Vec<TrailEventView>,
-}
-
-/// An event of a message. `delivered`: its target has confirmed it; `cancelled`: it was not published; `moved`: it has
-/// another due time; `replaced`: another message of its name took its place; `dead`: it became a dead letter; `dropped`:
-/// nothing of it was kept; `deduplicated`: another message of its name was acknowledged and not stored; `redriven`: it is
-/// no dead letter any more, and due again.
-#[derive(Clone, Copy, Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum TrailState {
-    Delivered,
-    Cancelled,
-    Moved,
-    Replaced,
-    Dead,
-    Dropped,
-    Deduplicated,
-    Redriven,
-}
 
 impl From<TrailWord> for TrailState {
     fn from(word: TrailWord) -> Self {
@@ -74,69 +33,6 @@ impl From<TrailWord> for TrailState {
     }
 }
 
-/// One event of a message. Each has those of the fields that say something about it.
-#[derive(Serialize, ToSchema)]
-#[schema(as = TrailEvent)]
-pub(super) struct TrailEventView {
-    /// When, Unix ms, by Redis's clock.
-    at_ms: i64,
-    /// The same, RFC 3339.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, format = DateTime)]
-    at: Option<String>,
-    /// Kind of the event.
-    event: TrailState,
-    /// `delivered`: the confirm minus the due time that was asked for, ms.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    late_ms: Option<i64>,
-    /// `delivered`: the number of the attempt; the first is 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    attempt: Option<u32>,
-    /// `delivered`: the target: a topic, or `exchange/routing-key`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    target: Option<String>,
-    /// `delivered`: the target's connection, as its section is called: `kafka.NAME` or `rabbitmq.NAME`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    connection: Option<String>,
-    /// `delivered`, `dead`, `dropped`, `cancelled` by a purge: the due time that was asked for; `moved`: the new one; Unix ms.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    due_ms: Option<i64>,
-    /// The same, RFC 3339.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, format = DateTime)]
-    due: Option<String>,
-    /// `cancelled`, `moved`, `redriven`, `dropped`: who asked for it: `header`, the caller of the API as the audit log
-    /// names it, or the key of the configuration that says so.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    by: Option<String>,
-    /// Why, in the words of whoever asked for it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    because: Option<String>,
-    /// `dead`, `dropped`: the reason.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    reason: Option<String>,
-    /// `dead`, `redriven`, `dropped`: the id of the dead letter.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    dead_id: Option<String>,
-    /// Position of the Kafka record that did it: the command, the other message of its name.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    position: Option<PositionView>,
-    /// `delivered` to Kafka: where it lies in the target.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    landed: Option<PositionView>,
-}
-
 /// Query of a route's trail.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -145,16 +41,6 @@ pub(super) struct TrailQuery {
     /// Events, 1 to 1000; 100 if not given.
     #[param(minimum = 1, maximum = 1000, value_type = Option<u32>)]
     limit: Option<String>,
-}
-
-/// An event of some message of a route.
-#[derive(Serialize, ToSchema)]
-#[schema(as = RouteEvent)]
-pub(super) struct RouteEventView {
-    /// The message's own name, or its `~` id.
-    id: String,
-    #[serde(flatten)]
-    event: TrailEventView,
 }
 
 /// What became of a route's messages lately
@@ -190,20 +76,22 @@ pub(super) async fn list(
     }))
 }
 
-impl MessageTrail {
-    /// The answer for a message that is gone. `None`: the trail does not have it.
-    pub(super) fn of(route: &Route, id: &str, reading: &TrailReading) -> Option<Self> {
-        let words = || reading.events.iter().rev().map(|event| event.word);
-        let state = words()
-            .find(|word| word.is_end() || *word == TrailWord::Redriven)
-            .or_else(|| words().next())?;
-        Some(Self {
-            id: id.to_owned(),
-            route: route.name.to_string(),
-            state: state.into(),
-            trail: event_views(reading),
-        })
-    }
+/// The answer for a message that is gone. `None`: the trail does not have it.
+pub(super) fn message_trail(
+    route: &Route,
+    id: &str,
+    reading: &TrailReading,
+) -> Option<MessageTrail> {
+    let words = || reading.events.iter().rev().map(|event| event.word);
+    let state = words()
+        .find(|word| word.is_end() || *word == TrailWord::Redriven)
+        .or_else(|| words().next())?;
+    Some(MessageTrail {
+        id: id.to_owned(),
+        route: route.name.to_string(),
+        state: Word::Known(state.into()),
+        trail: event_views(reading),
+    })
 }
 
 /// The events of a message for people, oldest first.
@@ -230,7 +118,7 @@ fn event_view(event: &TrailEvent) -> TrailEventView {
     TrailEventView {
         at_ms: event.at.0,
         at: rfc3339(event.at),
-        event: event.word.into(),
+        event: Word::Known(event.word.into()),
         late_ms: event.late_ms,
         attempt: event.attempt,
         target: target.map(|target| target.name.to_string()),
@@ -362,7 +250,7 @@ mod tests {
             events,
             since: None,
         };
-        let answer = MessageTrail::of(&testing::route(), "a", &reading)?;
+        let answer = message_trail(&testing::route(), "a", &reading)?;
         let all = TrailWord::ALL.map(TrailWord::as_str);
         let shown = serde_json::to_value(&answer).expect("JSON");
         assert_eq!(shown["trail"].as_array().map(Vec::len), Some(words.len()));

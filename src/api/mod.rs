@@ -8,8 +8,11 @@
 //! - A field that an answer may be without is an `Option`, or has `#[serde(default)]`. A field that a release adds has the
 //!   latter too; with `#[schema(required)]` the description says that it is always there now.
 
+mod dead_letters;
+mod messages;
 mod overview;
 mod routes;
+mod trail;
 
 use std::fmt;
 
@@ -17,12 +20,18 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+pub use dead_letters::{Base64Body, DeadLetterMessage, DeadLetterView, TextBody};
+pub use messages::{
+    CommandAnswer, CommandResult, FailureView, HeaderView, LastError, MessageView, MessagesPage,
+    PositionView, RequestView, RescheduleRequest, ShownState, Timestamp,
+};
 pub use overview::{
     FlowSeries, HistogramView, LiveFlow, LiveRoute, LivenessView, OverviewMoment, OverviewView,
     PartStateView, PartView, PartitionStatus, ReadinessView, RedisMemoryView, ReplicaStatusView,
     RouteSeries, TroubleView,
 };
 pub use routes::{PauseView, RoutePart, RouteView};
+pub use trail::{MessageAnswer, MessageTrail, RouteEventView, TrailEventView, TrailState};
 
 /// A word of an answer, which may be one that only a later version knows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

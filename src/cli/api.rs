@@ -6,11 +6,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde::de::DeserializeOwned;
+use serde_json::json;
 
 use super::client::{ApiClient, CALL_DEADLINE, ClientError};
-use super::facts::plain;
 use super::output::{self, SafeText};
+use crate::api::{CommandAnswer, MessageAnswer, Page};
 use crate::config;
 use crate::domain::{Because, RouteName, Secret, path_segment};
 
@@ -144,49 +145,49 @@ pub(super) fn message_path(
     id: &str,
 ) -> Result<(String, String), ClientError> {
     if let Some(route) = route {
-        let Some(route) = RouteName::new(route) else {
-            return Err(ClientError::Usage(format!(
-                "`{}` is not a route's name",
-                route.escape_debug()
-            )));
-        };
-        return Ok((route.to_string(), path_of(route.as_str(), id)));
+        return Ok((route.to_owned(), path_on_route(route, id)?));
     }
-    let found = messages(client, id)?;
+    let found: Vec<MessageAnswer> = messages(client, id)?;
     // Where a message of the id waits, none is meant that is dead or gone.
-    let waits = |message: &Value| {
-        matches!(
-            message["state"].as_str(),
-            Some("pending" | "in_flight" | "published")
-        )
-    };
-    let any_waits = found.iter().any(waits);
-    let mut routes: Vec<String> = found
-        .iter()
-        .filter(|message| !any_waits || waits(message))
-        .map(|message| plain(&message["route"]))
-        .collect();
-    match routes.len() {
-        1 => {
-            let only = routes.remove(0);
-            let path = path_of(&only, id);
-            Ok((only, path))
-        }
-        _ => Err(ClientError::Ambiguous {
-            id: id.to_owned(),
-            routes,
-        }),
+    let waiting = found.iter().filter(|message| message.waits());
+    let mut routes: Vec<String> = waiting.map(|message| message.route().to_owned()).collect();
+    if routes.is_empty() {
+        routes.extend(found.iter().map(|message| message.route().to_owned()));
     }
+    if let [only] = routes.as_slice() {
+        let path = path_on_route(only, id)?;
+        return Ok((only.clone(), path));
+    }
+    Err(ClientError::Ambiguous {
+        id: id.to_owned(),
+        routes,
+    })
 }
 
-fn path_of(route: &str, id: &str) -> String {
-    format!("/api/v1/routes/{route}/messages/{}", path_segment(id))
+/// The API path of a message of this route.
+pub(super) fn path_on_route(route: &str, id: &str) -> Result<String, ClientError> {
+    let route = route_name(route)?;
+    Ok(format!(
+        "/api/v1/routes/{route}/messages/{}",
+        path_segment(id)
+    ))
+}
+
+/// A route's name as the command line gives it.
+pub(super) fn route_name(text: &str) -> Result<RouteName, ClientError> {
+    RouteName::new(text).ok_or_else(|| {
+        let why = format!("`{}` is not a route's name", text.escape_debug());
+        ClientError::Usage(why)
+    })
 }
 
 /// The messages of this id on all routes, dead letters and those that are gone too: at least one.
-pub(super) fn messages(client: &ApiClient, id: &str) -> Result<Vec<Value>, ClientError> {
-    let path = format!("/api/v1/messages/{}", path_segment(id));
-    client.get(&path).map(|page| items(&page))
+pub(super) fn messages<T: DeserializeOwned>(
+    client: &ApiClient,
+    id: &str,
+) -> Result<Vec<T>, ClientError> {
+    let page: Page<T> = client.get(&format!("/api/v1/messages/{}", path_segment(id)))?;
+    Ok(page.items)
 }
 
 /// Makes the same command on each of these messages, and prints each result. Answers whether all were done.
@@ -195,64 +196,48 @@ pub(super) fn command_each(
     method: &str,
     ids: &[String],
     route: Option<&str>,
-    body: Option<&Value>,
+    body: Option<&str>,
     json: bool,
 ) -> Result<bool, ClientError> {
     let mut answers = Vec::new();
     let mut all_done = true;
     for id in ids {
         let mut found_route = route.map(str::to_owned);
-        let mut failure = None;
         let done = message_path(client, route, id).and_then(|(route, path)| {
             found_route = Some(route);
-            let body = body.map(Value::to_string);
-            client.accept(&client.call(method, &path, body, CALL_DEADLINE)?)
+            let answer = client.call(method, &path, body.map(str::to_owned), CALL_DEADLINE)?;
+            let done: CommandAnswer = client.accept(&answer)?;
+            Ok((done.result, answer.body))
         });
-        let answer: Value = match done {
-            Ok(answer) => answer,
+        let (result, detail) = match done {
+            Ok((result, answer)) => {
+                if !json {
+                    output::out(format!("{id}: {result}"));
+                }
+                answers.push(answer);
+                continue;
+            }
             Err(ClientError::Refused {
                 result: Some(result),
                 detail,
                 ..
-            }) => {
-                let answer =
-                    json!({ "id": id, "route": found_route, "result": result, "detail": detail });
-                failure = Some(detail);
-                answer
-            }
+            }) => (result, detail),
             Err(error) if ids.len() == 1 || error.is_of_all() => return Err(error),
-            Err(error) => {
-                let detail = error.to_string();
-                let answer =
-                    json!({ "id": id, "route": found_route, "result": "failed", "detail": detail });
-                failure = Some(detail);
-                answer
-            }
+            Err(error) => ("failed".to_owned(), error.to_string()),
         };
-        all_done &= failure.is_none();
+        all_done = false;
+        let answer = json!({ "id": id, "route": found_route, "result": result, "detail": detail });
+        answers.push(answer.to_string());
         if !json {
-            match failure {
-                Some(why) => output::error(why),
-                None => output::out(format!(
-                    "{id}: {}",
-                    answer["result"].as_str().unwrap_or("?")
-                )),
-            }
+            output::error(detail);
         }
-        answers.push(answer);
     }
     if json {
-        let body = if answers.len() == 1 {
-            answers.remove(0)
-        } else {
-            Value::Array(answers)
+        let text = match answers.as_slice() {
+            [only] => only.clone(),
+            _ => format!("[{}]", answers.join(",")),
         };
-        output::out(SafeText::json(&body));
+        output::out(SafeText::answer(&text));
     }
     Ok(all_done)
-}
-
-/// The items of a list.
-pub(super) fn items(list: &Value) -> Vec<Value> {
-    list["items"].as_array().cloned().unwrap_or_default()
 }

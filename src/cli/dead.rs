@@ -330,16 +330,11 @@ fn show(
 ) -> Result<(), ClientError> {
     let mut pairs = vec![("body", body.to_string())];
     pairs.extend(route.map(|route| ("route", route.to_owned())));
-    let dead: Value = client.get(&format!(
-        "/api/v1/dead/{}?{}",
-        path_segment(id),
-        query(&pairs)
-    ))?;
-    let now_ms = Clock::start().wall().0;
+    let path = format!("/api/v1/dead/{}?{}", path_segment(id), query(&pairs));
     out.print(if as_json {
-        SafeText::json(&dead)
+        SafeText::answer(&client.get_text(&path)?)
     } else {
-        letter_text(&dead, now_ms)
+        letter_text(&client.get(&path)?, Clock::start().wall().0)
     })?;
     Ok(())
 }

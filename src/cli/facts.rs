@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::output::SafeText;
 use super::table::{moment, precise_moment};
+use crate::api::{FailureView, HeaderView, PositionView, RequestView};
 use crate::domain::duration;
 
 /// Width of the names before the values.
@@ -21,18 +22,16 @@ impl FactLines {
         ));
     }
 
-    /// Adds a line for a member of the API's answer, if it is there.
-    pub(super) fn add_member(&mut self, name: &str, member: &Value) {
-        match member {
-            Value::Null => {}
-            Value::String(text) => self.add(name, text),
-            other => self.add(name, &other.to_string()),
+    /// Adds a line for what an answer has, if it is there.
+    pub(super) fn add_known(&mut self, name: &str, value: Option<&str>) {
+        if let Some(value) = value {
+            self.add(name, value);
         }
     }
 
     /// Adds a line for a moment, Unix ms, if it is there.
-    pub(super) fn add_moment(&mut self, name: &str, member: &Value, now_ms: i64) {
-        if let Some(ms) = member.as_i64() {
+    pub(super) fn add_moment(&mut self, name: &str, ms: Option<i64>, now_ms: i64) {
+        if let Some(ms) = ms {
             self.add(name, &moment(ms, now_ms));
         }
     }
@@ -45,41 +44,27 @@ impl FactLines {
     }
 
     /// Adds the length of a message's body, in bytes.
-    pub(super) fn add_size(&mut self, message: &Value) {
-        if let Some(size) = message["size"].as_u64() {
-            self.add("size", &format!("{size} bytes"));
-        }
+    pub(super) fn add_size(&mut self, size: usize) {
+        self.add("size", &format!("{size} bytes"));
     }
 
     /// Adds when a message came, and what was asked for.
-    pub(super) fn add_request(&mut self, message: &Value, now_ms: i64) {
-        let Some(received_ms) = message["received_ms"].as_i64() else {
+    pub(super) fn add_request(&mut self, request: &RequestView, now_ms: i64) {
+        let Some(received_ms) = request.received_ms else {
             return;
         };
         let received = moment(received_ms, now_ms);
-        let asked = match (&message["delay_ms"], &message["deliver_at_ms"]) {
-            (Value::Number(ms), _) => {
-                format!(
-                    "with a delay of {}",
-                    duration::words(ms.as_i64().unwrap_or(0))
-                )
-            }
-            (_, Value::Number(at)) => {
-                format!(
-                    "to be delivered at {}",
-                    precise_moment(at.as_i64().unwrap_or(0))
-                )
-            }
-            _ => return self.add("received", &received),
+        let asked = match (request.delay_ms, request.deliver_at_ms) {
+            (Some(ms), _) => format!(", with a delay of {}", duration::words(ms)),
+            (None, Some(at)) => format!(", to be delivered at {}", precise_moment(at)),
+            (None, None) => String::new(),
         };
-        self.add("received", &format!("{received}, {asked}"));
+        self.add("received", &format!("{received}{asked}"));
     }
 
     /// Adds the Kafka position that a message was read at, if it was.
-    pub(super) fn add_position(&mut self, message: &Value) {
-        if let Some(position) = message["position"].as_object() {
-            let partition = &position["partition"];
-            let offset = &position["offset"];
+    pub(super) fn add_position(&mut self, position: Option<&PositionView>) {
+        if let Some(PositionView { partition, offset }) = position {
             self.add(
                 "read at",
                 &format!("Kafka partition {partition}, offset {offset}"),
@@ -88,37 +73,25 @@ impl FactLines {
     }
 
     /// Adds the headers of a message, in their order.
-    pub(super) fn add_headers(&mut self, message: &Value) {
-        let headers = message["headers"].as_array().into_iter().flatten();
-        self.add_each(
-            "headers",
-            headers.map(|h| format!("{}: {}", plain(&h["name"]), plain(&h["value"]))),
-        );
+    pub(super) fn add_headers(&mut self, headers: &[HeaderView]) {
+        let lines = headers.iter().map(|header| match &header.value {
+            Value::String(text) => format!("{}: {text}", header.name),
+            value => format!("{}: {value}", header.name),
+        });
+        self.add_each("headers", lines);
     }
 
     /// Adds the failures of a message, the oldest first.
-    pub(super) fn add_failures(&mut self, message: &Value, now_ms: i64) {
-        let failures = message["history"].as_array().into_iter().flatten();
-        let told = failures.map(|failure| {
-            let at = moment(failure["at_ms"].as_i64().unwrap_or(0), now_ms);
-            format!(
-                "{at} {}: {}",
-                plain(&failure["reason"]),
-                plain(&failure["error"])
-            )
+    pub(super) fn add_failures(&mut self, failures: &[FailureView], now_ms: i64) {
+        let lines = failures.iter().map(|failure| {
+            let at = moment(failure.at_ms, now_ms);
+            format!("{at} {}: {}", failure.reason, failure.error)
         });
-        self.add_each("failures", told);
+        self.add_each("failures", lines);
     }
 
     /// All lines.
     pub(super) fn text(self) -> SafeText {
         SafeText::joined(self.0, "\n")
     }
-}
-
-/// A JSON value as text without quotes.
-pub(super) fn plain(value: &Value) -> String {
-    value
-        .as_str()
-        .map_or_else(|| value.to_string(), str::to_owned)
 }

@@ -3,14 +3,15 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
 
-use super::api::{self, items};
-use super::client::{ApiClient, ClientError};
-use super::facts::plain;
+use super::api;
+use super::client::{ApiClient, ClientError, json_of};
 use super::output::SafeText;
 use super::table::{listed_moment, moment_title, table};
 use super::times;
+use crate::api::{MessageView, Page};
 use crate::domain::{Clock, UnixMs, percent_encoded};
 
 /// Show messages that wait, in due order
@@ -71,7 +72,11 @@ pub(super) fn run(args: &PendingArgs) -> ExitCode {
     }
 }
 
-pub(super) fn render(client: &ApiClient, args: &PendingArgs) -> Result<SafeText, ClientError> {
+/// The first messages, as many as are wanted.
+fn listed<T: DeserializeOwned>(
+    client: &ApiClient,
+    args: &PendingArgs,
+) -> Result<Page<T>, ClientError> {
     let filters = [
         ("route", args.route.clone()),
         ("from", args.from.map(|at| at.to_string())),
@@ -83,51 +88,31 @@ pub(super) fn render(client: &ApiClient, args: &PendingArgs) -> Result<SafeText,
         .into_iter()
         .filter_map(|(n, v)| Some(format!("&{n}={}", percent_encoded(&v?))))
         .collect();
-    let mut found: Vec<Value> = Vec::new();
-    let mut next = Value::Null;
+    let wanted = args.limit as usize;
+    let mut items = Vec::new();
+    let mut cursor = String::new();
     loop {
-        let limit = (args.limit as usize - found.len()).min(1000);
-        let cursor = next
-            .as_str()
-            .map(|c| format!("&cursor={c}"))
-            .unwrap_or_default();
-        let page: Value =
-            client.get(&format!("/api/v1/messages?limit={limit}{filters}{cursor}"))?;
-        found.extend(items(&page));
-        next = page["next"].clone();
-        if next.is_null() || found.len() >= args.limit as usize {
-            break;
+        let limit = (wanted - items.len()).min(1000);
+        let path = format!("/api/v1/messages?limit={limit}{filters}{cursor}");
+        let page: Page<T> = client.get(&path)?;
+        items.extend(page.items);
+        match page.next {
+            Some(next) if items.len() < wanted => cursor = format!("&cursor={next}"),
+            next => return Ok(Page { items, next }),
         }
     }
+}
+
+pub(super) fn render(client: &ApiClient, args: &PendingArgs) -> Result<SafeText, ClientError> {
     if args.json {
-        return Ok(SafeText::json(&json!({ "items": found, "next": next })));
+        let list: Page<Box<RawValue>> = listed(client, args)?;
+        return Ok(SafeText::answer(&json_of(&list)?));
     }
+    let list: Page<MessageView> = listed(client, args)?;
     let now = Clock::start().wall().0;
-    let rows: Vec<_> = found
-        .iter()
-        .map(|m| {
-            let due = listed_moment(m["due_ms"].as_i64().unwrap_or(0), now);
-            let failed = m["last_error"]["reason"].as_str();
-            let asked = m["asked_ms"]
-                .as_i64()
-                .filter(|_| failed.is_some())
-                .map(|asked| listed_moment(asked, now));
-            let why =
-                failed.map(|reason| format!("{reason}: {}", plain(&m["last_error"]["error"])));
-            vec![
-                due,
-                plain(&m["route"]),
-                plain(&m["id"]),
-                plain(&m["target"]),
-                plain(&m["attempt"]),
-                plain(&m["size"]),
-                asked.unwrap_or_else(|| "-".to_owned()),
-                why.unwrap_or_else(|| "-".to_owned()),
-            ]
-        })
-        .collect();
+    let rows: Vec<_> = list.items.iter().map(|message| row(message, now)).collect();
     let due = moment_title("DUE");
-    let list = table(
+    let shown = table(
         &[
             &due,
             "ROUTE",
@@ -140,6 +125,24 @@ pub(super) fn render(client: &ApiClient, args: &PendingArgs) -> Result<SafeText,
         ],
         &rows,
     );
-    let more = (!next.is_null()).then(|| "(there are more: --limit, --from)".into());
-    Ok(SafeText::joined([list].into_iter().chain(more), "\n"))
+    let more = list
+        .next
+        .map(|_| "(there are more: --limit, --from)".into());
+    Ok(SafeText::joined([shown].into_iter().chain(more), "\n"))
+}
+
+fn row(message: &MessageView, now_ms: i64) -> Vec<String> {
+    let failure = message.last_error.as_ref();
+    let asked = failure.map(|_| listed_moment(message.asked_ms, now_ms));
+    let why = failure.map(|failure| format!("{}: {}", failure.reason, failure.error));
+    vec![
+        listed_moment(message.due_ms, now_ms),
+        message.route.clone(),
+        message.id.clone(),
+        message.target.clone(),
+        message.attempt.to_string(),
+        message.size.to_string(),
+        asked.unwrap_or_else(|| "-".to_owned()),
+        why.unwrap_or_else(|| "-".to_owned()),
+    ]
 }

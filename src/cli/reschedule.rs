@@ -3,9 +3,10 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use serde_json::json;
 
+use super::client::json_of;
 use super::{api, times};
+use crate::api::{RescheduleRequest, Timestamp};
 use crate::domain::UnixMs;
 
 /// Move a message to another moment
@@ -34,9 +35,10 @@ pub(super) struct RescheduleArgs {
 
 pub(super) fn run(args: &RescheduleArgs) -> ExitCode {
     api::ended_all(&args.api, |client| {
-        let body = match (args.at, &args.delay) {
-            (Some(at), _) => json!({ "due_ms": at.0 }),
-            (None, delay) => json!({ "delay": delay }),
+        let request = RescheduleRequest {
+            due_ms: args.at.map(|at| at.0),
+            delay: args.delay.clone().map(Timestamp::Text),
+            because: None,
         };
         let ids = std::slice::from_ref(&args.id);
         api::command_each(
@@ -44,7 +46,7 @@ pub(super) fn run(args: &RescheduleArgs) -> ExitCode {
             "PATCH",
             ids,
             args.route.as_deref(),
-            Some(&body),
+            Some(&json_of(&request)?),
             args.json,
         )
     })

@@ -3,13 +3,14 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use serde_json::Value;
+use serde_json::value::RawValue;
 
-use super::api::{self, message_path, messages};
+use super::api::{self, messages, path_on_route};
 use super::client::{ApiClient, ClientError};
 use super::facts::FactLines;
 use super::output::{self, SafeText};
 use super::trail;
+use crate::api::{MessageAnswer, MessageView, ShownState, TrailState, Word};
 use crate::domain::{Clock, duration};
 
 /// Show a message: its state, when it is due, its failures and headers
@@ -35,11 +36,11 @@ pub(super) struct ShowArgs {
 
 pub(super) fn run(args: &ShowArgs) -> ExitCode {
     api::ended(api::connect(&args.api).and_then(|client| {
-        let found = found(&client, args)?;
-        let now = Clock::start().wall().0;
         let text = if args.json {
-            SafeText::joined(found.iter().map(SafeText::json), "\n")
+            json(&client, args)?
         } else {
+            let now = Clock::start().wall().0;
+            let found = found(&client, args)?;
             SafeText::joined(found.iter().map(|message| render(message, now)), "\n\n")
         };
         output::out(text);
@@ -47,80 +48,105 @@ pub(super) fn run(args: &ShowArgs) -> ExitCode {
     }))
 }
 
-fn found(client: &ApiClient, args: &ShowArgs) -> Result<Vec<Value>, ClientError> {
+fn found(client: &ApiClient, args: &ShowArgs) -> Result<Vec<MessageAnswer>, ClientError> {
     if let Some(route) = &args.route {
-        let (_, path) = message_path(client, Some(route), &args.id)?;
+        let path = path_on_route(route, &args.id)?;
         return Ok(vec![client.get(&path)?]);
     }
     messages(client, &args.id)
 }
 
-/// A message for people: one line a fact.
-fn render(message: &Value, now_ms: i64) -> SafeText {
-    let mut lines = FactLines::default();
-    lines.add_member("id", &message["id"]);
-    lines.add_member("route", &message["route"]);
-    lines.add("state", &state(message));
-    if !trail::is_of_gone(message) {
-        lines.add_request(message, now_ms);
-        if message["failures"].as_u64().unwrap_or(0) > 0 {
-            lines.add_moment("asked", &message["asked_ms"], now_ms);
-        }
-        lines.add_moment("due", &message["due_ms"], now_ms);
-        if let Some(late_ms) = message["late_by_ms"].as_i64() {
-            let why = message["why"].as_str().unwrap_or("unknown");
-            lines.add("late", &format!("{}: {why}", duration::words(late_ms)));
-        }
-        lines.add_member("target", &message["target"]);
-        if let Some(key) = message["key"].as_str() {
-            let coded = if message["key_is_base64"] == true {
-                " (base64)"
-            } else {
-                ""
-            };
-            lines.add("key", &format!("{key}{coded}"));
-        }
-        lines.add_size(message);
-        lines.add_position(message);
-        lines.add_member("dead id", &message["dead_id"]);
-        lines.add_headers(message);
-        lines.add_failures(message, now_ms);
+/// The API's answer, one message a line.
+fn json(client: &ApiClient, args: &ShowArgs) -> Result<SafeText, ClientError> {
+    if let Some(route) = &args.route {
+        let path = path_on_route(route, &args.id)?;
+        return client.get_text(&path).map(|text| SafeText::answer(&text));
     }
-    lines.add_each(
-        "trail",
-        message["trail"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .map(trail::told),
-    );
+    let found: Vec<Box<RawValue>> = messages(client, &args.id)?;
+    let lines = found.iter().map(|message| SafeText::answer(message.get()));
+    Ok(SafeText::joined(lines, "\n"))
+}
+
+/// A message for people: one line a fact.
+fn render(message: &MessageAnswer, now_ms: i64) -> SafeText {
+    let mut lines = FactLines::default();
+    let trail = match message {
+        MessageAnswer::Kept(kept) => {
+            add_kept(&mut lines, kept, now_ms);
+            &kept.trail
+        }
+        MessageAnswer::Gone(gone) => {
+            lines.add("id", &gone.id);
+            lines.add("route", &gone.route);
+            lines.add("state", &state_of_gone(&gone.state));
+            &gone.trail
+        }
+    };
+    lines.add_each("trail", trail.iter().map(trail::told));
     lines.text()
 }
 
-/// The state in words.
-fn state(message: &Value) -> String {
-    let attempt = message["attempt"].as_u64().unwrap_or(1);
-    let failures = message["failures"].as_u64().unwrap_or(0);
-    let failed = match failures {
+fn add_kept(lines: &mut FactLines, message: &MessageView, now_ms: i64) {
+    lines.add("id", &message.id);
+    lines.add("route", &message.route);
+    lines.add("state", &state_of_kept(message));
+    lines.add_request(&message.request, now_ms);
+    if message.failures > 0 {
+        lines.add_moment("asked", Some(message.asked_ms), now_ms);
+    }
+    lines.add_moment("due", Some(message.due_ms), now_ms);
+    if let Some(late_ms) = message.late_by_ms {
+        let why = message.why.as_deref().unwrap_or("unknown");
+        lines.add("late", &format!("{}: {why}", duration::words(late_ms)));
+    }
+    lines.add("target", &message.target);
+    if let Some(key) = &message.key {
+        let coded = if message.key_is_base64 {
+            " (base64)"
+        } else {
+            ""
+        };
+        lines.add("key", &format!("{key}{coded}"));
+    }
+    lines.add_size(message.size);
+    lines.add_position(message.position.as_ref());
+    lines.add_known("dead id", message.dead_id.as_deref());
+    lines.add_headers(&message.headers);
+    lines.add_failures(message.history.as_deref().unwrap_or_default(), now_ms);
+}
+
+/// The state of a message that the store has, in words.
+fn state_of_kept(message: &MessageView) -> String {
+    let attempt = message.attempt;
+    let failed = match message.failures {
         0 => String::new(),
         1 => "; 1 publish failed".to_owned(),
         n => format!("; {n} publishes failed"),
     };
-    match message["state"].as_str() {
-        Some("pending") if failures > 0 => format!("pending, until attempt {attempt}{failed}"),
-        Some("pending") => "pending".to_owned(),
-        Some("in_flight") => format!("is being published, attempt {attempt}{failed}"),
-        Some("published") => "published; its bundle is not settled yet".to_owned(),
-        Some(word @ ("delivered" | "cancelled" | "dropped")) => word.to_owned(),
-        Some("dead") if trail::is_of_gone(message) => "was a dead letter".to_owned(),
-        Some(word @ ("moved" | "replaced" | "deduplicated" | "redriven")) => {
-            format!("gone; last known of it: {word}")
+    match &message.state {
+        Word::Known(ShownState::Pending) if message.failures > 0 => {
+            format!("pending, until attempt {attempt}{failed}")
         }
-        Some("dead") => {
-            let id = message["dead_id"].as_str().unwrap_or_default();
+        Word::Known(ShownState::Pending) => "pending".to_owned(),
+        Word::Known(ShownState::InFlight) => {
+            format!("is being published, attempt {attempt}{failed}")
+        }
+        Word::Known(ShownState::Published) => "published; its bundle is not settled yet".to_owned(),
+        Word::Known(ShownState::Dead) => {
+            let id = message.dead_id.as_deref().unwrap_or_default();
             format!("dead letter{failed}: see `postdate dead show {id}`")
         }
-        other => other.unwrap_or("?").to_owned(),
+        Word::Other(word) => word.clone(),
+    }
+}
+
+/// The state of a message that is gone, in words.
+fn state_of_gone(state: &Word<TrailState>) -> String {
+    match state {
+        Word::Known(TrailState::Delivered | TrailState::Cancelled | TrailState::Dropped)
+        | Word::Other(_) => state.to_string(),
+        Word::Known(TrailState::Dead) => "was a dead letter".to_owned(),
+        Word::Known(_) => format!("gone; last known of it: {state}"),
     }
 }
 
@@ -131,12 +157,17 @@ mod tests {
     use super::*;
     use crate::cli::table::precise_moment;
 
+    fn answer(message: serde_json::Value) -> MessageAnswer {
+        serde_json::from_value(message).expect("an answer")
+    }
+
     #[test]
     fn a_late_message_says_how_late_it_is_and_why() {
-        let message = json!({
+        let message = answer(json!({
             "id": "a", "route": "orders", "due_ms": 5, "asked_ms": 5, "state": "pending", "attempt": 1, "failures": 0,
-            "late_by_ms": 291_000, "why": "publishing of the route is\u{1b}[31m paused by hand",
-        });
+            "late_by_ms": 291_000, "why": "publishing of the route is\u{1b}[31m paused by hand", "version": "v", "target": "t",
+            "size": 0, "headers": [],
+        }));
         let shown = render(&message, 291_005);
         let expected = "4 min 51 s: publishing of the route is\\u{1b}[31m paused by hand";
         assert!(shown.as_str().contains(expected), "{}", shown.as_str());
@@ -144,13 +175,13 @@ mod tests {
 
     #[test]
     fn a_message_that_failed_is_told_whole() {
-        let message = json!({
+        let message = answer(json!({
             "id": "order-7", "route": "orders", "due_ms": 1_000_000, "asked_ms": 400_000, "state": "pending",
-            "received_ms": 100_000, "delay_ms": 300_000, "attempt": 3, "failures": 2, "target": "orders-out", "key": "k", "size": 12,
+            "version": "v", "received_ms": 100_000, "delay_ms": 300_000, "attempt": 3, "failures": 2, "target": "orders-out", "key": "k", "size": 12,
             "headers": [{ "name": "a", "value": "1" }, { "name": "b", "value": { "base64": "/w==" } }],
             "position": { "partition": 3, "offset": 1881 },
             "history": [{ "at_ms": 500_000, "reason": "unroutable", "error": "no\u{1b}[31m queue" }],
-        });
+        }));
         let shown = render(&message, 940_000);
         let mut lines: Vec<&str> = shown.as_str().lines().collect();
         assert_eq!(
@@ -191,13 +222,13 @@ mod tests {
 
     #[test]
     fn a_message_that_is_gone_is_told_by_its_trail() {
-        let message = json!({
+        let message = answer(json!({
             "id": "order-7", "route": "orders", "state": "delivered", "trail": [
                 { "at_ms": 500_000, "event": "moved", "due_ms": 1_000_000, "by": "write token 1" },
                 { "at_ms": 1_000_002, "event": "delivered", "late_ms": 2, "attempt": 1, "target": "orders",
                   "connection": "kafka.main" },
             ],
-        });
+        }));
         let shown = render(&message, 1_000_000);
         let lines: Vec<&str> = shown.as_str().lines().collect();
         assert_eq!(
@@ -220,10 +251,10 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_left_out() {
-        let message = json!({
+        let message = answer(json!({
             "id": "~a", "route": "mail", "due_ms": 5, "asked_ms": 5, "state": "in_flight", "attempt": 1,
-            "failures": 0, "target": "x/y", "size": 0, "headers": [],
-        });
+            "failures": 0, "version": "v", "target": "x/y", "size": 0, "headers": [],
+        }));
         let shown = render(&message, 5);
         let names: Vec<&str> = shown
             .as_str()

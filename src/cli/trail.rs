@@ -1,76 +1,58 @@
 //! The trail of a message in words.
 
-use serde_json::Value;
-
 use super::table::precise_moment;
+use crate::api::{PositionView, TrailEventView, TrailState, Word};
 use crate::domain::duration;
 
-/// Reports whether an answer tells of a message that is gone.
-pub(super) fn is_of_gone(message: &Value) -> bool {
-    message["trail"].is_array() && message["due_ms"].is_null()
-}
-
 /// One event, in a line.
-pub(super) fn told(event: &Value) -> String {
-    let at = precise_moment(event["at_ms"].as_i64().unwrap_or(0));
-    let text = |name: &str| event[name].as_str();
-    let reason = text("reason")
-        .map(|reason| format!(", reason {reason}"))
-        .unwrap_or_default();
-    let dead_id = |what: &str| {
-        text("dead_id")
-            .map(|id| format!(", {what} {id}"))
-            .unwrap_or_default()
+pub(super) fn told(event: &TrailEventView) -> String {
+    let at = precise_moment(event.at_ms);
+    let by = by(event);
+    let position = position(event.position.as_ref());
+    let reason = named(", reason", event.reason.as_deref());
+    let dead_letter = named(", dead letter", event.dead_id.as_deref());
+    let due = event.due_ms.map(precise_moment);
+    let Word::Known(word) = event.event else {
+        return format!("{} {at}{by}", event.event);
     };
-    match text("event").unwrap_or("?") {
-        "delivered" => format!(
+    match word {
+        TrailState::Delivered => format!(
             "delivered {at}{}{}{}{}",
-            lateness(event),
+            lateness(event.late_ms),
             target(event),
-            place(&event["landed"]),
-            attempt(event)
+            place(event.landed.as_ref()),
+            attempt(event.attempt)
         ),
-        "moved" => {
-            let due = event["due_ms"]
-                .as_i64()
-                .map(|due| format!(" to {}", precise_moment(due)));
-            format!("moved {at}{}{}", due.unwrap_or_default(), by(event))
+        TrailState::Moved => format!("moved {at}{}{by}", named(" to", due.as_deref())),
+        TrailState::Replaced => format!("replaced {at} by another message of its name{position}"),
+        TrailState::Deduplicated => format!("a duplicate was suppressed {at}{position}"),
+        TrailState::Dead => {
+            let id = named(", id", event.dead_id.as_deref());
+            format!("became a dead letter {at}{reason}{id}")
         }
-        "replaced" => format!(
-            "replaced {at} by another message of its name{}",
-            position(event)
-        ),
-        "deduplicated" => format!("a duplicate was suppressed {at}{}", position(event)),
-        "dead" => format!("became a dead letter {at}{reason}{}", dead_id("id")),
-        "dropped" => format!(
-            "dropped {at}{reason}{}{}",
-            dead_id("dead letter"),
-            by(event)
-        ),
-        "redriven" => format!("redriven {at}{}{}", dead_id("dead letter"), by(event)),
-        "cancelled" => {
-            let due = event["due_ms"]
-                .as_i64()
-                .map(|due| format!(", due {}", precise_moment(due)));
-            format!("cancelled {at}{}{}", due.unwrap_or_default(), by(event))
-        }
-        other => format!("{other} {at}{}", by(event)),
+        TrailState::Dropped => format!("dropped {at}{reason}{dead_letter}{by}"),
+        TrailState::Redriven => format!("redriven {at}{dead_letter}{by}"),
+        TrailState::Cancelled => format!("cancelled {at}{}{by}", named(", due", due.as_deref())),
     }
 }
 
-fn lateness(event: &Value) -> String {
-    match event["late_ms"].as_i64() {
+/// A value behind its name; nothing if there is none.
+fn named(name: &str, value: Option<&str>) -> String {
+    value.map_or_else(String::new, |value| format!("{name} {value}"))
+}
+
+fn lateness(late_ms: Option<i64>) -> String {
+    match late_ms {
         None => String::new(),
         Some(..=0) => ", on time".to_owned(),
         Some(late) => format!(", {} late", duration::words(late)),
     }
 }
 
-fn target(event: &Value) -> String {
-    let name = event["target"].as_str().unwrap_or_default();
-    let Some((technology, connection)) =
-        event["connection"].as_str().and_then(|c| c.split_once('.'))
-    else {
+fn target(event: &TrailEventView) -> String {
+    let name = event.target.as_deref().unwrap_or_default();
+    let connection = event.connection.as_deref().unwrap_or_default();
+    let Some((technology, connection)) = connection.split_once('.') else {
         return String::new();
     };
     let place = match (technology, name.split_once('/')) {
@@ -82,8 +64,8 @@ fn target(event: &Value) -> String {
     format!(", to {technology} {connection}, {place}")
 }
 
-fn attempt(event: &Value) -> String {
-    match event["attempt"].as_u64() {
+fn attempt(number: Option<u32>) -> String {
+    match number {
         None => String::new(),
         Some(1) => ", first attempt".to_owned(),
         Some(2) => ", second attempt".to_owned(),
@@ -93,30 +75,33 @@ fn attempt(event: &Value) -> String {
 }
 
 /// Name of whoever asked for it.
-fn by(event: &Value) -> String {
-    match event["by"].as_str() {
-        None => String::new(),
-        Some("header") => format!(", by a command in a message{}", position(event)),
-        Some(by) => match event["because"].as_str() {
-            Some(because) => format!(", by {by}: {because}"),
-            None => format!(", by {by}"),
-        },
+fn by(event: &TrailEventView) -> String {
+    match (event.by.as_deref(), &event.because) {
+        (None, _) => String::new(),
+        (Some("header"), _) => format!(
+            ", by a command in a message{}",
+            position(event.position.as_ref())
+        ),
+        (Some(by), None) => format!(", by {by}"),
+        (Some(by), Some(because)) => format!(", by {by}: {because}"),
     }
 }
 
 /// Where in the target it lies.
-fn place(landed: &Value) -> String {
-    let partition_and_offset = landed
-        .as_object()
-        .map(|at| (&at["partition"], &at["offset"]));
-    partition_and_offset.map_or_else(String::new, |(partition, offset)| {
-        format!(", partition {partition}, offset {offset}")
-    })
+fn place(landed: Option<&PositionView>) -> String {
+    match landed {
+        Some(PositionView { partition, offset }) => {
+            format!(", partition {partition}, offset {offset}")
+        }
+        None => String::new(),
+    }
 }
 
-fn position(event: &Value) -> String {
-    match place(&event["position"]).strip_prefix(", ") {
-        Some(place) => format!(" (Kafka {place})"),
+fn position(position: Option<&PositionView>) -> String {
+    match position {
+        Some(PositionView { partition, offset }) => {
+            format!(" (Kafka partition {partition}, offset {offset})")
+        }
         None => String::new(),
     }
 }
@@ -186,6 +171,7 @@ mod tests {
         ];
         for (mut event, words) in cases {
             event["at_ms"] = 5.into();
+            let event = serde_json::from_value(event).expect("an event");
             assert_eq!(told(&event), words);
         }
     }

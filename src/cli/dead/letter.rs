@@ -1,46 +1,51 @@
 //! One dead letter for people.
 
-use serde_json::Value;
-
+use crate::api::{DeadLetterMessage, DeadLetterView};
 use crate::cli::facts::FactLines;
 use crate::cli::output::SafeText;
 
 /// A dead letter, one line a fact.
-pub(super) fn letter_text(dead: &Value, now_ms: i64) -> SafeText {
+pub(super) fn letter_text(dead: &DeadLetterView, now_ms: i64) -> SafeText {
     let mut lines = FactLines::default();
-    lines.add_member("dead id", &dead["dead_id"]);
-    lines.add_member("id", &dead["id"]);
-    lines.add_member("route", &dead["route"]);
-    lines.add_moment("dead at", &dead["dead_at_ms"], now_ms);
-    lines.add_member("reason", &dead["reason"]);
-    lines.add_member("error", &dead["error"]);
-    lines.add_moment("due", &dead["due_ms"], now_ms);
-    lines.add_member("attempt", &dead["attempt"]);
-    let target = match dead["target"].as_str() {
-        Some("") => "the route's own",
-        other => other.unwrap_or_default(),
-    };
-    if !target.is_empty() {
-        lines.add("target", target);
+    lines.add("dead id", &dead.dead_id);
+    lines.add_known("id", dead.id.as_deref());
+    lines.add("route", &dead.route);
+    lines.add_moment("dead at", Some(dead.dead_at_ms), now_ms);
+    lines.add("reason", &dead.reason);
+    lines.add_known("error", dead.error.as_deref());
+    if let Some(message) = &dead.message {
+        add_message(&mut lines, message, &dead.reason, now_ms);
     }
-    lines.add_member("key", &dead["key"]);
-    lines.add_size(dead);
-    lines.add_position(dead);
-    lines.add_headers(dead);
-    lines.add_failures(dead, now_ms);
-    if dead["left_out"] == true {
-        let why = if dead["reason"] == "undecodable" {
+    lines.text()
+}
+
+fn add_message(lines: &mut FactLines, message: &DeadLetterMessage, reason: &str, now_ms: i64) {
+    lines.add_moment("due", message.due_ms, now_ms);
+    lines.add("attempt", &message.attempt.to_string());
+    let target = match message.target.as_str() {
+        "" => "the route's own",
+        target => target,
+    };
+    lines.add("target", target);
+    lines.add_known("key", message.key.as_deref());
+    lines.add_size(message.size);
+    lines.add_position(message.position.as_ref());
+    lines.add_headers(message.headers.as_deref().unwrap_or_default());
+    lines.add_failures(&message.history, now_ms);
+    if message.left_out {
+        let why = if reason == "undecodable" {
             "none: its record could not be opened"
         } else {
             "too large, and not kept"
         };
         lines.add("body", why);
     }
-    lines.add_member("body", &dead["body"]);
-    if let Some(body) = dead["body_base64"].as_str() {
+    if let Some(body) = &message.body {
+        lines.add("body", body.0.as_str());
+    }
+    if let Some(body) = &message.body_base64 {
         lines.add("body", &format!("{body} (base64)"));
     }
-    lines.text()
 }
 
 #[cfg(test)]
@@ -51,14 +56,15 @@ mod tests {
 
     #[test]
     fn a_dead_letter_is_told_line_by_line() {
-        let dead = json!({
+        let dead = serde_json::from_value(json!({
             "dead_id": "orders.unroutable.1c.k3x9.4b", "id": "order-7", "route": "orders", "state": "dead",
             "reason": "unroutable", "dead_at_ms": 1_000_000, "error": "no queue took \u{1b}[2J it", "due_ms": 900_000,
             "attempt": 8, "target": "", "size": 3, "left_out": false, "stored_bytes": 200,
             "position": { "partition": 3, "offset": 1881 }, "headers": [{ "name": "a", "value": "1" }],
             "history": [{ "at_ms": 1_000_000, "reason": "unroutable", "error": "no queue took it" }],
             "body_base64": "/w==",
-        });
+        }));
+        let dead = dead.expect("a dead letter");
         let shown = letter_text(&dead, 1_000_000);
         assert!(
             !shown.as_str().contains('\u{1b}'),
@@ -96,7 +102,10 @@ mod tests {
         );
         assert_eq!(lines[13..], ["body      /w== (base64)"]);
         // Nothing but this is known of one whose content cannot be read.
-        let bare = json!({ "dead_id": "x", "route": "r", "dead_at_ms": 5, "reason": "corrupt", "error": "no blob" });
+        let bare = serde_json::from_value(json!({
+            "dead_id": "x", "route": "r", "state": "dead", "dead_at_ms": 5, "reason": "corrupt", "error": "no blob", "stored_bytes": 0,
+        }));
+        let bare = bare.expect("a dead letter");
         assert_eq!(letter_text(&bare, 5).as_str().lines().count(), 5);
     }
 }

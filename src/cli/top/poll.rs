@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::NEXT_MESSAGES;
 use super::state::{DueCounts, MessageRow, RateSample, ReplicaRow, RouteRow, Snapshot};
-use crate::api::{HistogramView, LiveRoute, OverviewMoment, Page, ReplicaStatusView};
+use crate::api::{HistogramView, LiveRoute, MessageView, OverviewMoment, Page, ReplicaStatusView};
 use crate::cli::client::{ApiClient, ClientError};
 use crate::cli::status::{paused_parts, replica_state};
 use crate::domain::unsafe_text::escaped;
@@ -45,7 +45,7 @@ fn read(client: &ApiClient, route: Option<&str>) -> Result<Snapshot, ClientError
         .unwrap_or_default();
     let next = format!("/api/v1/messages?limit={NEXT_MESSAGES}{filter}");
     let overview: OverviewMoment = client.accept(&get("/api/v1/overview")?)?;
-    let next: Page<Value> = client.accept(&get(&next)?)?;
+    let next: Page<MessageView> = client.accept(&get(&next)?)?;
     Ok(Snapshot {
         at_ms: Clock::start().wall().0,
         replicas: overview.replicas.iter().map(replica).collect(),
@@ -54,15 +54,6 @@ fn read(client: &ApiClient, route: Option<&str>) -> Result<Snapshot, ClientError
         next_of: route.map(str::to_owned),
         next: next.items.iter().map(message).collect(),
     })
-}
-
-/// A value as one safe line.
-fn text(value: &Value) -> String {
-    match value {
-        Value::Null => "-".to_owned(),
-        Value::String(text) => escaped(text),
-        other => escaped(&other.to_string()),
-    }
 }
 
 fn replica(replica: &ReplicaStatusView) -> ReplicaRow {
@@ -96,7 +87,10 @@ fn route_row(LiveRoute { route, flow }: &LiveRoute) -> RouteRow {
 fn place(place: &Value) -> String {
     let parts = place.as_object().into_iter().flatten();
     let mut parts: Vec<String> = parts
-        .map(|(name, value)| format!("{} {}", escaped(name), text(value)))
+        .map(|(name, value)| match value {
+            Value::String(text) => escaped(&format!("{name} {text}")),
+            value => escaped(&format!("{name} {value}")),
+        })
         .collect();
     // The connection comes first.
     parts.sort_by_key(|part| !(part.starts_with("kafka ") || part.starts_with("rabbitmq ")));
@@ -112,17 +106,17 @@ fn due_counts(due: HistogramView) -> DueCounts {
     }
 }
 
-fn message(message: &Value) -> MessageRow {
-    let error = &message["last_error"];
+fn message(message: &MessageView) -> MessageRow {
+    let last_error = match &message.last_error {
+        Some(failure) => escaped(&format!("{}: {}", failure.reason, failure.error)),
+        None => "-".to_owned(),
+    };
     MessageRow {
-        due_ms: message["due_ms"].as_i64().unwrap_or(0),
-        route: text(&message["route"]),
-        id: text(&message["id"]),
-        attempt: text(&message["attempt"]),
-        last_error: match error["reason"].as_str() {
-            Some(reason) => format!("{}: {}", escaped(reason), text(&error["error"])),
-            None => "-".to_owned(),
-        },
+        due_ms: message.due_ms,
+        route: escaped(&message.route),
+        id: escaped(&message.id),
+        attempt: message.attempt.to_string(),
+        last_error,
     }
 }
 
@@ -147,9 +141,12 @@ mod tests {
         );
         assert_eq!((row.rate.read, row.rate.published), (7.5, 2.0));
         assert_eq!(row.troubles, ["a\\nb"]);
-        let failed = message(
-            &json!({ "id": "x", "due_ms": 7, "last_error": { "reason": "r", "error": "e" } }),
-        );
+        let failed = serde_json::from_value(json!({
+            "id": "x", "route": "orders", "version": "v", "due_ms": 7, "asked_ms": 7, "state": "of a later version", "attempt": 2,
+            "failures": 1, "target": "t", "size": 0, "headers": [],
+            "last_error": { "at_ms": 1, "reason": "r", "error": "e" },
+        }));
+        let failed = message(&failed.expect("a message"));
         assert_eq!((failed.due_ms, failed.last_error.as_str()), (7, "r: e"));
     }
 }
