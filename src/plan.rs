@@ -100,7 +100,7 @@ impl PluginPlan {
         };
         if vhost.contains(is_unsafe) {
             let warning =
-                "the virtual host's name holds control characters: no command can name it";
+                "the virtual host's name holds control or invisible characters: no command can name it";
             plan.warnings.push(warning.to_owned());
             return plan;
         }
@@ -271,7 +271,8 @@ fn replaced(
     if texts.chain([old]).any(|text| text.contains(is_unsafe))
         || arguments.chain([&exchange.arguments]).any(has_unsafe)
     {
-        let why = "a name, a routing key or an argument holds control characters: declare its successors by hand";
+        let why = "a name, a routing key or an argument holds control or invisible characters: declare its successors \
+                   by hand";
         return Err(why.to_owned());
     }
     if kind.contains(is_unsafe) || kind == PLUGIN_TYPE {

@@ -141,7 +141,7 @@ mod tests {
             "late_by_ms": 291_000, "why": "publishing of the route is\u{1b}[31m paused by hand",
         });
         let shown = render(&message, 291_005);
-        let expected = "4 min 51 s: publishing of the route is\\u{1b}[31m paused by hand";
+        let expected = "4 min 51 s: publishing of the route is\\u001b[31m paused by hand";
         assert!(shown.as_str().contains(expected), "{}", shown.as_str());
     }
 

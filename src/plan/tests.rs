@@ -61,7 +61,7 @@ fn names_are_free_ones_and_what_cannot_be_planned_is_said() {
     assert_eq!(names, [("bills", "bills.in"), ("bills-2", "Bills.2.in")]);
     let said = [
         "`old`: it does not say which type",
-        "control characters",
+        "control or invisible characters",
         "plan by --management",
     ];
     assert_eq!(plan.warnings.len(), said.len(), "{:?}", plan.warnings);

@@ -211,12 +211,12 @@ mod tests {
             "name": "orders", "from": { "topic": "in\u{1b}[2J", "kafka": "main" }, "pending": 3, "dead": 1,
             "oldest_overdue_s": 1.5, "paused": ["store"], "publishing_paused": true, "troubles": ["a\nb"],
         }));
-        assert_eq!(row.from, "kafka main, topic in\\u{1b}[2J");
+        assert_eq!(row.from, "kafka main, topic in\\u001b[2J");
         assert_eq!(
             (row.pending, row.dead, row.paused.as_str()),
             (3, 1, "publishing, store")
         );
-        assert_eq!(row.troubles, ["a\\nb"]);
+        assert_eq!(row.troubles, ["a\\u000ab"]);
         let failed = message(
             &json!({ "id": "x", "due_ms": 7, "last_error": { "reason": "r", "error": "e" } }),
         );
