@@ -13,7 +13,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("health", &["domain"]),
     ("telemetry", &["domain", "backoff", "credential", "tls"]),
     ("mutants", &[]),
-    ("tls", &[]),
+    ("tls", &["domain"]),
     // A link keeps itself up and reports on itself: it needs tasks and readiness.
     (
         "broker",
