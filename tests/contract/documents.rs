@@ -88,6 +88,45 @@ fn the_command_line_is_fresh() {
     );
 }
 
+/// An argument can be seen by every user of the machine. No help has an example with a password in one, and each option
+/// that takes one says so, or the option behind it that takes a file instead.
+#[test]
+fn no_help_teaches_passwords_in_arguments() {
+    const OPTION: &str = "\n      --";
+    let page = read(repository("docs/cli.md"));
+    let words: Vec<&str> = page.split_whitespace().collect();
+    let examples = words.split(|word| *word == "postdate").skip(1);
+    for example in examples {
+        let arguments = example
+            .iter()
+            .take_while(|word| !word.ends_with(['.', ':']));
+        for argument in arguments {
+            let is_login = argument.contains("://") && argument.contains('@');
+            assert!(!is_login, "postdate {}", example.join(" "));
+        }
+    }
+    let options: Vec<String> = page
+        .split(OPTION)
+        .map(|option| option.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect();
+    let mut told = BTreeSet::new();
+    for (option, next) in options.iter().zip(&options[1..]) {
+        let mut words = option.split(' ');
+        let name = words.next().unwrap_or_default();
+        if matches!(words.next(), Some("<URL>" | "<KEY=VALUE>")) {
+            let text = if next.starts_with(&format!("{name}-file ")) {
+                next
+            } else {
+                option
+            };
+            let warning = "can be seen by every user of the machine";
+            assert!(text.contains(warning), "--{option}");
+            told.insert(name);
+        }
+    }
+    assert_eq!(told, BTreeSet::from(["management", "redis", "set"]));
+}
+
 /// The names of librdkafka's properties are those of the version that is built in. Its own page lists them; those that
 /// only a program can set are left out.
 #[test]
