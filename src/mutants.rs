@@ -180,9 +180,9 @@ mod planted {
         env_variable("POSTDATE_WALL_CLOCK").map(Into::into)
     }
 
-    /// The key in Redis with the error of Redis's clock, in seconds: `POSTDATE_REDIS_CLOCK`.
+    /// The key in Redis with the error of Redis's clock, in seconds: `POSTDATE_STORE_CLOCK`.
     pub fn redis_clock() -> Option<String> {
-        env_variable("POSTDATE_REDIS_CLOCK")
+        env_variable("POSTDATE_STORE_CLOCK")
     }
 
     /// Reports whether this message is one that [`Mutant::Drop`] loses.

@@ -99,7 +99,8 @@ struct ConfigArgs {
     config: Option<PathBuf>,
     /// Set one key, over file and environment; may be repeated
     ///
-    /// For example `--set redis.url=redis://cache:6379 --set timer.claim=20s`.
+    /// For example `--set log.format=json --set timer.claim=20s`. An argument with a password can be seen by every user of
+    /// the machine: name a file instead (`redis.url_file`), or take a variable (POSTDATE_REDIS__URL).
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
 }

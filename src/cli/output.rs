@@ -27,8 +27,9 @@ pub(super) const FAILURE_STYLE: Style = AnsiColor::Red.on_default();
 /// Style of a line that names columns.
 pub(super) const HEADER_STYLE: Style = Style::new().bold();
 
-/// Text without a character that a terminal takes for a command: control characters and those that turn the direction of
-/// writing are escaped. Text from a `&str` or a `String` is one line; its line ends are escaped too.
+/// Text without a character that a terminal takes for a command, or that hides what is there: control characters, those
+/// that turn the direction of writing and those that show nothing are escaped. Text from a `&str` or a `String` is one
+/// line; its line ends are escaped too.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct SafeText(String);
 
@@ -226,7 +227,7 @@ mod tests {
         let styled = SafeText::from("a\u{1b}[2J").styled(ERROR_STYLE);
         assert_eq!(
             anstream::adapter::strip_str(styled.as_str()).to_string(),
-            "a\\u{1b}[2J"
+            "a\\u001b[2J"
         );
         assert!(
             styled.as_str().starts_with("\u{1b}[") && styled.as_str().ends_with("\u{1b}[0m"),
@@ -258,7 +259,7 @@ mod tests {
         }
         assert_eq!(
             SafeText::answer("no\u{9b} JSON\r\nat all").as_str(),
-            "no\\u{9b} JSON\\r\\nat all"
+            "no\\u009b JSON\\u000d\\u000aat all"
         );
     }
 }

@@ -30,16 +30,18 @@ enum PlannedSystem {
 /// docs/migrate/rabbitmq-plugin.md has the steps.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
-    postdate plan rabbitmq-plugin --management http://guest:guest@127.0.0.1:15672\n  \
+    postdate plan rabbitmq-plugin --management http://127.0.0.1:15672\n  \
+    postdate plan rabbitmq-plugin --management-file management.url --vhost shop\n  \
     postdate plan rabbitmq-plugin --definitions broker.json --only config > postdate.toml\n  \
     postdate plan rabbitmq-plugin --definitions broker.json --only declare | sh -e\n\n\
     The commands are those of the `rabbitmqadmin` that the broker itself serves at /cli/rabbitmqadmin.\n\n\
     Exit codes: 0 done, 1 failed, or something cannot be planned, 64 usage.")]
 struct RabbitmqPluginArgs {
-    /// The broker's management API, with user and password: http://user:password@host:15672
+    /// The broker's management API, such as http://127.0.0.1:15672; the login is guest's, unless the URL has one
     #[arg(long, value_name = "URL")]
     management: Option<String>,
-    /// A file that holds that URL
+    /// A file that holds that URL, such as http://user:password@host:15672: an argument with a password can be seen by
+    /// every user of the machine
     #[arg(long, value_name = "FILE", conflicts_with = "management")]
     management_file: Option<PathBuf>,
     /// A definitions file instead, as `rabbitmqctl export_definitions` writes it

@@ -169,7 +169,7 @@ mod tests {
             "size": 0, "headers": [],
         }));
         let shown = render(&message, 291_005);
-        let expected = "4 min 51 s: publishing of the route is\\u{1b}[31m paused by hand";
+        let expected = "4 min 51 s: publishing of the route is\\u001b[31m paused by hand";
         assert!(shown.as_str().contains(expected), "{}", shown.as_str());
     }
 

@@ -219,7 +219,7 @@ mod tests {
         let now_ms = parse("2026-11-27T10:04:51Z").expect("a moment").0;
         let text = trouble_text(&trouble, now_ms);
         let lines: Vec<_> = text.as_str().lines().collect();
-        assert_eq!(lines[0], "kafka:main: connection\\u{1b} refused");
+        assert_eq!(lines[0], "kafka:main: connection\\u001b refused");
         assert!(
             lines[1].starts_with("  since 2") && lines[1].ends_with("(4 min 51 s ago)"),
             "{lines:#?}"

@@ -1,11 +1,13 @@
 //! Checks the merged layers: all sections together, and here those of `[cluster]`, `[timer]`, `[admin]` and `[log]`.
 //! Routes, connections and `[redis]` have files of their own.
 
+use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::layers::MergedLayers;
+use super::overrides::LOG_VARIABLE;
 use super::schema::KeyKinds;
 use super::secrets::{secret, tokens};
 use super::section::{CheckContext, SectionReader, root};
@@ -281,9 +283,9 @@ fn report_short_tokens(
 fn log(section: &SectionReader<'_>, sources: &ConfigSources) -> Option<telemetry::Config> {
     use telemetry::LogFormat::{Auto, Json, Text};
     let format = section.choice("format", &[("auto", Auto), ("text", Text), ("json", Json)]);
-    let filter = sources.variable("POSTDATE_LOG").map(str::to_owned);
-    if let Some(Err(error)) = filter.as_ref().map(tracing_subscriber::EnvFilter::try_new) {
-        let source = "environment POSTDATE_LOG".to_owned();
+    let filter = sources.variable(LOG_VARIABLE).and_then(OsStr::to_str);
+    if let Some(Err(error)) = filter.map(tracing_subscriber::EnvFilter::try_new) {
+        let source = format!("environment {LOG_VARIABLE}");
         section.context.report(
             source,
             String::new(),
@@ -292,6 +294,6 @@ fn log(section: &SectionReader<'_>, sources: &ConfigSources) -> Option<telemetry
     }
     Some(telemetry::Config {
         format: format?,
-        filter,
+        filter: filter.map(str::to_owned),
     })
 }

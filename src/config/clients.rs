@@ -6,10 +6,17 @@ use std::net::IpAddr;
 use lapin::uri::AMQPUri;
 use rdkafka::ClientConfig;
 use rdkafka::error::KafkaError;
+use rdkafka::types::RDKafkaConfRes;
 use redis::IntoConnectionInfo;
 use ureq::http::Uri;
 
 use super::url_options;
+use super::values::quoted;
+use crate::broker::kafka::OWNED_PROPERTIES;
+use crate::domain::nearest;
+
+/// The names of librdkafka's properties, one a line, of the version that is built in.
+const LIBRDKAFKA_PROPERTIES: &str = include_str!("librdkafka_properties.txt");
 
 /// Checks a URL of Redis: `redis://`, `rediss://` or `unix://`.
 pub(super) fn redis_url(url: &str) -> Result<(), String> {
@@ -105,6 +112,15 @@ pub(super) fn kafka_property(name: &str, value: &str, secret: bool) -> Result<()
     config.set(name, value);
     match config.create_native_config() {
         Ok(_) => Ok(()),
+        Err(KafkaError::ClientConfig(RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, ..)) => {
+            let free = LIBRDKAFKA_PROPERTIES
+                .lines()
+                .filter(|name| !OWNED_PROPERTIES.contains(name));
+            let hint = nearest(name, free)
+                .map(|near| format!("; did you mean {}?", quoted(near)))
+                .unwrap_or_default();
+            Err(format!("librdkafka has no such property{hint}"))
+        }
         Err(KafkaError::ClientConfig(_, why, ..)) if !secret => {
             Err(format!("librdkafka says: {why}"))
         }
@@ -219,8 +235,42 @@ mod tests {
             kafka_property("security.protocol", "SASL_SSL", false),
             Ok(())
         );
-        let unknown = kafka_property("security.protocl", "SSL", false).unwrap_err();
-        assert!(unknown.contains("security.protocl"), "{unknown}");
         assert!(kafka_property("security.protocol", "hope", false).is_err());
+        let unknown = kafka_property("hope", "hunter2", true);
+        assert_eq!(
+            unknown,
+            Err("librdkafka has no such property".to_owned()),
+            "nothing is near"
+        );
+    }
+
+    /// Each property is known, and is hinted at where a letter of it is missing.
+    #[test]
+    fn an_unknown_property_is_told_with_the_one_that_was_meant() {
+        const UNKNOWN: &str = "librdkafka has no such property";
+        let names: Vec<&str> = LIBRDKAFKA_PROPERTIES.lines().collect();
+        for name in &names {
+            assert_ne!(kafka_property(name, "", true), Err(UNKNOWN.to_owned()));
+            let mut slip = (*name).to_owned();
+            slip.remove(name.len() / 2);
+            let told = kafka_property(&slip, "hunter2", true).expect_err(&slip);
+            assert!(
+                told.starts_with(UNKNOWN) && !told.contains("hunter2"),
+                "{told}"
+            );
+            let hint = told.split_once("did you mean ");
+            let hint = hint.map(|(_, hint)| hint.trim_matches(['"', '?']));
+            let is_right = hint == Some(name) || OWNED_PROPERTIES.contains(name);
+            assert!(is_right, "{slip}: {told}");
+            assert!(
+                !hint.is_some_and(|hint| OWNED_PROPERTIES.contains(&hint)),
+                "{told}"
+            );
+        }
+        let told = kafka_property("sasl.passwrd", "hunter2", true).unwrap_err();
+        assert!(
+            told.ends_with("; did you mean \"sasl.password\"?"),
+            "{told}"
+        );
     }
 }

@@ -4,10 +4,10 @@
 use figment::value::{Dict, Map, Value};
 use figment::{Error, Figment, Metadata, Profile, Provider};
 
+use super::overrides::Override;
 use super::positions::KeyPositions;
 use super::problem::ConfigProblem;
 use super::sources::{self, ConfigSources};
-use crate::domain::nearest;
 
 /// The reference configuration with every default: the lowest layer.
 pub const REFERENCE_FILE: &str = include_str!("../../config/postdate.toml");
@@ -67,36 +67,21 @@ impl MergedLayers {
             label: sources.label(),
             dict: file.clone(),
         });
-        for (name, text) in &sources.environment {
-            match variable(name, &file) {
+        let variables = sources.environment.iter();
+        let variables = variables.map(|(name, value)| Override::of_variable(name, value, &file));
+        let options = sources
+            .set
+            .iter()
+            .map(|set| Override::of_option(set, &file));
+        for found in variables.chain(options) {
+            match found {
                 Ok(None) => {}
-                Ok(Some(path)) => {
+                Ok(Some(Override { label, path, text })) => {
                     let dict = nest(&path, shaped(&defaults, &path, text));
-                    figment = figment.merge(ConfigLayer {
-                        label: format!("environment {name}"),
-                        dict,
-                    });
+                    figment = figment.merge(ConfigLayer { label, dict });
                 }
-                Err(message) => {
-                    let source = format!("environment {name}");
-                    problems.push(ConfigProblem::of_source(source, message));
-                }
+                Err(problem) => problems.push(problem),
             }
-        }
-        for set in &sources.set {
-            let (key, path) = match option(set) {
-                Ok(found) => found,
-                Err(problem) => {
-                    problems.push(problem);
-                    continue;
-                }
-            };
-            let text = set.split_once('=').map_or("", |(_, text)| text);
-            let dict = nest(&path, shaped(&defaults, &path, text));
-            figment = figment.merge(ConfigLayer {
-                label: format!("--set {key}"),
-                dict,
-            });
         }
         let dict = merged(&figment);
         Ok((
@@ -157,83 +142,6 @@ fn defaults() -> Result<Dict, ConfigProblem> {
             ..ConfigProblem::of_source("config/postdate.toml", fault.message)
         }),
     }
-}
-
-/// The path of the key that an environment variable names; `None` if the variable is not configuration.
-fn variable(name: &str, file: &Dict) -> Result<Option<Vec<String>>, String> {
-    let Some(rest) = name
-        .strip_prefix("POSTDATE_")
-        .filter(|_| name.contains("__"))
-    else {
-        return Ok(None);
-    };
-    let rest = rest.to_ascii_lowercase();
-    // `POSTDATE__KEY` names a key of the top level, which has no section to put before a double underscore.
-    if let Some(top) = rest.strip_prefix('_').filter(|top| !top.contains("__")) {
-        return Ok(Some(vec![top.to_owned()]));
-    }
-    let mut path: Vec<String> = rest.split("__").map(str::to_owned).collect();
-    if path.iter().any(String::is_empty) {
-        return Err("not the name of a key: there is a part without a name".to_owned());
-    }
-    if NAMED_TABLES.contains(&path[0].as_str()) && path.len() > 1 {
-        path[1] = existing(&path[0], &path[1], file)?;
-    }
-    Ok(Some(join_property(path, |name| name.replace('_', "."))))
-}
-
-/// The name in the file that a variable means by `name`: a variable has `_` where the file may have `-`.
-fn existing(table: &str, name: &str, file: &Dict) -> Result<String, String> {
-    let known: Vec<&str> = file
-        .get(table)
-        .and_then(Value::as_dict)
-        .map(|names| names.keys().map(String::as_str).collect())
-        .unwrap_or_default();
-    if known.contains(&name) {
-        return Ok(name.to_owned());
-    }
-    let alike: Vec<&&str> = known
-        .iter()
-        .filter(|known| known.replace('-', "_") == name.replace('-', "_"))
-        .collect();
-    match alike[..] {
-        [one] => Ok((*one).to_owned()),
-        [] => {
-            let hint = nearest(name, known)
-                .map(|near| format!("; did you mean `{table}.{near}`?"))
-                .unwrap_or_default();
-            Err(format!(
-                "`{table}.{name}` is not in the file, and the environment cannot make new ones{hint}"
-            ))
-        }
-        _ => Err(format!("`{table}.{name}` may be any of {alike:?}")),
-    }
-}
-
-/// The key of a `--set`, as text and as a path.
-fn option(set: &str) -> Result<(&str, Vec<String>), ConfigProblem> {
-    let wrong = |key: &str, message: &str| {
-        let source = if key.is_empty() {
-            "--set".to_owned()
-        } else {
-            format!("--set {key}")
-        };
-        Err(ConfigProblem::of_source(source, message))
-    };
-    let Some((key, _)) = set.split_once('=') else {
-        // The message leaves out the text: it may be a secret that was to follow a key.
-        return wrong(
-            "",
-            "is written KEY=VALUE, such as `--set redis.partitions=16`",
-        );
-    };
-    let path: Vec<String> = key.split('.').map(str::to_owned).collect();
-    if path.iter().any(String::is_empty) {
-        return wrong(key, "not the name of a key: there is a part without a name");
-    }
-    // `--print` writes the name of a property in quotes.
-    let unquoted = |name: &str| name.trim_matches('"').to_owned();
-    Ok((key, join_property(path, unquoted)))
 }
 
 /// Joins the parts of a path after `kafka.NAME.properties` into one name, as librdkafka has dots in its names.

@@ -10,6 +10,7 @@ mod connections;
 mod elsewhere;
 mod graph;
 mod layers;
+mod overrides;
 mod positions;
 mod print;
 mod problem;

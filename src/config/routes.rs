@@ -12,6 +12,8 @@ use crate::domain::{Endpoint, Route, RouteName, RoutingKey, Target, nearest};
 
 /// Most bytes of a message that the configuration may allow: Redis and both brokers take little more.
 const MAX_MESSAGE_BYTES: u64 = 256 << 20;
+/// Highest `max_pending`, messages: JSON and Lua hold no larger number without loss.
+const MAX_PENDING: u64 = (1 << 53) - 1;
 /// Highest `rate` and `burst`, messages.
 const MAX_RATE: u64 = 1_000_000;
 /// Most events that a route's trail may keep: a look at it reads all of them.
@@ -291,7 +293,7 @@ fn policy(section: &SectionReader<'_>, delay_from: DelayFrom) -> Option<RoutePol
     let max_delay_ms = section.millis("max_delay");
     let max_size = section.size("max_size", MAX_MESSAGE_BYTES);
     let max_headers = section.size("max_headers", MAX_MESSAGE_BYTES);
-    let max_pending = section.integer("max_pending", 1..=u64::MAX);
+    let max_pending = section.integer("max_pending", 1..=MAX_PENDING);
     let max_pending_bytes = section.size("max_pending_bytes", MAX_QUOTA_BYTES);
     let commands = section.truth("commands");
     let copies = section.truth("copies");

@@ -99,7 +99,7 @@ pub fn schema() -> String {
 }
 
 /// All keys and their kinds, over all samples. A route may set every key of `[defaults]`.
-fn key_kinds() -> KeyKinds {
+pub(super) fn key_kinds() -> KeyKinds {
     let mut all = KeyKinds::new();
     for sample in SAMPLES {
         let kinds = MergedLayers::of_text(sample)
@@ -180,9 +180,6 @@ impl KeyKind {
                 json!({ "type": "string", "examples": ["250ms", "20s", "2h30m", "30d"] })
             }
             Self::Size => json!({ "type": "string", "pattern": "^[0-9]+(B|KiB|MiB|GiB)$" }),
-            Self::Integer(range) if *range.end() == u64::MAX => {
-                json!({ "type": "integer", "minimum": range.start() })
-            }
             Self::Integer(range) => {
                 json!({ "type": "integer", "minimum": range.start(), "maximum": range.end() })
             }

@@ -335,27 +335,21 @@ impl<'a> SectionReader<'a> {
     pub(super) fn integer(&self, key: &'static str, range: RangeInclusive<u64>) -> Option<u64> {
         self.note(key, KeyKind::Integer(range.clone()));
         self.read(key, |value| {
+            let (min, max) = (range.start(), range.end());
             let number = match value {
                 Value::Num(_, number) => integer(*number),
                 _ => None,
             };
             let Some(number) = number else {
-                return Err(format!("must be a whole number, not {}", shown(value)));
+                return Err(format!(
+                    "must be a whole number within {min} to {max}, not {}",
+                    shown(value)
+                ));
             };
-            match u64::try_from(number)
+            u64::try_from(number)
                 .ok()
                 .filter(|number| range.contains(number))
-            {
-                Some(number) => Ok(number),
-                None if *range.end() == u64::MAX => {
-                    Err(format!("{number} is below {}", range.start()))
-                }
-                None => Err(format!(
-                    "{number} is not within {} to {}",
-                    range.start(),
-                    range.end()
-                )),
-            }
+                .ok_or_else(|| format!("{number} is not within {min} to {max}"))
         })
     }
 

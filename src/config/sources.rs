@@ -1,10 +1,15 @@
 //! Gathers the sources of a configuration from the process, and reads the file.
 
+use std::borrow::Cow;
+use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use figment::value::{Dict, Value};
+use serde_saphyr::{MessageFormatter, UserMessageFormatter};
+use toml::de::{DeInteger, DeTable, DeValue};
 
+use super::overrides::{FILE_VARIABLE, VARIABLE_PREFIX};
 use super::positions::{FilePosition, KeyPositions};
 use super::problem::ConfigProblem;
 
@@ -17,33 +22,30 @@ pub struct ConfigSources {
     /// The file; `None` if there is none.
     pub file: Option<PathBuf>,
     /// Environment variables that begin with `POSTDATE_`.
-    pub environment: Vec<(String, String)>,
+    pub environment: Vec<(String, OsString)>,
     /// `KEY=VALUE` of each `--set`, in order; later ones win.
     pub set: Vec<String>,
     /// The name of this host, with which the default of `cluster.name` begins.
     pub host_name: String,
 }
 
-/// The value of an environment variable that is no key of the configuration; `None` if it is empty or not UTF-8.
+/// The value of an environment variable that is no key of the configuration; `None` if it is empty. Bytes that are not
+/// UTF-8 become U+FFFD: no host, no token and no file has it in its name, so the value is refused and not passed over.
 pub fn variable(name: &str) -> Option<String> {
-    std::env::var_os(name)?
-        .into_string()
-        .ok()
-        .filter(|value| !value.is_empty())
+    let value = std::env::var_os(name)?.to_string_lossy().into_owned();
+    (!value.is_empty()).then_some(value)
 }
 
 impl ConfigSources {
     /// Reads the environment and looks for the file, unless one is named.
     pub fn gather(config: Option<PathBuf>, set: Vec<String>) -> Self {
-        let environment: Vec<(String, String)> = std::env::vars_os()
-            .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
-            .filter(|(name, _)| name.starts_with("POSTDATE_"))
-            // Bytes that are not UTF-8 become U+FFFD, which makes the value of any key wrong.
-            .map(|(name, value)| (name, value.to_string_lossy().into_owned()))
+        let environment: Vec<(String, OsString)> = std::env::vars_os()
+            .map(|(name, value)| (name.to_string_lossy().into_owned(), value))
+            .filter(|(name, _)| name.starts_with(VARIABLE_PREFIX))
             .collect();
         let named = environment
             .iter()
-            .find(|(name, value)| name == "POSTDATE_CONFIG" && !value.is_empty());
+            .find(|(name, value)| name == FILE_VARIABLE && !value.is_empty());
         let file = config
             .or_else(|| named.map(|(_, value)| value.into()))
             .or_else(|| {
@@ -65,11 +67,11 @@ impl ConfigSources {
     }
 
     /// The value of an environment variable, unless empty.
-    pub(super) fn variable(&self, name: &str) -> Option<&str> {
+    pub(super) fn variable(&self, name: &str) -> Option<&OsStr> {
         self.environment
             .iter()
             .find(|(n, v)| n == name && !v.is_empty())
-            .map(|(_, value)| value.as_str())
+            .map(|(_, value)| value.as_os_str())
     }
 
     /// The name of a replica that was given none: its host and the port of its admin listener, so that two replicas on
@@ -146,7 +148,7 @@ pub(super) fn read(path: &Path) -> Result<(Dict, KeyPositions), ConfigProblem> {
 }
 
 pub(super) fn toml_value(text: &str) -> Result<Value, SyntaxFault> {
-    let table = text.parse::<toml::Table>().map_err(|error| {
+    let table = DeTable::parse(text).map_err(|error| {
         let at = error.span().map_or(0, |span| span.start);
         let position = Some(FilePosition::of_byte(text, at));
         SyntaxFault {
@@ -154,7 +156,43 @@ pub(super) fn toml_value(text: &str) -> Result<Value, SyntaxFault> {
             message: error.message().replace('\n', "; "),
         }
     })?;
-    Ok(Value::serialize(table)?)
+    Ok(toml_table(table.get_ref()))
+}
+
+fn toml_table(table: &DeTable<'_>) -> Value {
+    let entries = table.iter().map(|(key, value)| {
+        let key = key.get_ref().clone().into_owned();
+        (key, toml_item(value.get_ref()))
+    });
+    Value::from(entries.collect::<Dict>())
+}
+
+fn toml_item(item: &DeValue<'_>) -> Value {
+    match item {
+        DeValue::String(text) => Value::from(text.as_ref()),
+        DeValue::Integer(number) => toml_integer(number),
+        // A number beyond the range of floats is infinite, and so is none that any key takes.
+        DeValue::Float(number) => Value::from(number.as_str().parse().unwrap_or(f64::INFINITY)),
+        DeValue::Boolean(truth) => Value::from(*truth),
+        DeValue::Datetime(moment) => Value::from(moment.to_string()),
+        DeValue::Array(items) => {
+            let items: Vec<Value> = items.iter().map(|item| toml_item(item.get_ref())).collect();
+            Value::from(items)
+        }
+        DeValue::Table(table) => toml_table(table),
+    }
+}
+
+/// A whole number of any size, so that the check of its key tells its bounds.
+fn toml_integer(number: &DeInteger<'_>) -> Value {
+    let (text, radix) = (number.as_str(), number.radix());
+    if let Ok(number) = i64::from_str_radix(text, radix) {
+        return Value::from(number);
+    }
+    match i128::from_str_radix(text, radix) {
+        Ok(number) => Value::from(number),
+        Err(_) => Value::from(text.parse().unwrap_or(f64::INFINITY)),
+    }
 }
 
 fn yaml_value(text: &str) -> Result<Value, SyntaxFault> {
@@ -167,16 +205,16 @@ fn yaml_value(text: &str) -> Result<Value, SyntaxFault> {
     };
     let value: Option<serde_json::Value> = serde_saphyr::from_str_with_options(text, options)
         .map_err(|error| {
-            // This advice of the library is for programmers.
-            let text = error
-                .to_string()
-                .replace(", set DuplicateKeyPolicy in Options if acceptable", "");
-            let position = error.location().as_ref().and_then(FilePosition::of_yaml);
-            let told = position.map(|at| format!(" at line {}, column {}", at.line, at.column));
-            let text = told.map_or_else(|| text.clone(), |told| text.replace(&told, ""));
+            // The library's other messages advise programmers.
+            let message = match error.without_snippet() {
+                serde_saphyr::Error::MultipleDocuments { .. } => Cow::Borrowed(
+                    "a second document begins here, and a configuration is one: take out the `---` before it",
+                ),
+                error => UserMessageFormatter.format_message(error),
+            };
             SyntaxFault {
-                position,
-                message: text.replace('\n', "; "),
+                position: error.location().as_ref().and_then(FilePosition::of_yaml),
+                message: message.replace('\n', "; "),
             }
         })?;
     Ok(Value::serialize(value)?)

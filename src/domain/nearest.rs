@@ -6,16 +6,17 @@ pub fn nearest<'a>(wrong: &str, candidates: impl IntoIterator<Item = &'a str>) -
     candidates
         .into_iter()
         .map(|candidate| (distance(&wrong, candidate), candidate))
-        .filter(|(distance, candidate)| *distance <= 1 + candidate.len().min(wrong.len()) / 4)
+        .filter(|((distance, _), candidate)| *distance <= 1 + candidate.len().min(wrong.len()) / 4)
         .min()
         .map(|(_, candidate)| candidate)
 }
 
-/// The edit distance. If one name contains the other it is at most 1: `timeout` for `shutdown_timeout`.
-fn distance(wrong: &str, candidate: &str) -> usize {
+/// The distance, and the edit distance, which decides between equals. If one name contains the other the distance is at
+/// most 1: `timeout` for `shutdown_timeout`.
+fn distance(wrong: &str, candidate: &str) -> (usize, usize) {
     let contains = wrong.len() > 2 && (candidate.contains(wrong) || wrong.contains(candidate));
     let edits = strsim::damerau_levenshtein(wrong, candidate);
-    if contains { edits.min(1) } else { edits }
+    (if contains { edits.min(1) } else { edits }, edits)
 }
 
 #[cfg(test)]
@@ -36,5 +37,6 @@ mod tests {
         assert_eq!(nearest("timeout", keys), Some("shutdown_timeout"));
         assert_eq!(nearest("prefxi", keys), Some("prefix"));
         assert_eq!(nearest("colour", keys), None);
+        assert_eq!(nearest("urlfile", keys), Some("url_file"), "it holds `url`");
     }
 }

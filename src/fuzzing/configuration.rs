@@ -39,7 +39,7 @@ fn judge(data: &[u8], format: &str) {
     let lines = || text.lines().map(str::trim_end);
     let variable = |line: &str| {
         line.split_once('=')
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .map(|(name, value)| (name.to_owned(), value.into()))
     };
     let sources = ConfigSources {
         file: Some(file(data, format)),

@@ -3,6 +3,10 @@
 use serde_json::{Map, Value};
 
 use crate::broker::rabbitmq::BindingDefinition;
+use crate::domain::unsafe_text::is_unsafe;
+
+/// Why a command cannot be written.
+const UNSAFE_WORD: &str = "a name, a routing key or an argument holds control or invisible characters: declare its successors by hand";
 
 /// Writes commands for one virtual host.
 pub(super) struct DeclareCommand<'a> {
@@ -10,24 +14,25 @@ pub(super) struct DeclareCommand<'a> {
 }
 
 impl DeclareCommand<'_> {
-    fn line(&self, verb: &str, words: &[(&str, &str)], arguments: &Map<String, Value>) -> String {
+    fn line(
+        &self,
+        verb: &str,
+        words: &[(&str, &str)],
+        arguments: &Map<String, Value>,
+    ) -> Result<String, String> {
         let mut parts = vec!["rabbitmqadmin".to_owned()];
         if self.vhost != "/" {
-            parts.push(word(&format!("--vhost={}", self.vhost)));
+            parts.push(format!("--vhost={}", word(self.vhost)?));
         }
         parts.push(verb.to_owned());
-        parts.extend(
-            words
-                .iter()
-                .map(|(name, value)| word(&format!("{name}={value}"))),
-        );
-        if !arguments.is_empty() {
-            parts.push(word(&format!(
-                "arguments={}",
-                Value::Object(arguments.clone())
-            )));
+        for (name, value) in words {
+            parts.push(format!("{name}={}", word(value)?));
         }
-        parts.join(" ")
+        if !arguments.is_empty() {
+            let arguments = Value::Object(arguments.clone()).to_string();
+            parts.push(format!("arguments={}", word(&arguments)?));
+        }
+        Ok(parts.join(" "))
     }
 
     pub(super) fn exchange(
@@ -35,7 +40,7 @@ impl DeclareCommand<'_> {
         name: &str,
         kind: &str,
         arguments: &Map<String, Value>,
-    ) -> String {
+    ) -> Result<String, String> {
         self.line(
             "declare exchange",
             &[("name", name), ("type", kind), ("durable", "true")],
@@ -43,7 +48,11 @@ impl DeclareCommand<'_> {
         )
     }
 
-    pub(super) fn queue(&self, name: &str, arguments: &Map<String, Value>) -> String {
+    pub(super) fn queue(
+        &self,
+        name: &str,
+        arguments: &Map<String, Value>,
+    ) -> Result<String, String> {
         self.line(
             "declare queue",
             &[("name", name), ("durable", "true")],
@@ -58,7 +67,7 @@ impl DeclareCommand<'_> {
         destination: &str,
         key: &str,
         arguments: &Map<String, Value>,
-    ) -> String {
+    ) -> Result<String, String> {
         let words = [
             ("source", source),
             ("destination_type", destination_type),
@@ -95,51 +104,51 @@ impl DeclareCommand<'_> {
             ("destination", destination),
             ("properties_key", key),
         ];
-        Ok(self.line("delete binding", &words, &Map::new()))
+        self.line("delete binding", &words, &Map::new())
     }
 
-    pub(super) fn removal(&self, exchange: &str) -> String {
+    pub(super) fn removal(&self, exchange: &str) -> Result<String, String> {
         self.line("delete exchange", &[("name", exchange)], &Map::new())
     }
 }
 
-/// One word of a shell.
-fn word(text: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.=/:#,@%+".contains(c);
-    // A comment begins with `#` at the beginning of a word alone.
-    if !text.is_empty() && !text.starts_with('#') && text.chars().all(is_plain) {
-        return text.to_owned();
+/// One word of a shell. No command names what could hide in it, or command the terminal that it is pasted into.
+fn word(text: &str) -> Result<String, String> {
+    match shlex::try_quote(text) {
+        Ok(word) if !text.contains(is_unsafe) => Ok(word.into_owned()),
+        _ => Err(UNSAFE_WORD.to_owned()),
     }
-    format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+
     use super::*;
 
+    /// Pairs of all visible ASCII characters, and a few texts beyond.
     #[test]
     fn a_word_is_one_word_whatever_is_in_it() {
-        let nasty = [
-            "bills.#",
-            "a b",
-            "$(reboot)",
-            "it's",
-            "`id`",
-            "",
-            "#",
-            "\\",
-            "a\"b",
-            "~",
-            "*",
-            "x;y&z|w>v",
-        ];
-        for text in nasty {
-            let script = format!("printf %s {}", word(text));
-            let output = std::process::Command::new("sh")
-                .args(["-c", &script])
-                .output()
-                .expect("a shell");
-            assert_eq!(String::from_utf8(output.stdout).expect("text"), text);
+        let visible = || (' '..='~').chain(['\u{e9}', '\u{1f600}']);
+        let pairs = visible().flat_map(|a| visible().map(move |b| format!("{a}{b}")));
+        let known = ["", "bills.#", "it's", "$(reboot)", "'\"'^'\\"].map(str::to_owned);
+        let texts: Vec<String> = pairs.chain(known).collect();
+        let words = texts.iter().map(|text| word(text).expect("a word"));
+        let script = format!("printf '%s\\n' {}", words.collect::<Vec<_>>().join(" "));
+        let mut shell = Command::new("sh")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a shell");
+        let mut stdin = shell.stdin.take().expect("piped");
+        stdin.write_all(script.as_bytes()).expect("written");
+        drop(stdin);
+        let output = shell.wait_with_output().expect("it ends");
+        let printed = String::from_utf8(output.stdout).expect("text");
+        assert!(printed.lines().eq(&texts), "{printed}");
+        for text in ["a\0", "a\nb", "\u{1b}[2J", "\u{200b}", "\u{202e}"] {
+            assert_eq!(word(text), Err(UNSAFE_WORD.to_owned()), "{text:?}");
         }
     }
 }

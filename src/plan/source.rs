@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use url::Url;
+
 use crate::broker::rabbitmq::Definitions;
 use crate::domain::{Secret, percent_decoded};
 
@@ -38,28 +40,21 @@ impl PlanSource {
                 url.redacted_url()
             )
         };
-        let (scheme, rest) = url.expose().split_once("://").ok_or_else(wrong)?;
-        let (login, host) = rest.rsplit_once('@').unwrap_or(("", rest));
-        if !matches!(scheme, "http" | "https")
-            || host.is_empty()
-            || host.contains(char::is_whitespace)
-        {
+        let mut address = Url::parse(url.expose()).map_err(|_| wrong())?;
+        let (user, password) = match (address.username(), address.password()) {
+            ("", None) => (DEFAULT_LOGIN, DEFAULT_LOGIN),
+            (user, password) => (user, password.unwrap_or_default()),
+        };
+        let login = percent_decoded(user).zip(percent_decoded(password));
+        let (user, password) = login.ok_or_else(wrong)?;
+        let has_no_login = address.set_username("").and(address.set_password(None));
+        if has_no_login.is_err() || !matches!(address.scheme(), "http" | "https") {
             return Err(wrong());
         }
-        let (user, password) = match login.split_once(':') {
-            Some((user, password)) => (percent_decoded(user), percent_decoded(password)),
-            None if login.is_empty() => (
-                Some(DEFAULT_LOGIN.to_owned()),
-                Some(DEFAULT_LOGIN.to_owned()),
-            ),
-            None => (percent_decoded(login), Some(String::new())),
-        };
-        let user = user.ok_or_else(wrong)?;
-        let password = Secret::new(password.ok_or_else(wrong)?);
         Ok(Self::Management {
-            url: format!("{scheme}://{host}"),
+            url: address.into(),
             user,
-            password,
+            password: Secret::new(password),
         })
     }
 }
@@ -108,18 +103,31 @@ mod tests {
         let login = |url: &str, user: &str, password: &str| {
             Some((url.to_owned(), user.to_owned(), password.to_owned()))
         };
-        assert_eq!(
-            of("http://h:15672"),
-            login("http://h:15672", "guest", "guest")
-        );
-        assert_eq!(of("https://u:p%40@h/x"), login("https://h/x", "u", "p@"));
-        assert_eq!(of("http://u@h"), login("http://h", "u", ""));
+        for (url, expected) in [
+            ("http://h:15672", login("http://h:15672/", "guest", "guest")),
+            ("http://@h", login("http://h/", "guest", "guest")),
+            ("https://u:p%40@h/x", login("https://h/x", "u", "p@")),
+            ("https://u:p@ss:w@h", login("https://h/", "u", "p@ss:w")),
+            ("http://:p@[::1]:1", login("http://[::1]:1/", "", "p")),
+            ("http://u@h", login("http://h/", "u", "")),
+            (
+                "http://\u{fc}:p%C3%A4@h",
+                login("http://h/", "\u{fc}", "p\u{e4}"),
+            ),
+        ] {
+            assert_eq!(of(url), expected, "{url}");
+        }
         for wrong in [
+            "",
             "h:15672",
-            "amqp://h",
+            "amqp://u:p@h",
             "http://",
+            "http://u:p@",
             "http://u:%zz@h",
+            "http://u:%ff@h",
+            "http://h:99999",
             "http://a b",
+            "mailto:u@h",
         ] {
             assert_eq!(of(wrong), None, "{wrong}");
         }

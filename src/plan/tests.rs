@@ -32,16 +32,16 @@ fn an_exchange_becomes_an_ingress_a_queue_and_a_target_with_its_bindings() {
     assert_eq!(bills.waiting, Some(3));
     let expected = r#"
 rabbitmqadmin declare exchange name=bills.in type=fanout durable=true
-rabbitmqadmin declare queue name=bills.delayed durable=true 'arguments={"x-delivery-limit":1000000,"x-queue-type":"quorum"}'
-rabbitmqadmin declare binding source=bills.in destination_type=queue destination=bills.delayed routing_key=
-rabbitmqadmin declare exchange name=bills.out type=topic durable=true 'arguments={"alternate-exchange":"lost"}'
-rabbitmqadmin declare binding source=bills.out destination_type=queue destination=mail routing_key=bill.#
-rabbitmqadmin declare binding source=bills.out destination_type=queue 'destination=it'\''s' routing_key= 'arguments={"x-match":"all"}'
+rabbitmqadmin declare queue name=bills.delayed durable=true arguments='{"x-delivery-limit":1000000,"x-queue-type":"quorum"}'
+rabbitmqadmin declare binding source=bills.in destination_type=queue destination=bills.delayed routing_key=''
+rabbitmqadmin declare exchange name=bills.out type=topic durable=true arguments='{"alternate-exchange":"lost"}'
+rabbitmqadmin declare binding source=bills.out destination_type=queue destination=mail routing_key='bill.#'
+rabbitmqadmin declare binding source=bills.out destination_type=queue destination="it's" routing_key='' arguments='{"x-match":"all"}'
 "#;
     assert_eq!(bills.declare.join("\n"), expected.trim());
     let expected = "
-rabbitmqadmin declare binding source=shop destination_type=exchange destination=bills.in routing_key=
-rabbitmqadmin delete binding source=shop destination_type=exchange destination=bills 'properties_key=~'
+rabbitmqadmin declare binding source=shop destination_type=exchange destination=bills.in routing_key=''
+rabbitmqadmin delete binding source=shop destination_type=exchange destination=bills properties_key='~'
 ";
     assert_eq!(plan.switches(), expected.trim_start());
     assert_eq!(
@@ -61,7 +61,7 @@ fn names_are_free_ones_and_what_cannot_be_planned_is_said() {
     assert_eq!(names, [("bills", "bills.in"), ("bills-2", "Bills.2.in")]);
     let said = [
         "`old`: it does not say which type",
-        "control characters",
+        "control or invisible characters",
         "plan by --management",
     ];
     assert_eq!(plan.warnings.len(), said.len(), "{:?}", plan.warnings);
@@ -73,6 +73,47 @@ fn names_are_free_ones_and_what_cannot_be_planned_is_said() {
             .lines()
             .all(|line| !line.contains(is_unsafe))
     );
+}
+
+/// Every text of the definitions in turn holds a character that hides or commands.
+#[test]
+fn no_command_holds_an_unsafe_character_whichever_text_has_it() {
+    let mut definitions: Value = serde_json::from_str(PLUGIN_DEFINITIONS).expect("JSON");
+    definitions["bindings"][3]["properties_key"] = "~".into();
+    definitions["exchanges"][3]["name"] = "plain".into();
+    let mut refused = 0;
+    for at in 0.. {
+        for unsafe_text in ["\u{202e}", "\u{200b}", "\u{7f}", "\0"] {
+            let mut changed = definitions.clone();
+            let Some(text) = texts(&mut changed).into_iter().nth(at) else {
+                assert!(refused > 40, "{refused}");
+                return;
+            };
+            text.push_str(unsafe_text);
+            let plan = PluginPlan::new(
+                &Definitions::parse(&changed.to_string(), "/").expect("definitions"),
+                "/",
+            );
+            let commands = plan.declarations() + &plan.switches() + &plan.removals();
+            assert!(
+                !commands.replace('\n', "").contains(is_unsafe),
+                "{commands:?}"
+            );
+            assert!(!plan.configuration().replace('\n', "").contains(is_unsafe));
+            let is_told = |warning: &&String| warning.contains("control or invisible characters");
+            refused += plan.warnings.iter().filter(is_told).count();
+        }
+    }
+}
+
+/// All texts in a JSON value.
+fn texts(value: &mut Value) -> Vec<&mut String> {
+    match value {
+        Value::String(text) => vec![text],
+        Value::Array(items) => items.iter_mut().flat_map(texts).collect(),
+        Value::Object(members) => members.values_mut().flat_map(texts).collect(),
+        _ => Vec::new(),
+    }
 }
 
 #[test]

@@ -6,15 +6,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustls::client::ResolvesClientCert;
-use rustls::crypto::ring::default_provider;
 use rustls::pki_types::ServerName;
 use rustls::sign::CertifiedKey;
-use rustls::{ClientConfig, SignatureScheme};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, SignatureScheme};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
+use super::files::client_builder;
 use super::{ClientFiles, TlsTrouble};
 
 /// Longest wait for a server's first byte.
@@ -22,17 +22,6 @@ const PROBE_DEADLINE: Duration = Duration::from_millis(700);
 /// Longest wait for a handshake, and for what a server says of this client's certificate after it.
 const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(1);
 
-/// A small ClientHello without extensions. Every server that speaks TLS answers it, if only with an alert.
-const CLIENT_HELLO: [u8; 66] = [
-    22, 3, 1, 0, 61, // a record: handshake, its version, its length
-    1, 0, 0, 57, 3, 3, // ClientHello, its length, TLS 1.2
-    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-    0, // random
-    0, // no session
-    0, 18, 0xc0, 0x2b, 0xc0, 0x2f, 0xc0, 0x2c, 0xc0, 0x30, 0xc0, 10, 0xc0, 20, 0, 0x9c, 0, 0x2f,
-    0x13, 1, // suites
-    1, 0, // no compression
-];
 /// A line. A Redis that speaks no TLS answers lines alone, and waits for the end of one in a ClientHello.
 const LINE: &[u8] = b"PING\r\n";
 /// First byte of an alert.
@@ -67,7 +56,8 @@ enum FirstAnswer {
 /// Connects to a server once more, and names the reason why nobody could, if TLS is the reason. Takes three seconds at
 /// most.
 pub async fn examine(host: &str, port: u16, expected: Expected<'_>) -> Option<TlsTrouble> {
-    let answer = match first_answer(host, port, &CLIENT_HELLO).await {
+    let name = ServerName::try_from(host.to_owned()).ok()?;
+    let answer = match first_answer(host, port, &client_hello(&name)?).await {
         FirstAnswer::Silence => first_answer(host, port, LINE).await,
         answer => answer,
     };
@@ -76,12 +66,24 @@ pub async fn examine(host: &str, port: u16, expected: Expected<'_>) -> Option<Tl
         (FirstAnswer::Plain, Expected::AnyTls | Expected::Tls(_)) => Some(TlsTrouble::SpeaksPlain),
         (FirstAnswer::End, Expected::AnyTls) => Some(TlsTrouble::HandshakeCut),
         (FirstAnswer::Tls | FirstAnswer::End, Expected::Tls(files)) => {
-            handshake(host, port, files).await
+            handshake(host, port, name, files).await
         }
         (_, Expected::Plain)
         | (FirstAnswer::Tls, Expected::AnyTls)
         | (FirstAnswer::Silence | FirstAnswer::Away, _) => None,
     }
+}
+
+/// The first message of a handshake, with the name of the server in it: some answer no other.
+fn client_hello(name: &ServerName<'static>) -> Option<Vec<u8>> {
+    let config = client_builder()
+        .ok()?
+        .with_root_certificates(RootCertStore::empty())
+        .with_no_client_auth();
+    let mut hello = Vec::new();
+    let mut connection = ClientConnection::new(Arc::new(config), name.clone()).ok()?;
+    connection.write_tls(&mut hello).ok()?;
+    Some(hello)
 }
 
 async fn first_answer(host: &str, port: u16, question: &[u8]) -> FirstAnswer {
@@ -107,13 +109,17 @@ fn is_end(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionReset | BrokenPipe | UnexpectedEof)
 }
 
-async fn handshake(host: &str, port: u16, files: &ClientFiles) -> Option<TlsTrouble> {
+async fn handshake(
+    host: &str,
+    port: u16,
+    name: ServerName<'static>,
+    files: &ClientFiles,
+) -> Option<TlsTrouble> {
     let (config, identity) = match client_config(files) {
         Ok(made) => made,
         Err(why) => return Some(TlsTrouble::Files(why)),
     };
     let connector = TlsConnector::from(Arc::new(config));
-    let name = ServerName::try_from(host.to_owned()).ok()?;
     let attempt = async {
         let stream = TcpStream::connect((host, port)).await?;
         let mut stream = connector.connect(name, stream).await?;
@@ -134,9 +140,7 @@ fn client_config(files: &ClientFiles) -> Result<(ClientConfig, Arc<ShownIdentity
         pair: files.certified_key()?,
         is_asked: AtomicBool::new(false),
     });
-    let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?
+    let config = client_builder()?
         .with_root_certificates(files.authorities()?)
         .with_client_cert_resolver(identity.clone());
     Ok((config, identity))
@@ -187,6 +191,8 @@ impl ResolvesClientCert for ShownIdentity {
 
 #[cfg(test)]
 mod tests {
+    use rustls::CipherSuite;
+    use rustls::server::Acceptor;
     use tokio::net::TcpListener;
 
     use super::*;
@@ -197,7 +203,7 @@ mod tests {
         let port = listener.local_addr().expect("bound").port();
         let serving = async move {
             let (mut stream, _) = listener.accept().await.expect("a client");
-            let mut buffer = [0; 256];
+            let mut buffer = [0; 1024];
             let read = stream.read(&mut buffer).await.expect("bytes");
             assert!(read > 0);
             stream.write_all(answer).await.expect("answered");
@@ -206,12 +212,28 @@ mod tests {
     }
 
     #[test]
-    fn the_hello_has_the_lengths_that_it_says() {
-        let [record, message] = [5, 9].map(|header| CLIENT_HELLO.len() - header);
-        assert_eq!(
-            [CLIENT_HELLO[4], CLIENT_HELLO[8]].map(usize::from),
-            [record, message]
-        );
+    fn the_hello_names_the_server_and_both_versions() {
+        for (host, sent) in [
+            ("redis.example", Some("redis.example")),
+            ("redis_1", Some("redis_1")),
+            ("127.0.0.1", None),
+            ("::1", None),
+        ] {
+            let name = ServerName::try_from(host.to_owned()).expect("a name");
+            let hello = client_hello(&name).expect("a hello");
+            let mut acceptor = Acceptor::default();
+            acceptor.read_tls(&mut &*hello).expect("read");
+            let accepted = acceptor.accept().expect("a hello").expect("a whole one");
+            let hello = accepted.client_hello();
+            assert_eq!(hello.server_name(), sent, "{host}");
+            let suites: Vec<_> = hello.cipher_suites().to_vec();
+            for suite in [
+                CipherSuite::TLS13_AES_128_GCM_SHA256,
+                CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+            ] {
+                assert!(suites.contains(&suite), "{host}: {suites:?}");
+            }
+        }
     }
 
     #[tokio::test]

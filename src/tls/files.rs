@@ -7,7 +7,7 @@ use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 /// Files of a client. They are read at each connection, so renewed files need no restart.
@@ -80,10 +80,7 @@ impl ClientFiles {
 
     /// Configuration of a client that trusts these authorities, and shows this certificate.
     pub fn client_config(&self) -> Result<ClientConfig, String> {
-        let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()))
-            .with_safe_default_protocol_versions()
-            .map_err(|error| error.to_string())?
-            .with_root_certificates(self.authorities()?);
+        let builder = client_builder()?.with_root_certificates(self.authorities()?);
         Ok(match self.certified_key()? {
             Some(pair) => builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(pair))),
             None => builder.with_no_client_auth(),
@@ -138,6 +135,13 @@ impl IdentityFiles {
     pub fn load(&self) -> Result<Arc<CertifiedKey>, String> {
         self.parse(&self.read()?)
     }
+}
+
+/// The beginning of a client's configuration.
+pub(super) fn client_builder() -> Result<ConfigBuilder<ClientConfig, WantsVerifier>, String> {
+    ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())
 }
 
 /// The system's list of authorities, or the certificates of `SSL_CERT_FILE`.

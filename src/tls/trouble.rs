@@ -4,6 +4,13 @@ use std::io;
 
 use rustls::{AlertDescription, CertificateError, Error};
 
+use crate::domain::unsafe_text::escaped;
+
+/// Most names of a certificate in a sentence.
+const MAX_NAMES: usize = 4;
+/// Most characters of a text in a sentence that a server may have chosen. An escaped one counts as one.
+const MAX_PEER_CHARS: usize = 200;
+
 /// Keys of the configuration that a sentence about a server names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyHints {
@@ -59,7 +66,7 @@ impl TlsTrouble {
             Error::AlertReceived(AlertDescription::CertificateRequired) => Self::CertificateWanted,
             // The first bytes are no TLS at all.
             Error::InvalidMessage(_) => Self::SpeaksPlain,
-            other => Self::Other(other.to_string()),
+            other => Self::Other(peer_text(&other.to_string())),
         }
     }
 
@@ -90,13 +97,10 @@ impl TlsTrouble {
                 presented,
             } => Self::OtherName {
                 reached_by: Some(expected.to_str().into_owned()),
-                names: presented
-                    .iter()
-                    .map(|name| bare_name(name).to_owned())
-                    .collect(),
+                names: shown_names(presented),
             },
             other if other.to_string().contains("CaUsedAsEndEntity") => Self::AuthorityAsServer,
-            other => Self::Other(format!("its certificate is invalid: {other}")),
+            other => Self::Other(peer_text(&format!("its certificate is invalid: {other}"))),
         }
     }
 
@@ -165,6 +169,24 @@ fn shown_span(seconds: Option<u64>, before: &str, after: &str) -> String {
     format!("{before}{count} {unit}{after}")
 }
 
+/// The first names of a certificate, and the number of those that are left out.
+fn shown_names(presented: &[String]) -> Vec<String> {
+    let first = presented.iter().take(MAX_NAMES);
+    let mut names: Vec<_> = first.map(|name| peer_text(bare_name(name))).collect();
+    if let Some(more) = presented.len().checked_sub(MAX_NAMES + 1) {
+        names.push(format!("and {} more", more + 1));
+    }
+    names
+}
+
+/// The beginning of a text that a server may have chosen, without characters that a log or a terminal takes for commands.
+fn peer_text(text: &str) -> String {
+    match text.char_indices().nth(MAX_PEER_CHARS) {
+        Some((end, _)) => escaped(&text[..end]) + "...",
+        None => escaped(text),
+    }
+}
+
 /// The name in the TLS library's description of one: `DnsName("redis.example")`.
 fn bare_name(described: &str) -> &str {
     let inner = described
@@ -181,6 +203,7 @@ mod tests {
     use rustls::pki_types::{ServerName, UnixTime};
 
     use super::*;
+    use crate::domain::unsafe_text::is_unsafe;
 
     fn hints() -> KeyHints {
         let text = str::to_owned;
@@ -190,6 +213,52 @@ mod tests {
             with_tls: text("on"),
             without_tls: text("off"),
         }
+    }
+
+    /// A certificate of a server that chooses how many names it has, how long they are, and what is in them.
+    #[test]
+    fn a_hostile_certificate_has_a_short_sentence() {
+        let contents = [
+            "a",
+            "é",
+            "\u{1f600}",
+            "\n",
+            "\u{1b}[2J",
+            "\u{202e}",
+            "\u{200b}",
+        ];
+        for count in [0, 1, 4, 5, 1000] {
+            for (content, times) in contents.iter().flat_map(|c| [1, 253, 9999].map(|n| (c, n))) {
+                let name = content.repeat(times);
+                let presented = vec![format!("DnsName({name:?})"); count];
+                let raw = vec![format!("DnsName(\"{name}\")"); count];
+                let expected = ServerName::try_from("redis.example").expect("a name");
+                let named = |presented| CertificateError::NotValidForNameContext {
+                    expected: expected.clone(),
+                    presented,
+                };
+                let other = std::io::Error::other(name.clone());
+                let other = CertificateError::Other(rustls::OtherError(std::sync::Arc::new(other)));
+                for error in [
+                    Error::InvalidCertificate(named(presented)),
+                    Error::InvalidCertificate(named(raw)),
+                    Error::InvalidCertificate(other),
+                    Error::General(name.clone()),
+                ] {
+                    let sentence = TlsTrouble::of(&error).sentence(&hints());
+                    assert!(!sentence.contains(is_unsafe), "{sentence:?}");
+                    assert!(sentence.len() < 5_500, "{count} of {name:?}: {sentence}");
+                }
+            }
+        }
+        let names: Vec<_> = (0..6)
+            .map(|n| format!("DnsName(\"{n}.example\")"))
+            .collect();
+        assert_eq!(
+            shown_names(&names).join(", "),
+            "0.example, 1.example, 2.example, 3.example, and 2 more"
+        );
+        assert_eq!(shown_names(&names[..4]).len(), 4);
     }
 
     #[test]

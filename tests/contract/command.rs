@@ -1,5 +1,7 @@
 //! The binary as a user meets it: exit codes, and what goes to which stream.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -32,6 +34,40 @@ pub(super) fn help_of(command: &[&str]) -> String {
     let output = postdate(&[command, &["--help"]].concat());
     assert_eq!(code(&output), 0, "{command:?}: {}", err(&output));
     out(&output)
+}
+
+#[test]
+fn a_variable_that_is_not_utf_8_is_refused_by_every_command_that_reads_it() {
+    let bytes = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
+    for (command, name, value) in [
+        ("check", "POSTDATE_REDIS__URL", &b"redis://h\xff"[..]),
+        ("check", "POSTDATE_LOG", b"\xff"),
+        ("status", "POSTDATE_URL", b"http://h\xff"),
+        ("status", "POSTDATE_URL", b"http://h\xc3:1/"),
+        ("status", "POSTDATE_TOKEN", b"\xff"),
+        ("status", "POSTDATE_TOKEN_FILE", b"/\xff"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_postdate"))
+            .arg(command)
+            .env_clear()
+            .env(name, bytes(value))
+            .current_dir(tempfile::tempdir().expect("a folder").path())
+            .output()
+            .expect("the binary runs");
+        assert_eq!(code(&output), 64, "{name}: {}", err(&output));
+        assert!(err(&output).contains(name), "{name}: {}", err(&output));
+    }
+    let output = Command::new(env!("CARGO_BIN_EXE_postdate"))
+        .arg("check")
+        .env_clear()
+        .env(bytes(b"POSTDATE_REDIS__URL\xff"), "redis://h")
+        .output()
+        .expect("the binary runs");
+    let told = err(&output);
+    assert!(
+        told.contains("unknown key; did you mean `redis.url`?"),
+        "{told}"
+    );
 }
 
 #[test]

@@ -1,6 +1,11 @@
 //! Documents that are made from the source are fresh. `UPDATE_DOCS=1 cargo test --test contract` makes them.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
 
 use super::command::help_of;
 use super::{files, read, repository};
@@ -80,6 +85,83 @@ fn the_command_line_is_fresh() {
     assert!(
         read(path) == page,
         "docs/cli.md is not fresh: UPDATE_DOCS=1 cargo test --test contract"
+    );
+}
+
+/// An argument can be seen by every user of the machine. No help has an example with a password in one, and each option
+/// that takes one says so, or the option behind it that takes a file instead.
+#[test]
+fn no_help_teaches_passwords_in_arguments() {
+    const OPTION: &str = "\n      --";
+    let page = read(repository("docs/cli.md"));
+    let words: Vec<&str> = page.split_whitespace().collect();
+    let examples = words.split(|word| *word == "postdate").skip(1);
+    for example in examples {
+        let arguments = example
+            .iter()
+            .take_while(|word| !word.ends_with(['.', ':']));
+        for argument in arguments {
+            let is_login = argument.contains("://") && argument.contains('@');
+            assert!(!is_login, "postdate {}", example.join(" "));
+        }
+    }
+    let options: Vec<String> = page
+        .split(OPTION)
+        .map(|option| option.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect();
+    let mut told = BTreeSet::new();
+    for (option, next) in options.iter().zip(&options[1..]) {
+        let mut words = option.split(' ');
+        let name = words.next().unwrap_or_default();
+        if matches!(words.next(), Some("<URL>" | "<KEY=VALUE>")) {
+            let text = if next.starts_with(&format!("{name}-file ")) {
+                next
+            } else {
+                option
+            };
+            let warning = "can be seen by every user of the machine";
+            assert!(text.contains(warning), "--{option}");
+            told.insert(name);
+        }
+    }
+    assert_eq!(told, BTreeSet::from(["management", "redis", "set"]));
+}
+
+/// The names of librdkafka's properties are those of the version that is built in. Its own page lists them; those that
+/// only a program can set are left out.
+#[test]
+fn the_properties_of_librdkafka_are_fresh() {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--locked", "--offline"])
+        .arg("--manifest-path")
+        .arg(repository("Cargo.toml"))
+        .output()
+        .expect("cargo");
+    let metadata: Value = serde_json::from_slice(&output.stdout).expect("metadata");
+    let packages = metadata["packages"].as_array().expect("packages");
+    let library = packages
+        .iter()
+        .find(|package| package["name"] == "rdkafka-sys")
+        .expect("rdkafka-sys");
+    let manifest = Path::new(library["manifest_path"].as_str().expect("a path"));
+    let page = read(manifest.with_file_name("librdkafka/CONFIGURATION.md"));
+    let rows = page
+        .lines()
+        .filter(|line| !line.contains("see dedicated API"));
+    let names = rows.filter_map(|line| {
+        let (name, rest) = line.split_once('|')?;
+        let is_row = rest.matches('|').count() >= 4 && !name.starts_with(['-', 'P']);
+        is_row.then(|| name.trim())
+    });
+    let names: BTreeSet<&str> = names.collect();
+    let made: String = names.iter().flat_map(|name| [*name, "\n"]).collect();
+    let path = repository("src/config/librdkafka_properties.txt");
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&path, &made).expect("written");
+    }
+    assert!(
+        names.len() > 100 && read(path) == made,
+        "src/config/librdkafka_properties.txt is not fresh: UPDATE_DOCS=1 cargo test --test contract"
     );
 }
 

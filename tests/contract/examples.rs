@@ -1,5 +1,7 @@
 //! `config/`: the reference is right and complete, every example is taken, every rejected file refused.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -8,6 +10,7 @@ use postdate::config::{self, Config, ConfigProblems, ConfigSources};
 use postdate::domain::route::{DelayFrom, OnInvalid, RateLimit, RetryPolicy};
 use postdate::domain::{Endpoint, Route};
 use postdate::store::config::Topology;
+use serde_json::Value;
 
 use super::{files, read, repository};
 
@@ -261,7 +264,7 @@ fn the_layers_stand_in_their_order() {
     ];
     let mut sources = sources(&file);
     sources.environment = environment
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .map(|(name, value)| (name.to_owned(), value.into()))
         .to_vec();
     sources.set = vec![
         "redis.url=redis://set".to_owned(),
@@ -304,7 +307,7 @@ fn the_environment_makes_no_new_route_and_every_problem_names_its_source() {
         ("POSTDATE_LOG", "a=b=c"),
     ];
     sources.environment = environment
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .map(|(name, value)| (name.to_owned(), value.into()))
         .to_vec();
     sources.set = vec![
         "timer.claim=1".to_owned(),
@@ -314,7 +317,7 @@ fn the_environment_makes_no_new_route_and_every_problem_names_its_source() {
     let problems = check(sources).expect_err("wrong").to_string();
     for expected in [
         "environment POSTDATE_ROUTES__ORDRES__MAX_DELAY: `routes.ordres` is not in the file",
-        "environment POSTDATE_REDIS__PARTITIONS: redis.partitions: must be a whole number, not the text \"many\"",
+        "environment POSTDATE_REDIS__PARTITIONS: redis.partitions: must be a whole number within 1 to 4096, not the text \"many\"",
         "environment POSTDATE_REDIS__: not the name of a key",
         "environment POSTDATE_REDIS__POOL: redis.pool: unknown key",
         "environment POSTDATE_LOG: is not a tracing filter",
@@ -368,7 +371,7 @@ fn what_is_printed_names_each_source_hides_secrets_and_can_be_read_again() {
     let mut sources = example("kafka-to-kafka.toml");
     sources.environment = vec![(
         "POSTDATE_ADMIN__WRITE_TOKENS".to_owned(),
-        "[\"hunter2\"]".to_owned(),
+        "[\"hunter2\"]".into(),
     )];
     sources.set = [
         "timer.claim=12s",
@@ -414,4 +417,237 @@ fn what_is_printed_names_each_source_hides_secrets_and_can_be_read_again() {
             max_ms: 600_000
         }
     );
+}
+
+/// The paths of all keys of a part of the schema, each with its form, and with [`NAMES`] in the operator's own tables.
+fn keys(form: &Value, path: &[&str], found: &mut Vec<(Vec<String>, Value)>) {
+    for form in form["anyOf"].as_array().into_iter().flatten().chain([form]) {
+        let named = match path {
+            [table] => NAMES.iter().find(|(known, _)| known == table),
+            _ => None,
+        };
+        if let Some((_, name)) = named {
+            keys(&form["additionalProperties"], &[path[0], name], found);
+        }
+        for (key, inner) in form["properties"].as_object().into_iter().flatten() {
+            let path = [path, &[key.as_str()]].concat();
+            let is_section = inner["type"] == "object" && inner["properties"].is_object();
+            if !is_section && inner["propertyNames"].is_null() {
+                let path = path.iter().map(|part| (*part).to_owned()).collect();
+                found.push((path, inner.clone()));
+            }
+            keys(inner, &path, found);
+        }
+    }
+}
+
+/// Names in [`SMALL`], by their tables.
+const NAMES: [(&str, &str); 2] = [("kafka", "main"), ("routes", "new-orders")];
+
+fn all_keys() -> Vec<(Vec<String>, Value)> {
+    let schema: Value = serde_json::from_str(&config::schema()).expect("JSON");
+    let mut found = Vec::new();
+    keys(&schema, &[], &mut found);
+    assert!(found.len() > 100, "{found:?}");
+    found
+}
+
+/// The variable of a key, its parts joined by this.
+fn variable_of(path: &[String], joint: &str) -> String {
+    let parts: Vec<String> = path.iter().map(|part| part.replace('-', "_")).collect();
+    format!("POSTDATE_{}", parts.join(joint)).to_uppercase()
+}
+
+/// The problems of [`SMALL`] beside these variables and options.
+fn problems_beside(environment: &[(&str, OsString)], set: &[&str]) -> String {
+    let file = written(".toml", SMALL);
+    let mut sources = sources(&file);
+    let environment = environment.iter();
+    sources.environment = environment
+        .map(|(name, value)| ((*name).to_owned(), value.clone()))
+        .collect();
+    sources.set = set.iter().map(|set| (*set).to_owned()).collect();
+    check(sources).map_or_else(|problems| problems.to_string(), |_| String::new())
+}
+
+#[test]
+fn a_variable_that_was_meant_as_a_key_is_told_with_the_key() {
+    for (path, _) in all_keys() {
+        let right = match &path[..] {
+            [top] => format!("POSTDATE__{}", top.to_uppercase()),
+            path => variable_of(path, "__"),
+        };
+        let wrong = variable_of(&path, "_");
+        let told = problems_beside(&[(&wrong, "x".into())], &[]);
+        assert_eq!(
+            told,
+            format!("environment {wrong}: is no key; did you mean `{right}`?")
+        );
+    }
+    for (wrong, told) in [
+        ("POSTDATE_REDSI_URL", "did you mean `POSTDATE_REDIS__URL`?"),
+        ("POSTDATE_CONFG", "did you mean `POSTDATE_CONFIG`?"),
+        ("POSTDATE_LOG_LEVEL", "did you mean `POSTDATE_LOG`?"),
+        ("POSTDATE_CONFIG_FILE", "did you mean `POSTDATE_CONFIG`?"),
+        ("POSTDATE_RABBITMQ_URL", "joined by double underscores"),
+        ("POSTDATE_REDIS_HOST", "joined by double underscores"),
+        ("POSTDATE_REDIS", "joined by double underscores"),
+        ("POSTDATE_REDIS_PORT", "is no key"),
+        (
+            "POSTDATE_KAFKA_BROKERS",
+            "did you mean `POSTDATE_KAFKA__MAIN__BROKERS`?",
+        ),
+    ] {
+        let problems = problems_beside(&[(wrong, "6379".into())], &[]);
+        let begin = format!("environment {wrong}: is no key");
+        assert!(
+            problems.starts_with(&begin) && problems.contains(told),
+            "{wrong}: {problems}"
+        );
+    }
+    // Those of Kubernetes' Services, of the other commands, of the scripts, and anybody's.
+    for others in [
+        "POSTDATE_PORT=tcp://10.0.0.1:80",
+        "POSTDATE_SERVICE_HOST=10.0.0.1",
+        "POSTDATE_REDIS_SERVICE_HOST=10.0.0.1",
+        "POSTDATE_REDIS_SERVICE_PORT=6379",
+        "POSTDATE_REDIS_SERVICE_PORT_TLS=6379",
+        "POSTDATE_REDIS_PORT=tcp://10.0.0.1:6379",
+        "POSTDATE_REDIS_PORT_6379_TCP_ADDR=10.0.0.1",
+        "POSTDATE_URL=http://here",
+        "POSTDATE_TOKEN=x",
+        "POSTDATE_TOKEN_FILE=/x",
+        "POSTDATE_CA=/x",
+        "POSTDATE_CONFIG=/x",
+        "POSTDATE_LOG=info",
+        "POSTDATE_CACHE=/x",
+        "POSTDATE_BINARY=/x",
+        "POSTDATE_MUTANT=drop",
+        "POSTDATE_RACES=/x",
+        "POSTDATE_TEST_KEEP=1",
+        "POSTDATE_VERSION=1.2.3",
+    ] {
+        let (name, value) = others.split_once('=').expect("a value");
+        assert_eq!(problems_beside(&[(name, value.into())], &[]), "", "{name}");
+    }
+}
+
+#[test]
+fn bytes_that_are_not_utf_8_are_refused_in_every_key() {
+    let variables: Vec<String> = all_keys()
+        .iter()
+        .filter(|(path, _)| path.len() > 1)
+        .map(|(path, _)| variable_of(path, "__"))
+        .chain(["POSTDATE_LOG".to_owned()])
+        .collect();
+    for name in &variables {
+        for value in [&b"redis://\xff"[..], b"\xc3", b"1\x80s"] {
+            let told = problems_beside(&[(name, OsString::from_vec(value.to_vec()))], &[]);
+            assert_eq!(told, format!("environment {name}: is not UTF-8"));
+        }
+    }
+    let other = OsString::from_vec(b"\xff".to_vec());
+    assert_eq!(problems_beside(&[("POSTDATE_CACHE", other)], &[]), "");
+}
+
+#[test]
+fn neither_the_environment_nor_an_option_makes_a_new_route_of_a_slip() {
+    for (table, name) in NAMES {
+        for at in 0..name.len() {
+            let slip = format!("{}{}", &name[..at], &name[at + 1..]);
+            let end = format!(
+                "is not in the file, and neither the environment nor `--set` can make new ones; \
+                 did you mean `{table}.{name}`?"
+            );
+            let told = problems_beside(&[], &[&format!("{table}.{slip}.x=5")]);
+            let label = format!("--set {table}.{slip}.x");
+            assert_eq!(told, format!("{label}: `{table}.{slip}` {end}"));
+            let variable = variable_of(&[table.to_owned(), slip.clone(), "x".to_owned()], "__");
+            let told = problems_beside(&[(&variable, "5".into())], &[]);
+            assert!(
+                told.starts_with(&format!("environment {variable}: `{table}."))
+                    && told.ends_with(&end),
+                "{told}"
+            );
+        }
+    }
+    assert_eq!(problems_beside(&[], &["routes.new_orders.rate=5"]), "");
+}
+
+#[test]
+fn a_number_that_a_key_does_not_take_is_told_with_the_key_and_its_bounds() {
+    const WRONG: [&str; 9] = [
+        "9223372036854775808",
+        "18446744073709551615",
+        "18446744073709551616",
+        "170141183460469231731687303715884105728",
+        "99999999999999999999999999999999999999999999999999",
+        "-9223372036854775809",
+        "-1",
+        "1e30",
+        "1.5",
+    ];
+    let toml = |path: &[String], number: &str| format!("{} = {number}\n", path.join("."));
+    let yaml = |path: &[String], number: &str| {
+        let around = |inner: String, part: &String| format!("{{ {part}: {inner} }}");
+        path.iter().rev().fold(number.to_owned(), around)
+    };
+    // A key of a route is read as that of `[defaults]` is.
+    let integers: Vec<_> = all_keys()
+        .into_iter()
+        .filter(|(path, form)| form["type"] == "integer" && path[0] != "routes")
+        .collect();
+    assert!(integers.len() > 8, "{integers:?}");
+    for (path, form) in integers {
+        let key = path.join(".");
+        let bounds = format!("within {} to {}", form["minimum"], form["maximum"]);
+        for number in WRONG {
+            for (extension, text) in [
+                (".toml", toml(&path, number)),
+                (".yaml", yaml(&path, number)),
+            ] {
+                let file = written(extension, &text);
+                let problems = check(sources(&file)).expect_err("wrong").to_string();
+                let is_told = |line: &str| {
+                    line.starts_with(&format!("{}:", file.display()))
+                        && line.contains(&format!(" {key}: "))
+                        && line.contains(&bounds)
+                };
+                assert!(
+                    problems.lines().any(is_told),
+                    "{key} = {number} in {extension}: {problems}"
+                );
+            }
+            let told = problems_beside(&[], &[&format!("{key}={number}")]);
+            assert!(
+                told.contains(&format!("--set {key}: {key}: ")) && told.contains(&bounds),
+                "{key}={number}: {told}"
+            );
+        }
+    }
+}
+
+#[test]
+fn no_message_about_yaml_advises_programmers() {
+    for (text, told) in [
+        (
+            "a: 1\n---\nb: 2\n",
+            ":3:1: a second document begins here, and a configuration is one: take out the `---` before it",
+        ),
+        (
+            "a: 1\na: 2\n",
+            "duplicate mapping key `a` is not allowed here",
+        ),
+        ("a: 1e400\n", "`1e400` is not a finite number"),
+        ("a: !!binary /w==\n", "!!binary scalar is not valid UTF-8"),
+        ("a: *b\n", "reference to unknown value"),
+        ("<<: 1\n", "merge value must be mapping"),
+    ] {
+        let file = written(".yaml", text);
+        let problems = check(sources(&file)).expect_err(text).to_string();
+        assert!(problems.contains(told), "{text}: {problems}");
+        for advice in ["from_str", "Options", "policy", "Option<"] {
+            assert!(!problems.contains(advice), "{text}: {problems}");
+        }
+    }
 }

@@ -14,7 +14,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("telemetry", &["domain", "backoff", "credential", "tls"]),
     ("mutants", &[]),
     ("api", &["domain"]),
-    ("tls", &[]),
+    ("tls", &["domain"]),
     // A link keeps itself up and reports on itself: it needs tasks and readiness.
     (
         "broker",

@@ -9,8 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use postdate::domain::unsafe_text::is_unsafe;
+use postdate::domain::unsafe_text::{escaped, is_unsafe};
 use serde_json::{Value, json};
+use unicode_properties::{GeneralCategory, UnicodeGeneralCategory};
+
+use super::{read, repository};
 
 /// Stands for a nasty text in a command line.
 const NASTY: &str = "{nasty}";
@@ -139,16 +142,26 @@ enum Manner {
     IsAnotherServer,
 }
 
-/// Texts as a producer could send them: each unsafe character in one, and what terminals and readers fall for.
+/// Texts as a producer could send them: the first and the last of each run of unsafe characters, and what terminals and
+/// readers fall for.
 fn corpus() -> Vec<String> {
-    let every: String = ('\u{1}'..='\u{3000}').filter(|c| is_unsafe(*c)).collect();
+    let is_next_safe = |c: Option<char>| c.is_none_or(|c| !is_unsafe(c));
+    let is_edge = |c: &char| {
+        let [before, after] = [u32::from(*c) - 1, u32::from(*c) + 1].map(char::from_u32);
+        is_next_safe(before) || is_next_safe(after)
+    };
+    let edges: String = ('\u{1}'..=char::MAX)
+        .filter(|c| is_unsafe(*c))
+        .filter(is_edge)
+        .collect();
     let known = [
+        "inv\u{200b}is\u{2060}ible\u{feff}\u{ad}\u{e0041}\u{e000}",
         "\u{1b}[2J\u{1b}]0;pwned\u{7}\u{1b}P$q\u{1b}\\",
         "a\nforged: cancelled\r\nforged",
         "\u{9b}31m\u{202e}dne\u{2066}\u{2067}\u{61c}\u{200f}",
         "\\u001b[2J \\n \u{1f600}\u{7f}\u{8}",
     ];
-    std::iter::once(every)
+    std::iter::once(edges)
         .chain(known.map(str::to_owned))
         .collect()
 }
@@ -311,13 +324,59 @@ fn no_command_lets_a_word_of_others_command_the_terminal() {
             }
         }
     }
-    let nasty_url = format!("http://{}", corpus()[1]);
+    let nasty_url = format!("http://{}", corpus()[2]);
     let output = run(&["status"], "", &nasty_url);
     assert!(
         !String::from_utf8_lossy(&output.stderr)
             .trim_end()
             .contains(is_unsafe)
     );
+}
+
+/// The categories and the single characters in the class of the console's regular expression.
+fn console_class(class: &str) -> (Vec<GeneralCategory>, Vec<char>) {
+    let mut parts = class.split('\\');
+    assert_eq!(parts.next(), Some(""), "{class} holds escapes alone");
+    let (mut categories, mut characters) = (Vec::new(), Vec::new());
+    for part in parts {
+        match part {
+            "p{Cc}" => categories.push(GeneralCategory::Control),
+            "p{Cf}" => categories.push(GeneralCategory::Format),
+            "p{Cn}" => categories.push(GeneralCategory::Unassigned),
+            "p{Co}" => categories.push(GeneralCategory::PrivateUse),
+            "p{Cs}" => categories.push(GeneralCategory::Surrogate),
+            "p{Zl}" => categories.push(GeneralCategory::LineSeparator),
+            "p{Zp}" => categories.push(GeneralCategory::ParagraphSeparator),
+            part => {
+                let code = part
+                    .strip_prefix('u')
+                    .map(|hex| u32::from_str_radix(hex, 16));
+                let code = code.expect("a code point").expect("hexadecimal");
+                characters.push(char::from_u32(code).expect("a character"));
+            }
+        }
+    }
+    (categories, characters)
+}
+
+/// What a text looks like does not depend on where it is looked at.
+#[test]
+fn the_console_and_the_terminal_escape_the_same_characters_in_the_same_way() {
+    let source = read(repository("src/admin/console/lib/text.js"));
+    let (_, class) = source
+        .split_once("const HIDDEN = /[")
+        .expect("the console's rule");
+    // A space at the beginning or the end of a name is the console's own: its names stand in boxes.
+    let (class, _) = class.split_once("]|^ | $/gu;").expect("its end");
+    let (categories, characters) = console_class(class);
+    let is_hidden = |c: char| categories.contains(&c.general_category()) || characters.contains(&c);
+    let different: Vec<char> = ('\0'..=char::MAX)
+        .filter(|c| is_hidden(*c) != is_unsafe(*c))
+        .collect();
+    assert!(different.is_empty(), "{different:x?}");
+    let form = r"return hex.length > 4 ? `\\u{${hex}}` : `\\u${hex.padStart(4, ";
+    assert!(source.contains(form), "the console's escapes");
+    assert_eq!(escaped("\n\u{200b}\u{e0001}"), r"\u000a\u200b\u{e0001}");
 }
 
 /// Command lines that print words of our own, beside those of [`LINES`].

@@ -134,13 +134,13 @@ mod tests {
             "paused": ["store"], "publishing_paused": true, "pauses": [], "troubles": ["a\nb"], "of a later version": 1,
         }));
         let row = route_row(&route.expect("a route"));
-        assert_eq!(row.from, "kafka main, topic in\\u{1b}[2J");
+        assert_eq!(row.from, "kafka main, topic in\\u001b[2J");
         assert_eq!(
             (row.pending, row.dead, row.paused.as_str()),
             (3, 1, "publishing, store")
         );
         assert_eq!((row.rate.read, row.rate.published), (7.5, 2.0));
-        assert_eq!(row.troubles, ["a\\nb"]);
+        assert_eq!(row.troubles, ["a\\u000ab"]);
         let failed = serde_json::from_value(json!({
             "id": "x", "route": "orders", "version": "v", "due_ms": 7, "asked_ms": 7, "state": "of a later version", "attempt": 2,
             "failures": 1, "target": "t", "size": 0, "headers": [],

@@ -82,7 +82,7 @@ async fn redis_whose_clock_steps_by_an_hour_makes_nothing_early_and_strands_noth
     let key = unique("clock");
     for _ in 0..2 {
         crew.relays
-            .push(Relay::start_with(&crew.config, &[("POSTDATE_REDIS_CLOCK", &key)]).await);
+            .push(Relay::start_with(&crew.config, &[("POSTDATE_STORE_CLOCK", &key)]).await);
     }
     crew.shared().await;
     let mut raw = redis.connection().await.expect("connected");

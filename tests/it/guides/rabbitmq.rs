@@ -55,7 +55,7 @@ impl GuideServers {
     fn terminal(&self, name: &str, source: Option<&Redis>) -> TypedTerminal {
         let mut replaced = vec![
             (
-                "--management http://guest:guest@127.0.0.1:15672",
+                "--management http://127.0.0.1:15672",
                 "--definitions broker.json".to_owned(),
             ),
             (
