@@ -15,7 +15,7 @@ use super::dead_letter::{DetailLevel, dead_letter_view};
 use super::extract::{PathParams, QueryParams};
 use super::page::{read_cursor, write_cursor};
 use super::problem::{Problem, StoreAway};
-use crate::api::{DeadLetterView, Page};
+use crate::api::{DeadLetterFilter, DeadLetterView, Page};
 use crate::domain::{DeadReason, UnixMs, moment, nearest};
 use crate::store::{DeadFilter, DeadId, DeadMark, DeadOrder};
 
@@ -25,29 +25,6 @@ const DEFAULT_PAGE: usize = 100;
 const MAX_PAGE: usize = 1000;
 /// Longest id that is looked up, bytes: a dead letter's own id holds the name of its route and more.
 const MAX_ID_BYTES: usize = 400;
-
-/// Filter of dead letters. All given conditions hold together.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams)]
-#[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
-pub(super) struct DeadLetterFilter {
-    /// Of this route.
-    #[schema(nullable = false)]
-    #[param(nullable = false)]
-    pub(super) route: Option<String>,
-    /// Dead for this reason, in the contract's word.
-    #[schema(nullable = false)]
-    #[param(nullable = false)]
-    pub(super) reason: Option<String>,
-    /// Dead since this moment: RFC 3339, or Unix milliseconds as text.
-    #[schema(nullable = false)]
-    #[param(nullable = false)]
-    pub(super) from: Option<String>,
-    /// Dead before this moment.
-    #[schema(nullable = false)]
-    #[param(nullable = false)]
-    pub(super) to: Option<String>,
-}
 
 /// Query of the list of dead letters.
 #[derive(Deserialize, IntoParams)]

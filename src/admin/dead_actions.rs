@@ -4,18 +4,19 @@ use std::sync::Arc;
 
 use axum::extract::State as Extract;
 use axum::{Extension, Json};
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use super::audit_note::AuditNote;
 use super::auth::Caller;
 use super::context::Admin;
-use super::dead::{DeadLetterFilter, find_dead, list_of, read_mark, store_filter, write_mark};
+use super::dead::{find_dead, list_of, read_mark, store_filter, write_mark};
 use super::extract::{ActingBody, JsonBody};
 use super::problem::Problem;
 use super::redrive::{RedriveOrder, RedriveOutcome};
 use super::times::moment;
-use crate::api::Timestamp;
+use crate::api::{
+    DeadActionEnd, DeadActionItem, DeadActionRequest, DeadLetterFilter, DeadLetterResults,
+    Timestamp,
+};
 use crate::domain::duration::parse_header;
 use crate::domain::{Because, UnixMs};
 use crate::store::DeadId;
@@ -23,96 +24,10 @@ use crate::store::DeadId;
 /// Most dead letters that one call acts on.
 const MAX_ACTION_ITEMS: usize = 100;
 
-/// Selection of dead letters: `ids`, or `filter`. An empty filter means all of them.
-#[derive(Deserialize, ToSchema)]
-#[schema(as = DeadAct)]
-#[serde(deny_unknown_fields)]
-pub(super) struct DeadActionRequest {
-    /// Ids of dead letters, or of their messages; at most 100.
-    #[schema(nullable = false, max_items = 100)]
-    ids: Option<Vec<String>>,
-    /// The route, where a message's id is not unique. Only with `ids`.
-    #[schema(nullable = false)]
-    route: Option<String>,
-    /// Conditions that select them. Acts on at most 100 a call: `next` of the answer is `cursor` of the next call.
-    #[schema(nullable = false)]
-    filter: Option<DeadLetterFilter>,
-    /// Where to go on. Only with `filter`.
-    #[schema(nullable = false)]
-    cursor: Option<String>,
-    /// Redrive only: another target of the route, as `allow_targets` writes it, or its own.
-    #[schema(nullable = false)]
-    target: Option<String>,
-    /// Redrive only: due so long from now, as `x-delay`; now, if neither this nor `at` is given.
-    #[schema(nullable = false)]
-    delay: Option<Timestamp>,
-    /// Redrive only: due at this moment, as `x-deliver-at`; a past one: now.
-    #[schema(nullable = false)]
-    at: Option<Timestamp>,
-    /// Redrive only: due evenly over so long from then on, in their order, as `x-delay`.
-    #[schema(nullable = false)]
-    spread: Option<Timestamp>,
-    /// With `spread`: the number of messages that it is for, where several calls redrive them; those of this call, if not
-    /// given.
-    #[schema(nullable = false)]
-    spread_over: Option<u64>,
-    /// With `spread_over`: how many of them the calls before this one have taken.
-    #[schema(nullable = false)]
-    spread_begins: Option<u64>,
-    /// Why, in the caller's own words: one line of at most 500 bytes, for audit, trail and log.
-    #[schema(nullable = false, value_type = Option<String>, max_length = 500)]
-    because: Option<Because>,
-}
-
 impl ActingBody for DeadActionRequest {
     fn take_because(&mut self) -> Option<Because> {
         self.because.take()
     }
-}
-
-/// Results of an action on dead letters.
-#[derive(Serialize, ToSchema)]
-pub(super) struct DeadLetterResults {
-    /// One item for each that was asked for or found.
-    items: Vec<DeadActionItem>,
-    /// `cursor` of the next call; null: there is no more.
-    #[schema(required)]
-    next: Option<String>,
-}
-
-/// Result of an action on one dead letter.
-#[derive(Serialize, ToSchema)]
-#[schema(as = DeadActResult)]
-struct DeadActionItem {
-    /// As it was asked for: a dead letter's id, or a message's.
-    id: String,
-    /// The dead letter, if there is one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    dead_id: Option<String>,
-    /// Its route.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    route: Option<String>,
-    /// The result.
-    result: DeadActionEnd,
-    /// Why it was not done.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    error: Option<String>,
-}
-
-/// Result of an action on one dead letter. `unknown`: it is not there (any more); `ambiguous`: several dead letters have
-/// this message id; `refused`: a rule of its route keeps it where it is.
-#[derive(Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
-#[schema(as = DeadActEnd)]
-#[serde(rename_all = "snake_case")]
-enum DeadActionEnd {
-    Redriven,
-    Dropped,
-    Unknown,
-    Ambiguous,
-    Refused,
 }
 
 /// Makes dead letters due again
@@ -356,7 +271,7 @@ fn not_selected(id: &str, result: DeadActionEnd, error: Option<String>) -> DeadA
         id: id.to_owned(),
         dead_id: None,
         route: None,
-        result,
+        result: result.into(),
         error,
     }
 }
@@ -372,7 +287,7 @@ fn ended(
         id,
         dead_id: Some(dead.to_string()),
         route: Some(dead.route().to_owned()),
-        result,
+        result: result.into(),
         error,
     }
 }
@@ -384,7 +299,10 @@ fn answer(
     good: DeadActionEnd,
     next: Option<String>,
 ) -> (Extension<AuditNote>, Json<DeadLetterResults>) {
-    let done = items.iter().filter(|item| item.result == good).count();
+    let done = items
+        .iter()
+        .filter(|item| item.result == good.into())
+        .count();
     let subject = match (&request.ids, &request.filter) {
         (Some(ids), _) => ids.join(" "),
         (None, filter) => serde_json::to_string(filter).unwrap_or_default(),

@@ -8,10 +8,10 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
-use super::{FailureView, HeaderView, PositionView, RequestView};
-use crate::domain::Text;
+use super::{FailureView, HeaderView, PositionView, RequestView, Timestamp, Word};
+use crate::domain::{Because, Text};
 
 /// A dead letter, as answers show it.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -130,4 +130,134 @@ impl<'de> Deserialize<'de> for Base64Body {
             .map(|bytes| Self(bytes.into()))
             .map_err(D::Error::custom)
     }
+}
+
+/// Filter of dead letters. All given conditions hold together.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct DeadLetterFilter {
+    /// Of this route.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    #[param(nullable = false)]
+    pub route: Option<String>,
+    /// Dead for this reason, in the contract's word.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    #[param(nullable = false)]
+    pub reason: Option<String>,
+    /// Dead since this moment: RFC 3339, or Unix milliseconds as text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    #[param(nullable = false)]
+    pub from: Option<String>,
+    /// Dead before this moment.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    #[param(nullable = false)]
+    pub to: Option<String>,
+}
+
+/// Selection of dead letters: `ids`, or `filter`. An empty filter means all of them.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[schema(as = DeadAct)]
+#[serde(deny_unknown_fields)]
+pub struct DeadActionRequest {
+    /// Ids of dead letters, or of their messages; at most 100.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, max_items = 100)]
+    pub ids: Option<Vec<String>>,
+    /// The route, where a message's id is not unique. Only with `ids`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub route: Option<String>,
+    /// Conditions that select them. Acts on at most 100 a call: `next` of the answer is `cursor` of the next call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub filter: Option<DeadLetterFilter>,
+    /// Where to go on. Only with `filter`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub cursor: Option<String>,
+    /// Redrive only: another target of the route, as `allow_targets` writes it, or its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub target: Option<String>,
+    /// Redrive only: due so long from now, as `x-delay`; now, if neither this nor `at` is given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub delay: Option<Timestamp>,
+    /// Redrive only: due at this moment, as `x-deliver-at`; a past one: now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub at: Option<Timestamp>,
+    /// Redrive only: due evenly over so long from then on, in their order, as `x-delay`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub spread: Option<Timestamp>,
+    /// With `spread`: the number of messages that it is for, where several calls redrive them; those of this call, if not
+    /// given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub spread_over: Option<u64>,
+    /// With `spread_over`: how many of them the calls before this one have taken.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub spread_begins: Option<u64>,
+    /// Why, in the caller's own words: one line of at most 500 bytes, for audit, trail and log.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, value_type = Option<String>, max_length = 500)]
+    pub because: Option<Because>,
+}
+
+/// Results of an action on dead letters.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct DeadLetterResults {
+    /// One item for each that was asked for or found.
+    pub items: Vec<DeadActionItem>,
+    /// `cursor` of the next call; null: there is no more.
+    #[schema(required)]
+    pub next: Option<String>,
+}
+
+/// Result of an action on one dead letter.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = DeadActResult)]
+pub struct DeadActionItem {
+    /// As it was asked for: a dead letter's id, or a message's.
+    pub id: String,
+    /// The dead letter, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub dead_id: Option<String>,
+    /// Its route.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub route: Option<String>,
+    /// The result.
+    #[schema(value_type = DeadActionEnd)]
+    pub result: Word<DeadActionEnd>,
+    /// Why it was not done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub error: Option<String>,
+}
+
+/// Result of an action on one dead letter. `unknown`: it is not there (any more); `ambiguous`: several dead letters have
+/// this message id; `refused`: a rule of its route keeps it where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = DeadActEnd)]
+#[serde(rename_all = "snake_case")]
+pub enum DeadActionEnd {
+    /// It is due again.
+    Redriven,
+    /// It is gone for good.
+    Dropped,
+    /// It is not there (any more).
+    Unknown,
+    /// Several dead letters have this message id.
+    Ambiguous,
+    /// A rule of its route keeps it where it is.
+    Refused,
 }

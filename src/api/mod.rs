@@ -20,7 +20,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-pub use dead_letters::{Base64Body, DeadLetterMessage, DeadLetterView, TextBody};
+pub use dead_letters::{
+    Base64Body, DeadActionEnd, DeadActionItem, DeadActionRequest, DeadLetterFilter,
+    DeadLetterMessage, DeadLetterResults, DeadLetterView, TextBody,
+};
 pub use messages::{
     CommandAnswer, CommandResult, FailureView, HeaderView, LastError, MessageView, MessagesPage,
     PositionView, RequestView, RescheduleRequest, ShownState, Timestamp,

@@ -5,14 +5,19 @@ mod letter;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use serde_json::{Value, json};
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::value::RawValue;
 
 use self::letter::letter_text;
-use super::client::{ApiClient, ClientError};
+use super::client::{ApiClient, CALL_DEADLINE, ClientError, json_of};
 use super::output::{self, Printer, SafeText};
 use super::progress::{ProgressReporter, StageProgress};
 use super::table::{listed_moment, moment_title, table};
 use super::{api, times};
+use crate::api::{
+    DeadActionEnd, DeadActionItem, DeadActionRequest, DeadLetterFilter, DeadLetterResults,
+    DeadLetterView, Page, Timestamp, Word,
+};
 use crate::domain::{Clock, UnixMs, duration, path_segment, percent_encoded};
 
 /// The API's word for the order that loses none while others come.
@@ -142,14 +147,24 @@ struct ActionArgs {
 }
 
 impl FilterArgs {
-    /// The given conditions, by the names of the API.
+    /// The given conditions, as the API takes them.
+    fn filter(&self) -> DeadLetterFilter {
+        DeadLetterFilter {
+            route: self.route.clone(),
+            reason: self.reason.clone(),
+            from: self.from.map(|at| at.to_string()),
+            to: self.to.map(|at| at.to_string()),
+        }
+    }
+
+    /// The same as parameters of a query.
     fn pairs(&self) -> Vec<(&'static str, String)> {
-        let moment = |at: Option<UnixMs>| at.map(|at| at.to_string());
+        let filter = self.filter();
         let all = [
-            ("route", self.route.clone()),
-            ("reason", self.reason.clone()),
-            ("from", moment(self.from)),
-            ("to", moment(self.to)),
+            ("route", filter.route),
+            ("reason", filter.reason),
+            ("from", filter.from),
+            ("to", filter.to),
         ];
         all.into_iter()
             .filter_map(|(name, value)| Some((name, value?)))
@@ -205,14 +220,15 @@ fn dead(client: &ApiClient, args: DeadArgs, out: &mut Printer<'_>) -> Result<(),
             at,
             spread,
         } => {
-            let how = RedriveHow::of(target, delay.as_deref(), at, spread.as_deref())?;
-            act_on(client, "redrive", "redriven", &action, Some(how), out)
+            let request = redrive_request(target, delay.as_deref(), at, spread.as_deref())?;
+            act_on(client, &REDRIVE, &action, request, out)
         }
-        DeadCommand::Drop { action } => act_on(client, "drop", "dropped", &action, None, out),
+        DeadCommand::Drop { action } => {
+            act_on(client, &DROP, &action, DeadActionRequest::default(), out)
+        }
         DeadCommand::Export { filter } => {
-            for_each_dead(client, &filter, OLDEST, usize::MAX, true, |item| {
-                out.print(SafeText::json(item)).map_err(ClientError::from)
-            })?;
+            let print = |item: Box<RawValue>| out.print(SafeText::answer(item.get()));
+            for_each_dead(client, &filter, OLDEST, usize::MAX, true, print)?;
             Ok(())
         }
     }
@@ -224,13 +240,13 @@ fn order(oldest: bool) -> &'static str {
 }
 
 /// Reads the pages of a filter, and calls `each` with every dead letter. Returns the cursor of what is left.
-fn for_each_dead(
+fn for_each_dead<T: DeserializeOwned>(
     client: &ApiClient,
     filter: &FilterArgs,
     order: &str,
     limit: usize,
     body: bool,
-    mut each: impl FnMut(&Value) -> Result<(), ClientError>,
+    mut each: impl FnMut(T) -> std::io::Result<()>,
 ) -> Result<Option<String>, ClientError> {
     let mut left = limit;
     let mut cursor: Option<String> = None;
@@ -243,16 +259,12 @@ fn for_each_dead(
             ("body", body.to_string()),
         ]);
         pairs.extend(cursor.map(|cursor| ("cursor", cursor)));
-        let page: Value = client.get(&format!("/api/v1/dead?{}", query(&pairs)))?;
-        let items = page["items"]
-            .as_array()
-            .map(Vec::as_slice)
-            .unwrap_or_default();
-        for item in items {
+        let page: Page<T> = client.get(&format!("/api/v1/dead?{}", query(&pairs)))?;
+        left = left.saturating_sub(page.items.len());
+        for item in page.items {
             each(item)?;
         }
-        left = left.saturating_sub(items.len());
-        cursor = page["next"].as_str().map(str::to_owned);
+        cursor = page.next;
         if cursor.is_none() {
             break;
         }
@@ -269,8 +281,8 @@ fn list(
     out: &mut Printer<'_>,
 ) -> Result<(), ClientError> {
     let shown = if as_json {
-        let (items, next) = outlines(client, filter, order, limit)?;
-        SafeText::json(&json!({ "items": items, "next": next }))
+        let list: Page<Box<RawValue>> = outlines(client, filter, order, limit)?;
+        SafeText::answer(&json_of(&list)?)
     } else {
         render(client, filter, order, limit)?
     };
@@ -279,21 +291,21 @@ fn list(
 }
 
 /// The dead letters of a filter, without headers and bodies, and the cursor of what is left.
-fn outlines(
+fn outlines<T: DeserializeOwned>(
     client: &ApiClient,
     filter: &FilterArgs,
     order: &str,
     limit: usize,
-) -> Result<(Vec<Value>, Option<String>), ClientError> {
+) -> Result<Page<T>, ClientError> {
     let mut items = Vec::new();
     let next = for_each_dead(client, filter, order, limit, false, |item| {
-        items.push(item.clone());
+        items.push(item);
         Ok(())
     })?;
-    Ok((items, next))
+    Ok(Page { items, next })
 }
 
-/// The list as a table. Route and reason are in the dead letter's id; an id that Postdate made says nothing to anybody.
+/// The list as a table.
 fn render(
     client: &ApiClient,
     filter: &FilterArgs,
@@ -301,23 +313,28 @@ fn render(
     limit: usize,
 ) -> Result<SafeText, ClientError> {
     let now = Clock::start().wall().0;
-    let cell = |item: &Value, name: &str| item[name].as_str().unwrap_or("-").to_owned();
-    let row = |item: &Value| {
-        let own = item["id"].as_str().filter(|id| !id.starts_with('~'));
-        vec![
-            cell(item, "dead_id"),
-            own.unwrap_or("-").to_owned(),
-            cell(item, "key"),
-            listed_moment(item["dead_at_ms"].as_i64().unwrap_or(0), now),
-            cell(item, "error"),
-        ]
-    };
-    let (items, next) = outlines(client, filter, order, limit)?;
-    let rows: Vec<_> = items.iter().map(row).collect();
+    let Page { items, next } = outlines(client, filter, order, limit)?;
+    let rows: Vec<_> = items.iter().map(|dead| row(dead, now)).collect();
     let dead_at = moment_title("DEAD AT");
     let list = table(&["DEAD ID", "ID", "KEY", &dead_at, "ERROR"], &rows);
     let more = next.map(|_| "(there are more: --limit, --from, --to)".into());
     Ok(SafeText::joined([list].into_iter().chain(more), "\n"))
+}
+
+/// A row of the table. Route and reason are in the dead letter's id; an id that Postdate made says nothing to anybody.
+fn row(dead: &DeadLetterView, now_ms: i64) -> Vec<String> {
+    let own = dead.id.as_deref().filter(|id| !id.starts_with('~'));
+    let key = dead
+        .message
+        .as_ref()
+        .and_then(|message| message.key.as_deref());
+    vec![
+        dead.dead_id.clone(),
+        own.unwrap_or("-").to_owned(),
+        key.unwrap_or("-").to_owned(),
+        listed_moment(dead.dead_at_ms, now_ms),
+        dead.error.as_deref().unwrap_or("-").to_owned(),
+    ]
 }
 
 fn show(
@@ -342,22 +359,50 @@ fn show(
 /// Counts the dead letters of a filter.
 fn counted(client: &ApiClient, filter: &FilterArgs) -> Result<usize, ClientError> {
     let mut count = 0;
-    for_each_dead(client, filter, OLDEST, usize::MAX, false, |_| {
-        count += 1;
-        Ok(())
-    })?;
+    for_each_dead(
+        client,
+        filter,
+        OLDEST,
+        usize::MAX,
+        false,
+        |_: IgnoredAny| {
+            count += 1;
+            Ok(())
+        },
+    )?;
     Ok(count)
 }
 
-/// Redrives or drops dead letters, and prints the result of each. `verb` is the API's word, `done` its participle.
+/// An action on dead letters.
+struct Action {
+    /// The API's word: `redrive`.
+    verb: &'static str,
+    /// Its participle.
+    done: &'static str,
+    /// How an item ends that was acted on.
+    end: DeadActionEnd,
+}
+
+const REDRIVE: Action = Action {
+    verb: "redrive",
+    done: "redriven",
+    end: DeadActionEnd::Redriven,
+};
+const DROP: Action = Action {
+    verb: "drop",
+    done: "dropped",
+    end: DeadActionEnd::Dropped,
+};
+
+/// Redrives or drops dead letters, and prints the result of each. The request says how, not yet which.
 fn act_on(
     client: &ApiClient,
-    verb: &str,
-    done: &'static str,
+    action: &Action,
     args: &ActionArgs,
-    how: Option<RedriveHow>,
+    request: DeadActionRequest,
     out: &mut Printer<'_>,
 ) -> Result<(), ClientError> {
+    let Action { verb, done, .. } = action;
     let has_ids = !args.ids.is_empty();
     // With ids, `--route` says which message is meant; without them it is a condition like the others.
     let has_filter = args.all
@@ -393,8 +438,7 @@ fn act_on(
         }
         _ => {}
     }
-    let is_spread = how.as_ref().is_some_and(|how| how.spread_ms > 0);
-    let expected = match (is_spread, has_ids) {
+    let expected = match (request.spread.is_some(), has_ids) {
         (false, _) => 0,
         (true, true) => args.ids.len(),
         (true, false) => counted(client, &args.filter)?,
@@ -402,61 +446,45 @@ fn act_on(
     let mut call = ActionCall {
         client,
         path: format!("/api/v1/dead/{verb}"),
-        how,
-        expected,
+        request,
+        expected: expected as u64,
         done,
         items: Vec::new(),
+        texts: Vec::new(),
     };
     if has_ids {
         call.act_on_ids(&args.ids, args.filter.route.as_deref())?;
     } else {
         call.act_on_filter(&args.filter)?;
     }
-    print_results(&call.items, done, args.json, out)
+    print_results(&call, action, args.json, out)
 }
 
-/// Where redriven messages go, and when.
-struct RedriveHow {
+/// The request that says where redriven messages go, and when.
+fn redrive_request(
     target: Option<String>,
+    delay: Option<&str>,
     at: Option<UnixMs>,
-    delay_ms: i64,
-    spread_ms: i64,
+    spread: Option<&str>,
+) -> Result<DeadActionRequest, ClientError> {
+    let delay_ms = span("--delay", delay)?;
+    let spread_ms = span("--spread", spread)?;
+    Ok(DeadActionRequest {
+        target,
+        at: at.map(|at| Timestamp::Ms(at.0.max(0).unsigned_abs())),
+        // From the server's clock, call by call.
+        delay: at.is_none().then_some(Timestamp::Ms(delay_ms)),
+        spread: (spread_ms > 0).then_some(Timestamp::Ms(spread_ms)),
+        ..DeadActionRequest::default()
+    })
 }
 
-impl RedriveHow {
-    fn of(
-        target: Option<String>,
-        delay: Option<&str>,
-        at: Option<UnixMs>,
-        spread: Option<&str>,
-    ) -> Result<Self, ClientError> {
-        let span = |name: &str, text: &str| {
-            let parsed = duration::parse_header(text);
-            parsed.map_err(|why| ClientError::Usage(format!("{name} {text}: {why}")))
-        };
-        Ok(Self {
-            target,
-            at,
-            delay_ms: delay.map_or(Ok(0), |delay| span("--delay", delay))?,
-            spread_ms: spread.map_or(Ok(0), |spread| span("--spread", spread))?,
-        })
-    }
-
-    /// Adds it to a call, before which so many of so many messages have had theirs.
-    fn write(&self, body: &mut Value, before: usize, expected: usize) {
-        if let Some(target) = &self.target {
-            body["target"] = target.as_str().into();
-        }
-        match self.at {
-            Some(at) => body["at"] = at.0.max(0).into(),
-            // From the server's clock, call by call.
-            None => body["delay"] = self.delay_ms.into(),
-        }
-        if self.spread_ms > 0 {
-            body["spread"] = self.spread_ms.into();
-            body["spread_over"] = expected.into();
-            body["spread_begins"] = before.into();
-        }
+/// A span of an option, ms; 0 if it is not given.
+fn span(option: &str, text: Option<&str>) -> Result<u64, ClientError> {
+    let Some(text) = text else { return Ok(0) };
+    match duration::parse_header(text) {
+        Ok(ms) => Ok(ms.unsigned_abs()),
+        Err(why) => Err(ClientError::Usage(format!("{option} {text}: {why}"))),
     }
 }
 
@@ -464,88 +492,100 @@ impl RedriveHow {
 struct ActionCall<'a> {
     client: &'a ApiClient,
     path: String,
-    how: Option<RedriveHow>,
+    /// The request of the next call.
+    request: DeadActionRequest,
     /// How many there are, as far as that matters.
-    expected: usize,
+    expected: u64,
     /// Word for an item that was acted on: `redriven`.
     done: &'static str,
-    items: Vec<Value>,
+    items: Vec<DeadActionItem>,
+    /// The items, as they came.
+    texts: Vec<Box<RawValue>>,
 }
 
 impl ActionCall<'_> {
     fn act_on_ids(&mut self, ids: &[String], route: Option<&str>) -> Result<(), ClientError> {
+        self.request.route = route.map(str::to_owned);
         for ids in ids.chunks(MAX_IDS) {
-            let mut body = json!({ "ids": ids });
-            if let Some(route) = route {
-                body["route"] = route.into();
-            }
-            self.call(body)?;
+            self.request.ids = Some(ids.to_vec());
+            self.call()?;
         }
         Ok(())
     }
 
     fn act_on_filter(&mut self, conditions: &FilterArgs) -> Result<(), ClientError> {
-        let mut filter: Value = conditions.pairs().into_iter().collect();
-        if conditions.to.is_none() {
+        let mut filter = conditions.filter();
+        if filter.to.is_none() {
             // A message that dies again meanwhile is left alone.
-            filter["to"] = Clock::start().wall().to_string().into();
+            filter.to = Some(Clock::start().wall().to_string());
         }
+        self.request.filter = Some(filter);
         let progress = ProgressReporter::bar_only();
-        let mut next = self.call(json!({ "filter": filter }))?;
-        while let Some(cursor) = next {
+        while let Some(cursor) = self.call()? {
             progress.report(self.done, &StageProgress::count(self.items.len() as u64));
-            next = self.call(json!({ "filter": filter, "cursor": cursor }))?;
+            self.request.cursor = Some(cursor);
         }
         progress.end_line();
         Ok(())
     }
 
     /// Makes one call and takes its results. Answers the cursor of the next call.
-    fn call(&mut self, mut body: Value) -> Result<Option<String>, ClientError> {
-        if let Some(how) = &self.how {
-            how.write(&mut body, self.items.len(), self.expected);
+    fn call(&mut self) -> Result<Option<String>, ClientError> {
+        self.say_which_part();
+        let request = Some(json_of(&self.request)?);
+        let answer = self
+            .client
+            .call("POST", &self.path, request, CALL_DEADLINE)?;
+        let results: DeadLetterResults = self.client.accept(&answer)?;
+        let texts: Page<Box<RawValue>> = self.client.accept(&answer)?;
+        self.items.extend(results.items);
+        self.texts.extend(texts.items);
+        Ok(results.next)
+    }
+
+    /// Says which part of a spread the next call is.
+    fn say_which_part(&mut self) {
+        if self.request.spread.is_some() {
+            self.request.spread_over = Some(self.expected);
+            self.request.spread_begins = Some(self.items.len() as u64);
         }
-        let answer: Value = self.client.post(&self.path, &body)?;
-        self.items
-            .extend(answer["items"].as_array().cloned().unwrap_or_default());
-        Ok(answer["next"].as_str().map(str::to_owned))
     }
 }
 
 /// Prints the result of each item.
 fn print_results(
-    items: &[Value],
-    done: &'static str,
+    call: &ActionCall<'_>,
+    action: &Action,
     as_json: bool,
     out: &mut Printer<'_>,
 ) -> Result<(), ClientError> {
     // What cannot be written changes nothing about how it ended.
     let mut written = Ok(());
     if as_json {
-        written = out.print(SafeText::json(&Value::from(items.to_vec())));
+        written = out.print(SafeText::answer(&json_of(&call.texts)?));
     }
     let mut failed = 0;
-    for item in items {
-        let text = |name: &str| item[name].as_str().unwrap_or_default();
-        let good = text("result") == done;
+    for item in &call.items {
+        let good = item.result == Word::Known(action.end);
         failed += usize::from(!good);
-        if !as_json && good {
-            written = written.and_then(|()| out.print(format!("{} {done}", text("dead_id"))));
-        } else if !as_json {
-            let why = if text("error").is_empty() {
-                String::new()
-            } else {
-                format!(": {}", text("error"))
-            };
-            output::err(format!("{} {}{why}", text("id"), text("result")));
+        if as_json {
+            continue;
+        }
+        if good {
+            let dead_id = item.dead_id.as_deref().unwrap_or_default();
+            written = written.and_then(|()| out.print(format!("{dead_id} {}", action.done)));
+        } else {
+            let why = item.error.as_deref().map(|why| format!(": {why}"));
+            let why = why.unwrap_or_default();
+            output::err(format!("{} {}{why}", item.id, item.result));
         }
     }
     output::note(written);
     if failed > 0 {
         return Err(ClientError::NotAll {
             failed,
-            all: items.len(),
-            done,
+            all: call.items.len(),
+            done: action.done,
         });
     }
     Ok(())
@@ -562,6 +602,7 @@ fn query(pairs: &[(&str, String)]) -> String {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use serde_json::json;
 
     use super::*;
     use crate::admin::testing::{TestServer, WRITE_TOKEN};
@@ -591,10 +632,23 @@ mod tests {
     #[test]
     fn each_call_of_a_spread_redrive_says_which_part_of_it_is_its_own() {
         let written = |delay: Option<&str>, at: Option<UnixMs>, spread: Option<&str>| {
-            let mut body = json!({});
-            let how = RedriveHow::of(None, delay, at, spread).expect("right");
-            how.write(&mut body, 100, 150);
-            body
+            let client = ApiClient::new("http://127.0.0.1:1", None, None).expect("a client");
+            let mut call = ActionCall {
+                client: &client,
+                path: String::new(),
+                request: redrive_request(None, delay, at, spread).expect("right"),
+                expected: 150,
+                done: "redriven",
+                items: Vec::new(),
+                texts: Vec::new(),
+            };
+            call.items = vec![
+                serde_json::from_value(json!({ "id": "a", "result": "redriven" }))
+                    .expect("an item");
+                100
+            ];
+            call.say_which_part();
+            serde_json::to_value(&call.request).expect("JSON")
         };
         assert_eq!(
             written(Some("1s"), None, Some("600")),

@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::super::dead::{DeadLetterFilter, ListedOrder, write_mark};
+use super::super::dead::{ListedOrder, write_mark};
 use super::super::testing::{DEAD_ID, READ_TOKEN, TestServer, WRITE_TOKEN};
+use crate::api::DeadLetterFilter;
 use crate::domain::UnixMs;
 use crate::store::{DeadId, DeadMark};
 
