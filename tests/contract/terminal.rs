@@ -166,16 +166,33 @@ fn corpus() -> Vec<String> {
         .collect()
 }
 
-/// An object that has every member which a command prints, each with this text.
+/// An object that has every member which a command reads, each text of them this one.
 fn document(nasty: &str, name: &str, result: &str) -> Value {
-    json!({
-        "name": name, "route": "orders", "result": result, nasty: nasty, "id": nasty, "dead_id": nasty,
-        "version": nasty, "target": nasty, "error": nasty, "reason": nasty, "attempt": nasty, "size": nasty,
-        "published_at": nasty, "lateness_ms": 1.5, "paused": [nasty], "troubles": [nasty], "pending": nasty,
-        "in_flight": nasty, "dead": nasty, "partitions": nasty, "overdue": nasty, "due_ms": 1, "asked_ms": 1,
-        "dead_at_ms": 1, "last_error": { "reason": nasty, "error": nasty },
+    let message = json!({
+        "route": "orders", "result": result, nasty: nasty, "id": nasty, "dead_id": nasty, "version": nasty,
+        "target": nasty, "key": nasty, "body": nasty, "state": nasty, "error": nasty, "reason": nasty,
+        "attempt": 1, "failures": 1, "size": 1, "stored_bytes": 1, "left_out": false, "published_at": nasty,
+        "lateness_ms": 1.5, "due_ms": 1, "asked_ms": 1, "dead_at_ms": 1,
+        "last_error": { "at_ms": 1, "reason": nasty, "error": nasty },
+    });
+    let parts = json!({
         "headers": [{ "name": nasty, "value": nasty }],
-    })
+        "history": [{ "at_ms": 1, "reason": nasty, "error": nasty }],
+        "trail": [{ "at_ms": 1, "event": nasty, "by": nasty, "because": nasty }],
+        "parts": [{ "name": nasty, "state": nasty }],
+    });
+    let route = json!({
+        "name": name, "from": { "kafka": nasty }, "to": { "kafka": nasty }, "allow_targets": [nasty], "policy": {},
+        "pending": 1, "in_flight": 1, "dead": 1, "paused": [nasty], "publishing_paused": true, "pauses": [],
+        "troubles": [nasty], "oldest_overdue_s": 1.5, "rate_in": 1.5, "rate_out": 1.5,
+    });
+    let replica = json!({
+        "replica": nasty, "this": false, "alive": true, "ready": true, "draining": false, "partitions": 1, "now_ms": 1,
+    });
+    let all = [message, parts, route, replica].into_iter();
+    all.filter_map(|part| part.as_object().cloned())
+        .flatten()
+        .collect()
 }
 
 fn answer(request: &str, nasty: &str, manner: Manner) -> String {
@@ -196,6 +213,7 @@ fn answer(request: &str, nasty: &str, manner: Manner) -> String {
                 body["routes"] = body["items"].clone();
                 body["troubles"] = json!([{
                     "part": nasty, "why": nasty, "since": nasty, "follows": [nasty, nasty], "command": nasty,
+                    "runbook": nasty,
                 }]);
                 body["unconfigured_routes"] = json!([nasty]);
             }
@@ -299,6 +317,11 @@ fn no_command_lets_a_word_of_others_command_the_terminal() {
                 assert!(
                     !(output.stdout.is_empty() && output.stderr.is_empty()),
                     "{case} says nothing"
+                );
+                let said = String::from_utf8_lossy(&output.stderr);
+                assert!(
+                    manner != Manner::Agrees || !said.contains("does not answer as"),
+                    "{case}: {said}"
                 );
                 for stream in [&output.stdout, &output.stderr] {
                     let text = String::from_utf8(stream.clone()).expect("UTF-8");
