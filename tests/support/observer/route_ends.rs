@@ -8,7 +8,8 @@ pub(super) struct RouteEnds {
     pub(super) name: String,
     /// The topic or queue that it reads.
     source: String,
-    /// The part of the connection by which it reads.
+    /// The part of the connection by which it reads: of Kafka its group's, whose client learns by itself of a broker that
+    /// hangs, sooner or later than the one that publishes.
     pub(super) source_connection: String,
     /// The words of its target: a topic; an exchange and a routing key.
     targets: Vec<String>,
@@ -61,7 +62,13 @@ impl RouteEnds {
         Some(Self {
             name: name.to_owned(),
             source: text(from, "topic").or_else(|| text(from, "queue"))?,
-            source_connection: format!("{from_kind}:{from_name}"),
+            source_connection: match from_kind {
+                "kafka" => {
+                    let group = text(from, "group").unwrap_or_else(|| "postdate".to_owned());
+                    format!("{from_kind}:{from_name}:{group}")
+                }
+                _ => format!("{from_kind}:{from_name}"),
+            },
             targets: ["topic", "exchange", "routing_key"]
                 .iter()
                 .filter_map(|key| text(to, key))
