@@ -291,6 +291,7 @@ impl BoundListener {
             };
             match accepted {
                 Ok((stream, peer)) => {
+                    let peer = canonical(peer);
                     let network = PeerNetwork::from(peer.ip());
                     let probes_only = is_over_bound(network, bounds, &connections, peer, &refusals);
                     let place = tokio::select! {
@@ -322,6 +323,11 @@ impl BoundListener {
             }
         }
     }
+}
+
+/// The address as its client knows it: a listener of both families is told `::ffff:10.1.2.3` for `10.1.2.3`.
+fn canonical(peer: SocketAddr) -> SocketAddr {
+    SocketAddr::new(peer.ip().to_canonical(), peer.port())
 }
 
 /// Closes the idlest connection of a network that has too many. Returns true if all of them have a call that is being
@@ -470,5 +476,23 @@ async fn run_connection(
     };
     if let Err(error) = served {
         trace!(%error, "an admin connection failed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_caller_has_the_address_that_it_knows_itself_by() {
+        for (seen, known) in [
+            ("[::ffff:10.1.2.3]:7", "10.1.2.3:7"),
+            ("10.1.2.3:7", "10.1.2.3:7"),
+            ("[::1]:7", "[::1]:7"),
+            ("[2001:db8::1]:7", "[2001:db8::1]:7"),
+        ] {
+            let peer = canonical(seen.parse().expect("an address"));
+            assert_eq!(peer.to_string(), known);
+        }
     }
 }
