@@ -170,7 +170,8 @@ impl AccessTokens {
         (caller, verdict)
     }
 
-    /// The role and the name of whoever has this token. It is compared with every configured one, even after a match: the time taken says nothing.
+    /// The role and the name of whoever has this token. It is compared with every configured one, even after a match: the
+    /// time taken says nothing.
     fn holder(&self, token: &[u8]) -> Option<(AccessRole, Arc<str>)> {
         let presented = digest(token);
         let among = |digests: &[TokenDigest]| {

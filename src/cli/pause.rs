@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 use super::api;
 use super::client::{ApiClient, CALL_DEADLINE, ClientError};
 use super::output::{self, Printer, SafeText};
-use crate::domain::RouteName;
 
 /// Pause a route on all replicas: its ingress, its publishing, or both
 ///
@@ -76,12 +75,7 @@ fn call(
     selection: &PauseSelection,
     out: &mut Printer<'_>,
 ) -> Result<(), ClientError> {
-    let Some(route) = RouteName::new(&selection.route) else {
-        let name = selection.route.escape_debug();
-        return Err(ClientError::Usage(format!(
-            "`{name}` is not a route's name"
-        )));
-    };
+    let route = api::route_name(&selection.route)?;
     let request = match selection.only {
         None => json!({}),
         Some(PausePart::Ingress) => json!({ "only": "ingress" }),

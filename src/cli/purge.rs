@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::client::{ApiClient, ClientError};
 use super::output::{self, Printer, SafeText};
 use super::{api, times};
-use crate::domain::{RouteName, UnixMs};
+use crate::domain::UnixMs;
 
 /// Cancel a route's messages that wait, all or by state and due time
 ///
@@ -58,12 +58,7 @@ pub(super) fn run(args: &PurgeArgs) -> ExitCode {
 }
 
 fn purge(client: &ApiClient, args: &PurgeArgs, out: &mut Printer<'_>) -> Result<(), ClientError> {
-    let Some(route) = RouteName::new(&args.route) else {
-        return Err(ClientError::Usage(format!(
-            "`{}` is not a route's name",
-            args.route.escape_debug()
-        )));
-    };
+    let route = api::route_name(&args.route)?;
     let mut request = json!({ "dry_run": !args.yes });
     if let Some(state) = args.state {
         request["state"] = match state {

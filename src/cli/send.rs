@@ -187,12 +187,7 @@ fn send(
     json: bool,
     out: &mut Printer<'_>,
 ) -> Result<(), ClientError> {
-    let Some(route) = RouteName::new(&message.route) else {
-        return Err(ClientError::Usage(format!(
-            "`{}` is not a route's name",
-            message.route.escape_debug()
-        )));
-    };
+    let route = api::route_name(&message.route)?;
     let deadline = if message.wait {
         WAIT_DEADLINE
     } else {

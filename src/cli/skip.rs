@@ -9,7 +9,7 @@ use super::api;
 use super::client::{ApiClient, CALL_DEADLINE, ClientError};
 use super::output::{self, Printer, SafeText};
 use super::times;
-use crate::domain::{RouteName, UnixMs};
+use crate::domain::UnixMs;
 
 /// Skip an offset at which a Kafka partition stands, or say where it begins
 ///
@@ -57,12 +57,7 @@ pub(super) fn run(args: &SkipArgs) -> ExitCode {
 
 /// Skips, and prints from where reading goes on. With `--json` it prints the API's body instead.
 fn call(client: &ApiClient, args: &SkipArgs, out: &mut Printer<'_>) -> Result<(), ClientError> {
-    let Some(route) = RouteName::new(&args.route) else {
-        let name = args.route.escape_debug();
-        return Err(ClientError::Usage(format!(
-            "`{name}` is not a route's name"
-        )));
-    };
+    let route = api::route_name(&args.route)?;
     let mut request = json!({ "partition": args.partition });
     if let Some(offset) = args.offset {
         request["offset"] = offset.into();
