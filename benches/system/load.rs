@@ -138,22 +138,50 @@ pub fn check_topic(kafka: &Kafka, topic: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A message to be produced.
+pub struct Produced {
+    pub key: String,
+    pub headers: Vec<(&'static str, String)>,
+    pub body: Vec<u8>,
+}
+
 /// Fills a topic. Blocks until all messages are confirmed.
 pub fn fill_topic(kafka: &Kafka, topic: &str, count: u64, load: Load) -> anyhow::Result<()> {
+    let message = |n| {
+        let (name, value) = load.header(n);
+        Produced {
+            key: format!("{:08x}", fastrand::u32(..)),
+            headers: vec![(name, value), ("type", "reminder".to_owned())],
+            body: if let Load::Orders(_) = load {
+                order(n).into_bytes()
+            } else {
+                body().to_vec()
+            },
+        }
+    };
+    produce(kafka, topic, (0..count).map(message))
+}
+
+/// Produces these messages. Blocks until all are confirmed.
+pub fn produce(
+    kafka: &Kafka,
+    topic: &str,
+    messages: impl Iterator<Item = Produced>,
+) -> anyhow::Result<()> {
     check_topic(kafka, topic)?;
     let mut config = producer_config(kafka, "5");
     config.set("queue.buffering.max.kbytes", "262144");
     let producer: BaseProducer = config.create()?;
-    for n in 0..count {
-        let key = format!("{:08x}", fastrand::u32(..));
-        let (name, value) = load.header(n);
-        let body = if let Load::Orders(_) = load {
-            order(n).into_bytes()
-        } else {
-            body().to_vec()
-        };
-        let mut record = BaseRecord::to(topic).key(key.as_bytes()).payload(&body);
-        record.headers = Some(headers(name, &value));
+    for (n, message) in messages.enumerate() {
+        let mut headers = OwnedHeaders::new_with_capacity(message.headers.len());
+        for (key, value) in &message.headers {
+            let value = Some(value);
+            headers = headers.insert(Header { key, value });
+        }
+        let mut record = BaseRecord::to(topic)
+            .key(message.key.as_bytes())
+            .payload(&message.body);
+        record.headers = Some(headers);
         while let Err((error, back)) = producer.send(record) {
             if !matches!(
                 error,

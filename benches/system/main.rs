@@ -30,6 +30,7 @@ mod machine;
 mod measure;
 mod memory;
 mod mirror;
+mod orders;
 mod phases;
 mod plot;
 mod rabbitmq;
@@ -49,10 +50,11 @@ use servers::Servers;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Names of all benches, in the order in which `all` runs them.
-const BENCHES: [&str; 18] = [
+const BENCHES: [&str; 19] = [
     "steady",
     "random",
     "store-and-drain",
+    "orders",
     "pass",
     "aof",
     "trail",
@@ -121,6 +123,7 @@ async fn measure_one(name: &'static str, servers: &Servers, scale: &Scale) -> bo
         "steady" => steady::bench(servers, scale, report_to).await,
         "random" => phases::random(servers, scale, report_to).await,
         "store-and-drain" => phases::equal(servers, scale, report_to).await,
+        "orders" => orders::bench(servers, scale, report_to).await,
         "pass" => phases::pass(servers, scale, report_to).await,
         "aof" => steady::aof(servers, scale, report_to).await,
         "trail" => steady::trail(servers, scale, report_to).await,

@@ -28,8 +28,8 @@ pub enum MessageCount<'a> {
         channel: Channel,
         queue: String,
     },
-    /// Messages that the relay has stored, by its own metric.
-    Stored(&'a Relay),
+    /// What the relay counts by a metric of its own.
+    Metric(&'a Relay, String),
 }
 
 impl<'a> MessageCount<'a> {
@@ -52,7 +52,11 @@ impl<'a> MessageCount<'a> {
     }
 
     pub fn stored(relay: &'a Relay) -> Self {
-        Self::Stored(relay)
+        Self::metric(relay, "postdate_stored_total")
+    }
+
+    pub fn metric(relay: &'a Relay, name: &str) -> Self {
+        Self::Metric(relay, name.to_owned())
     }
 
     pub async fn now(&self) -> anyhow::Result<u64> {
@@ -80,9 +84,10 @@ impl<'a> MessageCount<'a> {
                 ))
             }
             // The relay does not listen yet: nothing is stored.
-            Self::Stored(relay) => Ok(relay.metrics().await.map_or(0, |metrics| {
-                metrics.sum("postdate_stored_total", &[]) as u64
-            })),
+            Self::Metric(relay, name) => Ok(relay
+                .metrics()
+                .await
+                .map_or(0, |metrics| metrics.sum(name, &[]) as u64)),
         }
     }
 }
