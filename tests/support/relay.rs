@@ -1,6 +1,5 @@
 //! The relay itself, as its users run it: the `postdate` binary with a configuration file.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -256,14 +255,13 @@ impl Relay {
     pub async fn reads_all_sources(&self) {
         eventually("all sources are read", async || {
             let metrics = self.metrics().await.map_err(|error| format!("{error:#}"))?;
-            let waiting = metrics.samples.iter().find(|(name, labels, value)| {
-                let part = labels.get("part").map_or("", String::as_str);
-                name == "postdate_part_up" && part.starts_with("source:") && *value < 0.5
+            let mut parts = metrics.named("postdate_part_up");
+            let waiting = parts.find(|line| {
+                let is_source =
+                    |&(label, part): &(&str, &str)| label == "part" && part.starts_with("source:");
+                labels_of(line).iter().any(is_source) && value(line) == Some(0.0)
             });
-            match waiting {
-                None => Ok(()),
-                Some((_, labels, _)) => Err(format!("{labels:?}")),
-            }
+            waiting.map_or(Ok(()), |line| Err(line.to_owned()))
         })
         .await;
     }
@@ -395,7 +393,7 @@ impl Relay {
     async fn remember(&mut self) {
         // One that has ended, or does not listen yet, has nothing to remember.
         if let Ok(metrics) = self.metrics().await {
-            self.past.samples.extend(metrics.samples);
+            self.past.text.push_str(&metrics.text);
         }
     }
 }
@@ -450,47 +448,57 @@ impl Drop for Relay {
 /// Samples of the Prometheus text format.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
-    samples: Vec<(String, BTreeMap<String, String>, f64)>,
+    text: String,
 }
 
 impl Metrics {
     /// Reads the text format; label values without escapes, for labels come from configuration.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
-        let lines = text
-            .lines()
-            .filter(|line| !line.starts_with('#') && !line.is_empty());
-        let samples = lines.map(|line| sample(line).ok_or_else(|| anyhow!("not a sample: {line}")));
+        for line in samples(text) {
+            value(line).ok_or_else(|| anyhow!("not a sample: {line}"))?;
+        }
         Ok(Self {
-            samples: samples.collect::<Result<_, _>>()?,
+            text: text.to_owned(),
         })
     }
 
     /// The sum over all samples of this name that have these labels; 0 if there is none.
     pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
-        let has = |of: &BTreeMap<String, String>| {
-            labels
-                .iter()
-                .all(|&(k, v)| of.get(k).is_some_and(|x| x == v))
-        };
-        self.samples
-            .iter()
-            .filter(|(n, l, _)| n == name && has(l))
-            .map(|(_, _, value)| value)
+        let has = |of: &[(&str, &str)]| labels.iter().all(|label| of.contains(label));
+        self.named(name)
+            .filter(|line| has(&labels_of(line)))
+            .filter_map(value)
             .sum()
+    }
+
+    /// The lines of a name. Most lines are of others: their labels are not looked at.
+    fn named(&self, name: &str) -> impl Iterator<Item = &str> {
+        samples(&self.text).filter(move |line| {
+            line.strip_prefix(name)
+                .is_some_and(|rest| rest.starts_with(['{', ' ']))
+        })
     }
 }
 
-fn sample(line: &str) -> Option<(String, BTreeMap<String, String>, f64)> {
-    let (series, value) = match line.rsplit_once("} ") {
-        Some((series, value)) => (series, value),
-        None => line.split_once(' ')?,
+fn samples(text: &str) -> impl Iterator<Item = &str> {
+    text.lines()
+        .filter(|line| !line.starts_with('#') && !line.is_empty())
+}
+
+fn value(line: &str) -> Option<f64> {
+    let value = match line.rsplit_once("} ") {
+        Some((_, value)) => value,
+        None => line.split_once(' ')?.1,
     };
-    let value = value.split(' ').next()?.parse().ok()?;
-    let (name, labels) = series.split_once('{').unwrap_or((series, ""));
-    let pairs = labels.split("\",").filter(|pair| !pair.is_empty());
-    let labels = pairs.map(|pair| {
-        let (label, value) = pair.split_once("=\"")?;
-        Some((label.to_owned(), value.trim_end_matches('"').to_owned()))
-    });
-    Some((name.to_owned(), labels.collect::<Option<_>>()?, value))
+    value.split(' ').next()?.parse().ok()
+}
+
+fn labels_of(line: &str) -> Vec<(&str, &str)> {
+    let series = line.rsplit_once("} ").map_or("", |(series, _)| series);
+    let labels = series.split_once('{').map_or("", |(_, labels)| labels);
+    labels
+        .split("\",")
+        .filter_map(|pair| pair.split_once("=\""))
+        .map(|(label, value)| (label, value.trim_end_matches('"')))
+        .collect()
 }

@@ -208,8 +208,17 @@ pub(super) async fn set_password(bootstrap: &str, user: &str, password: &str) {
 }
 
 pub(super) fn run(folder: &Path, options: &[&str]) -> Process {
+    // Kafka's classes as `scripts/setup --kafka-classes` has archived them: a JVM that can use them starts sooner.
+    let classes = folders::cache()
+        .join("kafka")
+        .join(format!("{VERSION}.jsa"));
+    let archive = classes
+        .exists()
+        .then(|| format!("-XX:SharedArchiveFile={}", classes.display()));
     java("kafka", folder, options, |command| {
-        command.args(["kafka.Kafka", "kafka.properties"]);
+        command
+            .args(archive)
+            .args(["kafka.Kafka", "kafka.properties"]);
     })
 }
 
