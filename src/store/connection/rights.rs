@@ -23,7 +23,7 @@ const OUTSIDE_SCRIPTS: [&str; 6] = [
 ];
 /// Commands of scripts and readers, as they are tried: `@1` is the first scratch key, see `rights.lua`. The first and
 /// the last one remove the scratch keys.
-const TRIED: [&[&str]; 41] = [
+const TRIED: [&[&str]; 42] = [
     &["UNLINK", "@1", "@2", "@3", "@4", "@5", "@6"],
     &["EXISTS", "@1"],
     &["HSET", "@1", "field", "1"],
@@ -39,6 +39,7 @@ const TRIED: [&[&str]; 41] = [
     &["ZADD", "@2", "1", "member"],
     &["ZCARD", "@2"],
     &["ZCOUNT", "@2", "-inf", "+inf"],
+    &["ZMSCORE", "@2", "member"],
     &["ZRANGE", "@2", "0", "0"],
     &["ZRANGEBYLEX", "@2", "-", "+"],
     &["ZRANGEBYSCORE", "@2", "-inf", "+inf"],

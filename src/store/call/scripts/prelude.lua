@@ -87,6 +87,9 @@ local BUNDLE_MESSAGES = 500
 -- Never fails, whatever the id is: an error in the middle would keep half of a transition. A count that no bundle has
 -- is taken for one: bitmaps are made of that length.
 local function count_of(id)
+  if string.sub(id, -2) == '.1' then
+    return 1
+  end
   local count = tonumber(string.match(id, '%.(%w+)$') or '1', 36) or 1
   return count >= 1 and count <= BUNDLE_MESSAGES and count or 1
 end
@@ -100,7 +103,8 @@ local function sequence_of(text)
   return sequence >= 0 and sequence < 2 ^ 53 and sequence or 0
 end
 local function route_of(id)
-  return string.match(id, '^[^/]+')
+  local slash = string.find(id, '/', 1, true)
+  return slash ~= 1 and string.sub(id, 1, (slash or 0) - 1) or nil
 end
 local function due_set_of(id)
   return string.match(id, '^(.*)/')

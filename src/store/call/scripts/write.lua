@@ -20,25 +20,30 @@
 -- atomic: all of it. costs: a few commands a bundle, a few more a name.
 local before = repeated()
 local D, B, O, X, G = num(), num(), num(), num(), num()
-local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, FIXED + D, 'zset')
-  or wrong_kind(FIXED + D + B + 1, #KEYS - G, 'string') or wrong_kind(#KEYS - G + 1, #KEYS, 'zset')
+local wrong, long = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, FIXED + D, 'zset')
+  or wrong_kind(#KEYS - G + 1, #KEYS, 'zset'), nil
+if not wrong then
+  -- Of the blobs that stand, then of the dead letters.
+  long, wrong = lengths(FIXED + D + B + 1, #KEYS - G)
+end
 local lowest, highest
 if ORDERED then
   lowest, highest = num(), num()
 end
-local due_sets, bundles, known = {}, {}, {}
+local due_sets, bundles, old, known = {}, {}, {}, {}
 for i = 1, D do
   due_sets[i] = arg()
 end
 for i = 1, B do
   local id = arg()
-  local b = { id = id, due = num(), first = arg(), bytes = num(), fresh = true, blob = KEYS[FIXED + D + i] }
+  local b = { id = id, due = num(), first = arg(), length = num(), fresh = true, blob = KEYS[FIXED + D + i] }
   b.count = count_of(id)
   bundles[i], known[id] = b, b
 end
 for i = 1, O do
   local id = arg()
-  known[id] = { id = id, due = num(), count = count_of(id), blob = KEYS[FIXED + D + B + i] }
+  old[i] = { id = id, due = num(), count = count_of(id), blob = KEYS[FIXED + D + B + i], length = long and long[i] }
+  known[id] = old[i]
 end
 local dead, queues = {}, {}
 for i = 1, X do
@@ -82,44 +87,41 @@ if ORDERED then
   end
 end
 
--- The present meaning of each name. Nothing is written before all of them are known to the caller.
-local names, ops_at = {}, at
+-- The present meaning of each name, all read at once. Nothing is written before all of them are known to the caller.
+local names, asked, ops_at = {}, {}, at
 while at < #ARGV do
-  local op, name, said_id, said_index = arg(), nil, nil, nil
+  local op, name, said = arg(), nil, true
   if op == 'B' then
-    arg()
+    at = at + 1
   elseif op == 'N' then
-    arg()
-    arg()
-    name = arg()
-    arg()
+    name = ARGV[at + 3]
+    at = at + 4
   else
     name = arg()
     if op == 'P' then
-      said_id, said_index = arg(), num()
+      said = { bundle = known[arg()], index = num() }
     end
   end
   if name and names[name] == nil then
-    local place = redis.call('HGET', NAMES, name)
-    if place then
-      local id, index = string.match(place, '^(%S+) (%d+)$')
-      local bundle = id and known[id]
-      -- The caller frees an entry that is no place.
-      if not bundle or tonumber(index) >= bundle.count then
-        tidy()
-        return answer('CHANGED')
-      end
-      names[name] = { bundle = bundle, index = tonumber(index) }
-    elseif said_id then
-      if not known[said_id] then
-        tidy()
-        return answer('CHANGED')
-      end
-      names[name] = { bundle = known[said_id], index = said_index }
-    else
-      names[name] = false
-    end
+    names[name], asked[#asked + 1] = said, name
   end
+end
+local changed = false
+for i, place in ipairs(#asked > 0 and redis.call('HMGET', NAMES, unpack(asked)) or {}) do
+  local entry = names[asked[i]]
+  if place then
+    local id, index = string.match(place, '^(%S+) (%d+)$')
+    entry = { bundle = id and known[id], index = tonumber(index) }
+  elseif entry == true then
+    entry = false
+  end
+  -- The caller frees an entry that is no place.
+  changed = changed or entry and not (entry.bundle and entry.index < entry.bundle.count)
+  names[asked[i]] = entry
+end
+if changed then
+  tidy()
+  return answer('CHANGED')
 end
 -- A blob that has gone since it was SET, or was something else before, would make an entry without content. One
 -- command checks and keeps it. A scrub finds those kept before an error.
@@ -133,23 +135,44 @@ for i = 1, B do
   end
 end
 
+-- What is known of bundles that stand: their bitmaps, and whether they are pending or claimed. All read at once.
+local function look(bundles)
+  local ids, of_due = {}, {}
+  for i, b in ipairs(bundles) do
+    ids[i] = b.id
+    of_due[b.due] = of_due[b.due] or {}
+    table.insert(of_due[b.due], b)
+  end
+  local gone, done, claims = fields(GONE, ids), fields(DONE, ids), redis.call('ZMSCORE', CLAIMS, unpack(ids))
+  for i, b in ipairs(bundles) do
+    b.gone, b.done, b.claimed, b.seen = gone[i] or nil, done[i] or nil, claims[i], true
+  end
+  for due, these in pairs(of_due) do
+    local members = {}
+    for i, b in ipairs(these) do
+      members[i] = b.id
+    end
+    for i, score in ipairs(redis.call('ZMSCORE', KEYS[FIXED + due], unpack(members))) do
+      these[i].pending = score
+    end
+  end
+end
 local function state(name)
   local entry = names[name]
   if not entry then
     return 'free'
   end
   local b = entry.bundle
-  if not b.maps then
-    b.maps = true
-    b.gone = redis.call('HGET', GONE, b.id) or nil
-    b.done = redis.call('HGET', DONE, b.id) or nil
-    b.pending = b.fresh or redis.call('ZSCORE', KEYS[FIXED + b.due], b.id)
-    b.claimed = not b.pending and redis.call('ZSCORE', CLAIMS, b.id)
+  if not b.seen then
+    look({ b })
   end
   if is_set(b.gone, entry.index) or is_set(b.done, entry.index) then
     return 'free'
   end
   return (b.pending and 'pending') or (b.claimed and 'claimed') or 'free'
+end
+if O > 0 then
+  look(old)
 end
 -- An unknown caller may be new, or one whose calls were forgotten. Then this may be a repeat, and existing
 -- bundles must neither be stored again nor count as duplicates of themselves.
@@ -164,7 +187,7 @@ local function suppress(b, index)
   b.taken = (b.taken or 0) + 1
 end
 
-local results = {}
+local results, freed = {}, {}
 local function result(letter)
   results[#results + 1] = letter
 end
@@ -190,7 +213,7 @@ while at < #ARGV do
         suppress(names[name].bundle, names[name].index)
       end
       names[name] = { bundle = b, index = index, set = true }
-      b.maps, b.pending = true, true
+      b.seen, b.pending = true, true
       result(was == 'pending' and 'r' or 's')
     end
   else
@@ -201,8 +224,7 @@ while at < #ARGV do
     local was = state(name)
     if was == 'pending' then
       suppress(names[name].bundle, names[name].index)
-      names[name] = false
-      redis.call('HDEL', NAMES, name)
+      names[name], freed[#freed + 1] = false, name
       result('c')
     elseif op == 'D' and was == 'free' and remembered(name) then
       result('p')
@@ -215,10 +237,22 @@ end
 if ORDERED then
   raise_sequence(highest)
 end
+-- Adds a pair to arguments that one command takes at the end.
+local function pair(list, a, b)
+  local n = #list
+  list[n + 1], list[n + 2] = a, b
+end
+local places, bitmaps = {}, {}
 for name, entry in pairs(names) do
   if entry and entry.set then
-    redis.call('HSET', NAMES, name, entry.bundle.id .. ' ' .. int(entry.index))
+    pair(places, name, entry.bundle.id .. ' ' .. int(entry.index))
   end
+end
+if #freed > 0 then
+  redis.call('HDEL', NAMES, unpack(freed))
+end
+if #places > 0 then
+  redis.call('HSET', NAMES, unpack(places))
 end
 local dirty, fresh, spent = {}, {}, {}
 local add, enter = tally()
@@ -228,32 +262,41 @@ for _, b in pairs(known) do
     if live == 0 then
       redis.call('UNLINK', b.blob)
     else
-      local members = fresh[b.due] or {}
-      members[#members + 1], members[#members + 2] = b.first, b.id
-      fresh[b.due] = members
+      fresh[b.due] = fresh[b.due] or {}
+      pair(fresh[b.due], b.first, b.id)
       if b.gone then
-        redis.call('HSET', GONE, b.id, b.gone)
+        pair(bitmaps, b.id, b.gone)
       end
-      add(route_of(b.id), live, b.bytes)
+      add(route_of(b.id), live, b.length)
       dirty[b.due] = true
     end
   elseif b.taken then
     if is_covered(b.gone, b.done, b.count) then
-      redis.call('ZREM', KEYS[FIXED + b.due], b.id)
-      local had = ones(b.gone) - b.taken
-      spent[#spent + 1] =
-        { id = b.id, blob = b.blob, length = redis.call('STRLEN', b.blob), messages = b.count - had }
+      spent[b.due] = spent[b.due] or {}
+      table.insert(spent[b.due], b)
       dirty[b.due] = true
     else
-      redis.call('HSET', GONE, b.id, b.gone)
+      pair(bitmaps, b.id, b.gone)
       add(route_of(b.id), -b.taken, 0)
     end
   end
 end
+if #bitmaps > 0 then
+  redis.call('HSET', GONE, unpack(bitmaps))
+end
+local ended = {}
+for due, bundles in pairs(spent) do
+  local members = {}
+  for i, b in ipairs(bundles) do
+    b.messages = b.count - ones(b.gone) + b.taken
+    members[i], ended[#ended + 1] = b.id, b
+  end
+  redis.call('ZREM', KEYS[FIXED + due], unpack(members))
+end
 for due, members in pairs(fresh) do
   redis.call('ZADD', KEYS[FIXED + due], unpack(members))
 end
-forget(spent)
+forget(ended)
 enter()
 for due in pairs(dirty) do
   reindex(KEYS[FIXED + due], due_sets[due])
@@ -264,7 +307,7 @@ for i = 1, X do
   redis.call('PERSIST', d.blob)
   -- An existing one is a repeat whose first answer was forgotten.
   if not redis.call('ZSCORE', queue.key, d.id) then
-    add_dead_letters(queue.key, queue.name, { d.id }, redis.call('STRLEN', d.blob))
+    add_dead_letters(queue.key, queue.name, { d.id }, long[O + i])
   end
 end
 return answer(table.concat(results))
