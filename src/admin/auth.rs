@@ -12,6 +12,7 @@ use subtle::{ConditionallySelectable, ConstantTimeEq};
 use super::config::{Config, NamedToken};
 use super::console;
 use super::problem::Problem;
+use crate::api::BECAUSE_HEADER;
 use crate::domain::{Actor, Because, percent_decoded};
 
 /// Role that a call needs, or that a token gives.
@@ -85,8 +86,6 @@ impl Caller {
     }
 }
 
-/// The header by which a call without a body says why it is made: UTF-8, or percent-encoded.
-pub(super) const BECAUSE_HEADER: &str = "postdate-because";
 /// The path of the description.
 pub(super) const OPENAPI_PATH: &str = "/api/v1/openapi.json";
 /// What anybody may ask for by GET, beside the console's files.

@@ -9,7 +9,7 @@ use super::audit_note::AuditNote;
 use super::auth::Caller;
 use super::context::Admin;
 use super::dead::{find_dead, list_of, read_mark, store_filter, write_mark};
-use super::extract::{ActingBody, JsonBody};
+use super::extract::{JsonBody, acting_body};
 use super::problem::Problem;
 use super::redrive::{RedriveOrder, RedriveOutcome};
 use super::times::moment;
@@ -17,18 +17,14 @@ use crate::api::{
     DeadActionEnd, DeadActionItem, DeadActionRequest, DeadLetterFilter, DeadLetterResults,
     Timestamp,
 };
+use crate::domain::UnixMs;
 use crate::domain::duration::parse_header;
-use crate::domain::{Because, UnixMs};
 use crate::store::DeadId;
 
 /// Most dead letters that one call acts on.
 const MAX_ACTION_ITEMS: usize = 100;
 
-impl ActingBody for DeadActionRequest {
-    fn take_because(&mut self) -> Option<Because> {
-        self.because.take()
-    }
-}
+acting_body!(DeadActionRequest);
 
 /// Makes dead letters due again
 ///

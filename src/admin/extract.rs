@@ -185,6 +185,18 @@ pub(super) trait ActingBody: DeserializeOwned {
     fn take_because(&mut self) -> Option<Because>;
 }
 
+/// A body that has its reason in its field `because`.
+macro_rules! acting_body {
+    ($body:ty) => {
+        impl $crate::admin::extract::ActingBody for $body {
+            fn take_because(&mut self) -> Option<$crate::domain::Because> {
+                self.because.take()
+            }
+        }
+    };
+}
+pub(super) use acting_body;
+
 /// The JSON body. Its size and the time to read it are bounded.
 pub(super) struct JsonBody<T>(pub(super) T);
 

@@ -15,7 +15,7 @@ use prometheus_client::registry::Registry;
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
-use super::auth::{AccessTokens, BECAUSE_HEADER};
+use super::auth::AccessTokens;
 use super::context::Admin;
 use super::pulse::Pulse;
 use super::refusals::Refusals;
@@ -24,6 +24,7 @@ use super::{
     AdminState, Config, Inject, InjectError, InvalidMessage, Redrive, RedriveOrder, RedriveOutcome,
     Skip,
 };
+use crate::api::BECAUSE_HEADER;
 use crate::domain::{
     Clock, Endpoint, Message, Route, RouteName, SkipGoal, SkipOutcome, UnixMs, testing,
 };

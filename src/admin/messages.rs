@@ -12,7 +12,7 @@ use super::audit_note::AuditNote;
 use super::auth::Caller;
 use super::context::Admin;
 use super::extract::{
-    ActingBody, IdPath, IfMatch, JsonBody, MessageId, MessagePath, NamedMessage, QueryParams,
+    IdPath, IfMatch, JsonBody, MessageId, MessagePath, NamedMessage, QueryParams, acting_body,
 };
 use super::message::{dead_message, message_view, single_message_view};
 use super::page::{limit, read_cursor, write_cursor};
@@ -25,7 +25,7 @@ use crate::api::{
     CommandAnswer, CommandResult, MessageAnswer, MessageView, MessagesPage, Page, RescheduleRequest,
 };
 use crate::domain::duration::{parse_header, render};
-use crate::domain::{Because, InvalidReason, Partition, Route, RouteName, Text, UnixMs, nearest};
+use crate::domain::{InvalidReason, Partition, Route, RouteName, Text, UnixMs, nearest};
 use crate::store::{
     BrowseKey, BrowseQuery, IntendedMessage, MessageFilter, StoredState, TrailReading, WriteOp,
     WriteResult,
@@ -265,12 +265,26 @@ pub(super) async fn cancel(
     IfMatch(seen): IfMatch,
 ) -> Result<(Extension<AuditNote>, Json<CommandAnswer>), Problem> {
     let conditional = seen.is_some();
-    let op = WriteOp::Cancel {
+    let cancel = |of: Option<&Text>| WriteOp::Cancel {
         route: route.name.clone(),
         id: id.as_str().into(),
-        of: seen.map(IntendedMessage::Seen),
+        of: of.cloned().map(IntendedMessage::Seen),
     };
-    let result = match command(&admin, &route.name, &id, op).await? {
+    // Cancelled as it was seen here, its trail can say when it was to be due. What cannot be read is cancelled unseen.
+    let found = admin.ask(admin.store()?.find(&route.name, &id)).await;
+    let found = found.ok().flatten();
+    let version = found.as_ref().map(|found| &found.version);
+    let of = seen.as_ref().or(version);
+    let mut due = found
+        .as_ref()
+        .filter(|_| of == version)
+        .map(|found| found.entry.asked_due());
+    let mut answer = command(&admin, &route.name, &id, cancel(of)).await?;
+    if answer == WriteResult::Unknown && !conditional && of.is_some() {
+        due = None;
+        answer = command(&admin, &route.name, &id, cancel(None)).await?;
+    }
+    let result = match answer {
         WriteResult::Unknown => match admin.browse(admin.store()?.find(&route.name, &id)).await? {
             // The message is confirmed already, while the rest of its bundle is still under way.
             Some(found) if found.state == StoredState::Published => "published",
@@ -284,7 +298,7 @@ pub(super) async fn cancel(
     count(&admin, &route, "cancel", result);
     match result {
         "cancelled" => {
-            record_cancel(&admin, &route, &id, None, &caller.actor())?;
+            record_cancel(&admin, &route, &id, due, &caller.actor())?;
             Ok(commanded(&route, id, CommandResult::Cancelled, result))
         }
         "unknown" | "changed" => Err(missed(&admin, &route, &id, result).await),
@@ -293,11 +307,7 @@ pub(super) async fn cancel(
     }
 }
 
-impl ActingBody for RescheduleRequest {
-    fn take_because(&mut self) -> Option<Because> {
-        self.because.take()
-    }
-}
+acting_body!(RescheduleRequest);
 
 /// Move a message to another moment
 ///

@@ -4,36 +4,18 @@ use std::sync::Arc;
 
 use axum::extract::State as Extract;
 use axum::{Extension, Json};
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use super::audit_note::AuditNote;
 use super::auth::Caller;
 use super::context::Admin;
-use super::extract::{ActingBody, JsonBody, NamedRoute, RoutePath};
+use super::extract::{JsonBody, NamedRoute, RoutePath, acting_body};
 use super::problem::Problem;
-use crate::api::{PauseView, RoutePart, Word};
-use crate::domain::{Because, Pause, RouteName, RouteParts, RoutePause, UnixMs, moment};
+use crate::api::{PauseRequest, PauseView, PausedView, RoutePart, Word};
+use crate::domain::{Pause, RouteName, RouteParts, RoutePause, UnixMs, moment};
 use crate::health::ActivityKind;
 
-/// The part of a route that is to be paused or resumed.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = Pausing)]
-pub(super) struct PauseRequest {
-    /// Only this part; without it both.
-    #[schema(nullable = false)]
-    only: Option<RoutePart>,
-    /// Why, in the caller's own words: one line of at most 500 bytes, for audit, trail and log.
-    #[schema(nullable = false, value_type = Option<String>, max_length = 500)]
-    because: Option<Because>,
-}
+acting_body!(PauseRequest);
 
-impl ActingBody for PauseRequest {
-    fn take_because(&mut self) -> Option<Because> {
-        self.because.take()
-    }
-}
 impl PauseRequest {
     fn parts(&self) -> RouteParts {
         match self.only {
@@ -51,20 +33,6 @@ impl PauseRequest {
             },
         }
     }
-}
-
-/// The parts of a route that are paused by hand.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = PauseState)]
-pub(super) struct PausedView {
-    /// The route.
-    route: String,
-    /// The paused parts: `ingress` (nothing is read from its topic or queue), `publishing` (nothing of it is claimed or
-    /// published), both, or nothing.
-    #[schema(value_type = Vec<RoutePart>)]
-    paused: Vec<Word<RoutePart>>,
-    /// Of each paused part who paused it, when and why.
-    pauses: Vec<PauseView>,
 }
 
 /// The pauses of a route for answers.

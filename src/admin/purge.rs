@@ -5,18 +5,17 @@ use std::time::Duration;
 
 use axum::extract::State as Extract;
 use axum::{Extension, Json};
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use super::audit_note::AuditNote;
 use super::auth::Caller;
 use super::context::Admin;
-use super::extract::{ActingBody, JsonBody, NamedRoute, RoutePath};
+use super::extract::{JsonBody, NamedRoute, RoutePath, acting_body};
 use super::page::{read_cursor, write_cursor};
 use super::problem::Problem;
 use super::times::{LAST_MOMENT, moment};
 use super::trail::record_cancel;
-use crate::domain::{Because, Partition, Route, UnixMs};
+use crate::api::{PurgeAnswer, PurgeRequest, PurgeState};
+use crate::domain::{Partition, Route, UnixMs};
 use crate::store::{
     BrowseKey, BrowseQuery, IntendedMessage, MessageFilter, StoredMessage, WriteOp, WriteResult,
 };
@@ -26,69 +25,7 @@ const MAX_PURGE_ITEMS: usize = 200;
 /// Time after which a pause of ingress is in effect on every replica, and all that was taken in before is stored, ms.
 const PAUSE_TAKES_MS: i64 = 2000;
 
-/// Which of a route's messages that wait: by whether a publish of them has failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-#[schema(as = PurgeState)]
-pub(super) enum PurgeState {
-    /// No publish of it has failed.
-    Waiting,
-    /// A publish of it has failed; it waits for the next.
-    Retrying,
-}
-
-/// The messages to be cancelled. Without a condition all that wait.
-#[derive(Deserialize, ToSchema)]
-#[schema(as = Purge)]
-#[serde(deny_unknown_fields)]
-pub(super) struct PurgeRequest {
-    /// Only those in this state.
-    #[schema(nullable = false)]
-    state: Option<PurgeState>,
-    /// Due at this moment or later: RFC 3339 with an offset, or Unix ms as text.
-    #[schema(nullable = false)]
-    from: Option<String>,
-    /// Due at this moment or earlier.
-    #[schema(nullable = false)]
-    to: Option<String>,
-    /// Change nothing: say what would be cancelled.
-    #[serde(default)]
-    #[schema(default = false)]
-    dry_run: bool,
-    /// `next` of the answer before, with the same conditions.
-    #[schema(nullable = false)]
-    cursor: Option<String>,
-    /// Why, in the caller's own words: one line of at most 500 bytes, for audit, trail and log.
-    #[schema(nullable = false, value_type = Option<String>, max_length = 500)]
-    because: Option<Because>,
-}
-
-impl ActingBody for PurgeRequest {
-    fn take_because(&mut self) -> Option<Because> {
-        self.because.take()
-    }
-}
-
-/// What a call cancelled, or would cancel.
-#[derive(Serialize, ToSchema)]
-pub(super) struct PurgeAnswer {
-    /// The route.
-    route: String,
-    /// True if nothing was changed.
-    dry_run: bool,
-    /// Messages that will not be published; of a dry run those that would not be.
-    messages: u64,
-    /// Bytes of their bodies together.
-    bytes: u64,
-    /// Messages that stay because their bundles are in flight, all of the route's, as of the first call; later calls add
-    /// those that were claimed before they could be cancelled.
-    in_flight: u64,
-    /// Messages that stay because they were moved, replaced or tried meanwhile, or left.
-    changed: u64,
-    /// `cursor` of the next call; null: there is no more.
-    #[schema(required)]
-    next: Option<String>,
-}
+acting_body!(PurgeRequest);
 
 /// Purge a route
 ///

@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 
 use super::audit_note::AuditNote;
 use super::context::Admin;
-use super::extract::{ActingBody, JsonBody, NamedRoute, RoutePath};
+use super::extract::{JsonBody, NamedRoute, RoutePath, acting_body};
 use super::inject::InjectError;
 use super::problem::Problem;
 use super::times::rfc3339;
@@ -70,11 +70,7 @@ pub(super) struct SendRequest {
     because: Option<Because>,
 }
 
-impl ActingBody for SendRequest {
-    fn take_because(&mut self) -> Option<Because> {
-        self.because.take()
-    }
-}
+acting_body!(SendRequest);
 
 /// A message that is in its route's ingress.
 #[derive(Serialize, ToSchema)]

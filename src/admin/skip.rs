@@ -7,15 +7,14 @@ use axum::extract::State as Extract;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
 use futures_util::future::BoxFuture;
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use super::audit_note::AuditNote;
 use super::context::Admin;
-use super::extract::{ActingBody, JsonBody, NamedRoute, RoutePath};
+use super::extract::{JsonBody, NamedRoute, RoutePath, acting_body};
 use super::problem::Problem;
 use super::times::moment;
-use crate::domain::{Because, Endpoint, RouteName, SkipGoal, SkipOutcome};
+use crate::api::{SkipRequest, SkippedView};
+use crate::domain::{Endpoint, RouteName, SkipGoal, SkipOutcome};
 
 /// Says where reading of partitions goes on.
 pub trait Skip: Send + Sync {
@@ -28,51 +27,7 @@ pub trait Skip: Send + Sync {
     ) -> BoxFuture<'a, SkipOutcome>;
 }
 
-/// Where reading goes on: `offset` is skipped, or the partition begins at `to` or `since`. One of the three.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = Skipping)]
-pub(super) struct SkipRequest {
-    /// The partition of the route's topic.
-    #[schema(minimum = 0)]
-    partition: i32,
-    /// The offset at which it stands.
-    #[schema(minimum = 0, nullable = false)]
-    offset: Option<i64>,
-    /// The offset at which it begins: it waits for a word.
-    #[schema(minimum = 0, nullable = false)]
-    to: Option<i64>,
-    /// The time of the record at which it begins, or of the next one: RFC 3339 with an offset, or Unix ms as text.
-    #[schema(nullable = false)]
-    since: Option<String>,
-    /// Why, in the caller's own words: one line of at most 500 bytes, for audit, trail and log.
-    #[schema(nullable = false, value_type = Option<String>, max_length = 500)]
-    because: Option<Because>,
-}
-
-impl ActingBody for SkipRequest {
-    fn take_because(&mut self) -> Option<Because> {
-        self.because.take()
-    }
-}
-
-/// Where reading goes on.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Skipped)]
-pub(super) struct SkippedView {
-    /// The route.
-    route: String,
-    /// Its topic.
-    topic: String,
-    /// The partition.
-    partition: i32,
-    /// The offset that was skipped.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    offset: Option<i64>,
-    /// The offset from which reading goes on.
-    next: i64,
-}
+acting_body!(SkipRequest);
 
 /// Skip an offset of a standing Kafka partition, or say where one begins
 ///

@@ -12,26 +12,9 @@ use super::extract::{NamedRoute, QueryParams, RoutePath};
 use super::page::limit;
 use super::problem::{Problem, StoreAway};
 use super::times::rfc3339;
-use crate::api::{
-    MessageTrail, Page, PositionView, RouteEventView, TrailEventView, TrailState, Word,
-};
-use crate::domain::{Actor, Route, Text, UnixMs};
-use crate::store::{TrailCause, TrailEvent, TrailReading, TrailWord};
-
-impl From<TrailWord> for TrailState {
-    fn from(word: TrailWord) -> Self {
-        match word {
-            TrailWord::Delivered => Self::Delivered,
-            TrailWord::Cancelled => Self::Cancelled,
-            TrailWord::Moved => Self::Moved,
-            TrailWord::Replaced => Self::Replaced,
-            TrailWord::Dead => Self::Dead,
-            TrailWord::Dropped => Self::Dropped,
-            TrailWord::Deduplicated => Self::Deduplicated,
-            TrailWord::Redriven => Self::Redriven,
-        }
-    }
-}
+use crate::api::{MessageTrail, Page, PositionView, RouteEventView, TrailEventView, Word};
+use crate::domain::{Actor, Route, Text, TrailWord, UnixMs};
+use crate::store::{TrailCause, TrailEvent, TrailReading};
 
 /// Query of a route's trail.
 #[derive(Deserialize, IntoParams)]
@@ -89,7 +72,7 @@ pub(super) fn message_trail(
     Some(MessageTrail {
         id: id.to_owned(),
         route: route.name.to_string(),
-        state: Word::Known(state.into()),
+        state: Word::Known(state),
         trail: event_views(reading),
     })
 }
@@ -118,7 +101,7 @@ fn event_view(event: &TrailEvent) -> TrailEventView {
     TrailEventView {
         at_ms: event.at.0,
         at: rfc3339(event.at),
-        event: Word::Known(event.word.into()),
+        event: Word::Known(event.word),
         late_ms: event.late_ms,
         attempt: event.attempt,
         target: target.map(|target| target.name.to_string()),

@@ -8,6 +8,7 @@
 //! - A field that an answer may be without is an `Option`, or has `#[serde(default)]`. A field that a release adds has the
 //!   latter too; with `#[schema(required)]` the description says that it is always there now.
 
+mod actions;
 mod dead_letters;
 mod messages;
 mod overview;
@@ -20,6 +21,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+pub use actions::{
+    PauseRequest, PausedView, PurgeAnswer, PurgeRequest, PurgeState, SkipRequest, SkippedView,
+};
 pub use dead_letters::{
     Base64Body, DeadActionEnd, DeadActionItem, DeadActionRequest, DeadLetterFilter,
     DeadLetterMessage, DeadLetterResults, DeadLetterView, TextBody,
@@ -34,7 +38,10 @@ pub use overview::{
     RouteSeries, TroubleView,
 };
 pub use routes::{PauseView, RoutePart, RouteView};
-pub use trail::{MessageAnswer, MessageTrail, RouteEventView, TrailEventView, TrailState};
+pub use trail::{MessageAnswer, MessageTrail, RouteEventView, TrailEventView};
+
+/// The header by which a call without a body says why it is made: UTF-8, or percent-encoded.
+pub const BECAUSE_HEADER: &str = "postdate-because";
 
 /// A word of an answer, which may be one that only a later version knows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,7 +1,13 @@
 //! What became of messages.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
+use utoipa::{PartialSchema, ToSchema};
+
+use crate::domain::TrailWord;
 
 use super::{MessageView, PositionView, ShownState, Word};
 
@@ -47,35 +53,30 @@ pub struct MessageTrail {
     /// The route.
     pub route: String,
     /// Its end, if the trail has it; else the last that is known of it.
-    #[schema(value_type = TrailState)]
-    pub state: Word<TrailState>,
+    #[schema(value_type = TrailWord)]
+    pub state: Word<TrailWord>,
     /// The newest of its events, at most 20, oldest first.
     pub trail: Vec<TrailEventView>,
 }
 
-/// An event of a message. `delivered`: its target has confirmed it; `cancelled`: it was not published; `moved`: it has
-/// another due time; `replaced`: another message of its name took its place; `dead`: it became a dead letter; `dropped`:
-/// nothing of it was kept; `deduplicated`: another message of its name was acknowledged and not stored; `redriven`: it is
-/// no dead letter any more, and due again.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum TrailState {
-    /// Its target has confirmed it.
-    Delivered,
-    /// It was not published.
-    Cancelled,
-    /// It has another due time.
-    Moved,
-    /// Another message of its name took its place.
-    Replaced,
-    /// It became a dead letter.
-    Dead,
-    /// Nothing of it was kept.
-    Dropped,
-    /// Another message of its name was acknowledged and not stored.
-    Deduplicated,
-    /// It is no dead letter any more, and due again.
-    Redriven,
+impl PartialSchema for TrailWord {
+    fn schema() -> RefOr<Schema> {
+        let meaning = "An event of a message. `delivered`: its target has confirmed it; `cancelled`: it was not published; \
+            `moved`: it has another due time; `replaced`: another message of its name took its place; `dead`: it became \
+            a dead letter; `dropped`: nothing of it was kept; `deduplicated`: another message of its name was \
+            acknowledged and not stored; `redriven`: it is no dead letter any more, and due again.";
+        ObjectBuilder::new()
+            .schema_type(Type::String)
+            .enum_values(Some(Self::ALL.map(Self::as_str)))
+            .description(Some(meaning))
+            .into()
+    }
+}
+
+impl ToSchema for TrailWord {
+    fn name() -> Cow<'static, str> {
+        Cow::Borrowed("TrailState")
+    }
 }
 
 /// One event of a message. Each has those of the fields that say something about it.
@@ -89,8 +90,8 @@ pub struct TrailEventView {
     #[schema(nullable = false, format = DateTime)]
     pub at: Option<String>,
     /// Kind of the event.
-    #[schema(value_type = TrailState)]
-    pub event: Word<TrailState>,
+    #[schema(value_type = TrailWord)]
+    pub event: Word<TrailWord>,
     /// `delivered`: the confirm minus the due time that was asked for, ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -107,7 +108,7 @@ pub struct TrailEventView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub connection: Option<String>,
-    /// `delivered`, `dead`, `dropped`, `cancelled` by a purge: the due time that was asked for; `moved`: the new one; Unix ms.
+    /// `delivered`, `dead`, `dropped`, `cancelled` by a caller: the due time that was asked for; `moved`: the new one; Unix ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub due_ms: Option<i64>,

@@ -12,7 +12,7 @@ use ureq::Agent;
 use ureq::http::{Request, Uri};
 use ureq::tls::TlsConfig;
 
-use crate::api::Problem;
+use crate::api::{BECAUSE_HEADER, Problem};
 use crate::domain::{Because, Secret, percent_encoded};
 use crate::tls::{ClientFiles, KeyHints, TlsTrouble};
 
@@ -210,7 +210,7 @@ impl ApiClient {
             request = request.header("authorization", format!("Bearer {}", token.expose()));
         }
         if let Some(because) = &self.because {
-            request = request.header("postdate-because", because);
+            request = request.header(BECAUSE_HEADER, because);
         }
         if body.is_some() {
             request = request.header("content-type", "application/json");

@@ -3,11 +3,11 @@
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use serde_json::{Value, json};
 
 use super::api;
-use super::client::{ApiClient, CALL_DEADLINE, ClientError};
+use super::client::{ApiClient, CALL_DEADLINE, ClientError, json_of};
 use super::output::{self, Printer, SafeText};
+use crate::api::{PauseRequest, PausedView, RoutePart, Word};
 
 /// Pause a route on all replicas: its ingress, its publishing, or both
 ///
@@ -76,24 +76,23 @@ fn call(
     out: &mut Printer<'_>,
 ) -> Result<(), ClientError> {
     let route = api::route_name(&selection.route)?;
-    let request = match selection.only {
-        None => json!({}),
-        Some(PausePart::Ingress) => json!({ "only": "ingress" }),
-        Some(PausePart::Publishing) => json!({ "only": "publishing" }),
+    let only = selection.only.map(|part| match part {
+        PausePart::Ingress => RoutePart::Ingress,
+        PausePart::Publishing => RoutePart::Publishing,
+    });
+    let request = PauseRequest {
+        only,
+        because: None,
     };
     let path = format!("/api/v1/routes/{route}/{verb}");
-    let answer = client.call("POST", &path, Some(request.to_string()), CALL_DEADLINE)?;
+    let answer = client.call("POST", &path, Some(json_of(&request)?), CALL_DEADLINE)?;
     if selection.json {
         out.print(SafeText::answer(&answer.body))?;
     }
-    let body: Value = client.accept(&answer)?;
+    let body: PausedView = client.accept(&answer)?;
     if !selection.json {
-        let paused = body["paused"]
-            .as_array()
-            .map(Vec::as_slice)
-            .unwrap_or_default();
-        let word = |part: &str| {
-            if paused.iter().any(|p| p == part) {
+        let word = |part| {
+            if body.paused.contains(&Word::Known(part)) {
                 "paused"
             } else {
                 "running"
@@ -101,8 +100,8 @@ fn call(
         };
         out.print(format!(
             "{route}: ingress {}, publishing {}",
-            word("ingress"),
-            word("publishing")
+            word(RoutePart::Ingress),
+            word(RoutePart::Publishing)
         ))?;
     }
     Ok(())

@@ -3,11 +3,11 @@
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use serde_json::{Value, json};
 
-use super::client::{ApiClient, ClientError};
+use super::client::{ApiClient, ClientError, json_of};
 use super::output::{self, Printer, SafeText};
 use super::{api, times};
+use crate::api::{PurgeAnswer, PurgeRequest};
 use crate::domain::UnixMs;
 
 /// Cancel a route's messages that wait, all or by state and due time
@@ -49,6 +49,15 @@ enum PurgeState {
     Retrying,
 }
 
+impl From<PurgeState> for crate::api::PurgeState {
+    fn from(state: PurgeState) -> Self {
+        match state {
+            PurgeState::Waiting => Self::Waiting,
+            PurgeState::Retrying => Self::Retrying,
+        }
+    }
+}
+
 pub(super) fn run(args: &PurgeArgs) -> ExitCode {
     api::ended(
         args.api
@@ -59,43 +68,42 @@ pub(super) fn run(args: &PurgeArgs) -> ExitCode {
 
 fn purge(client: &ApiClient, args: &PurgeArgs, out: &mut Printer<'_>) -> Result<(), ClientError> {
     let route = api::route_name(&args.route)?;
-    let mut request = json!({ "dry_run": !args.yes });
-    if let Some(state) = args.state {
-        request["state"] = match state {
-            PurgeState::Waiting => "waiting".into(),
-            PurgeState::Retrying => "retrying".into(),
-        };
-    }
-    for (name, moment) in [("from", args.from), ("to", args.to)] {
-        if let Some(moment) = moment {
-            request[name] = moment.0.to_string().into();
-        }
-    }
+    let moment = |moment: Option<UnixMs>| moment.map(|UnixMs(ms)| ms.to_string());
+    let mut request = PurgeRequest {
+        state: args.state.map(Into::into),
+        from: moment(args.from),
+        to: moment(args.to),
+        dry_run: !args.yes,
+        ..PurgeRequest::default()
+    };
     let path = format!("/api/v1/routes/{route}/purge");
-    let mut sums = [
-        ("messages", 0),
-        ("bytes", 0),
-        ("in_flight", 0),
-        ("changed", 0),
-    ];
+    let mut sums = PurgeAnswer {
+        route: route.to_string(),
+        dry_run: !args.yes,
+        ..PurgeAnswer::default()
+    };
     loop {
-        let answer: Value = client.post(&path, &request)?;
-        for (name, sum) in &mut sums {
-            *sum += answer[*name].as_u64().unwrap_or_default();
-        }
-        let Some(next) = answer["next"].as_str() else {
+        let answer: PurgeAnswer = client.post(&path, &request)?;
+        sums.messages += answer.messages;
+        sums.bytes += answer.bytes;
+        sums.in_flight += answer.in_flight;
+        sums.changed += answer.changed;
+        request.cursor = answer.next;
+        if request.cursor.is_none() {
             break;
-        };
-        request["cursor"] = next.into();
+        }
     }
     if args.json {
-        let mut shown: Value = sums.into_iter().collect();
-        shown["route"] = route.as_str().into();
-        shown["dry_run"] = (!args.yes).into();
-        out.print(SafeText::json(&shown))?;
+        out.print(SafeText::answer(&json_of(&sums)?))?;
         return Ok(());
     }
-    let [messages, bytes, in_flight, changed] = sums.map(|(_, sum)| sum);
+    let PurgeAnswer {
+        messages,
+        bytes,
+        in_flight,
+        changed,
+        ..
+    } = sums;
     let verb = if args.yes {
         "cancelled"
     } else {

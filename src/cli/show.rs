@@ -10,8 +10,8 @@ use super::client::{ApiClient, ClientError};
 use super::facts::FactLines;
 use super::output::{self, SafeText};
 use super::trail;
-use crate::api::{MessageAnswer, MessageView, ShownState, TrailState, Word};
-use crate::domain::{Clock, duration};
+use crate::api::{MessageAnswer, MessageView, ShownState, Word};
+use crate::domain::{Clock, TrailWord, duration};
 
 /// Show a message: its state, when it is due, its failures and headers
 ///
@@ -141,11 +141,11 @@ fn state_of_kept(message: &MessageView) -> String {
 }
 
 /// The state of a message that is gone, in words.
-fn state_of_gone(state: &Word<TrailState>) -> String {
+fn state_of_gone(state: &Word<TrailWord>) -> String {
     match state {
-        Word::Known(TrailState::Delivered | TrailState::Cancelled | TrailState::Dropped)
+        Word::Known(TrailWord::Delivered | TrailWord::Cancelled | TrailWord::Dropped)
         | Word::Other(_) => state.to_string(),
-        Word::Known(TrailState::Dead) => "was a dead letter".to_owned(),
+        Word::Known(TrailWord::Dead) => "was a dead letter".to_owned(),
         Word::Known(_) => format!("gone; last known of it: {state}"),
     }
 }

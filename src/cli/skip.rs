@@ -3,12 +3,12 @@
 use std::process::ExitCode;
 
 use clap::{ArgGroup, Args};
-use serde_json::{Value, json};
 
 use super::api;
-use super::client::{ApiClient, CALL_DEADLINE, ClientError};
+use super::client::{ApiClient, CALL_DEADLINE, ClientError, json_of};
 use super::output::{self, Printer, SafeText};
 use super::times;
+use crate::api::{SkipRequest, SkippedView};
 use crate::domain::UnixMs;
 
 /// Skip an offset at which a Kafka partition stands, or say where it begins
@@ -31,14 +31,14 @@ pub(super) struct SkipArgs {
     #[arg(long, value_name = "R")]
     route: String,
     /// The partition that stands
-    #[arg(long, value_name = "P")]
-    partition: u32,
+    #[arg(long, value_name = "P", value_parser = clap::value_parser!(i32).range(0..))]
+    partition: i32,
     /// The offset at which it stands
-    #[arg(long, value_name = "O", group = "goal")]
-    offset: Option<u64>,
+    #[arg(long, value_name = "O", group = "goal", value_parser = clap::value_parser!(i64).range(0..))]
+    offset: Option<i64>,
     /// The offset at which it begins, as the log or `/readyz` names it, or another one
-    #[arg(long, value_name = "O", group = "goal")]
-    to: Option<u64>,
+    #[arg(long, value_name = "O", group = "goal", value_parser = clap::value_parser!(i64).range(0..))]
+    to: Option<i64>,
     /// Begin at the first record of this time on
     #[arg(long, value_name = "T", group = "goal", allow_hyphen_values = true, value_parser = times::parse_now)]
     since: Option<UnixMs>,
@@ -58,26 +58,25 @@ pub(super) fn run(args: &SkipArgs) -> ExitCode {
 /// Skips, and prints from where reading goes on. With `--json` it prints the API's body instead.
 fn call(client: &ApiClient, args: &SkipArgs, out: &mut Printer<'_>) -> Result<(), ClientError> {
     let route = api::route_name(&args.route)?;
-    let mut request = json!({ "partition": args.partition });
-    if let Some(offset) = args.offset {
-        request["offset"] = offset.into();
-    }
-    if let Some(offset) = args.to {
-        request["to"] = offset.into();
-    }
-    if let Some(UnixMs(ms)) = args.since {
-        request["since"] = ms.to_string().into();
-    }
+    let request = SkipRequest {
+        partition: args.partition,
+        offset: args.offset,
+        to: args.to,
+        since: args.since.map(|UnixMs(ms)| ms.to_string()),
+        because: None,
+    };
     let path = format!("/api/v1/routes/{route}/skip");
-    let answer = client.call("POST", &path, Some(request.to_string()), CALL_DEADLINE)?;
+    let answer = client.call("POST", &path, Some(json_of(&request)?), CALL_DEADLINE)?;
     if args.json {
         out.print(SafeText::answer(&answer.body))?;
     }
-    let body: Value = client.accept(&answer)?;
+    let SkippedView {
+        topic,
+        partition,
+        next,
+        ..
+    } = client.accept(&answer)?;
     if !args.json {
-        let topic = body["topic"].as_str().unwrap_or_default();
-        let partition = args.partition;
-        let next = &body["next"];
         let done = match args.offset {
             Some(offset) => format!("skipped offset {offset} of {topic}/{partition}"),
             None => format!("{topic}/{partition} is told where to begin"),

@@ -1,8 +1,8 @@
 //! The trail of a message in words.
 
 use super::table::precise_moment;
-use crate::api::{PositionView, TrailEventView, TrailState, Word};
-use crate::domain::duration;
+use crate::api::{PositionView, TrailEventView, Word};
+use crate::domain::{TrailWord, duration};
 
 /// One event, in a line.
 pub(super) fn told(event: &TrailEventView) -> String {
@@ -16,23 +16,23 @@ pub(super) fn told(event: &TrailEventView) -> String {
         return format!("{} {at}{by}", event.event);
     };
     match word {
-        TrailState::Delivered => format!(
+        TrailWord::Delivered => format!(
             "delivered {at}{}{}{}{}",
             lateness(event.late_ms),
             target(event),
             place(event.landed.as_ref()),
             attempt(event.attempt)
         ),
-        TrailState::Moved => format!("moved {at}{}{by}", named(" to", due.as_deref())),
-        TrailState::Replaced => format!("replaced {at} by another message of its name{position}"),
-        TrailState::Deduplicated => format!("a duplicate was suppressed {at}{position}"),
-        TrailState::Dead => {
+        TrailWord::Moved => format!("moved {at}{}{by}", named(" to", due.as_deref())),
+        TrailWord::Replaced => format!("replaced {at} by another message of its name{position}"),
+        TrailWord::Deduplicated => format!("a duplicate was suppressed {at}{position}"),
+        TrailWord::Dead => {
             let id = named(", id", event.dead_id.as_deref());
             format!("became a dead letter {at}{reason}{id}")
         }
-        TrailState::Dropped => format!("dropped {at}{reason}{dead_letter}{by}"),
-        TrailState::Redriven => format!("redriven {at}{dead_letter}{by}"),
-        TrailState::Cancelled => format!("cancelled {at}{}{by}", named(", due", due.as_deref())),
+        TrailWord::Dropped => format!("dropped {at}{reason}{dead_letter}{by}"),
+        TrailWord::Redriven => format!("redriven {at}{dead_letter}{by}"),
+        TrailWord::Cancelled => format!("cancelled {at}{}{by}", named(", due", due.as_deref())),
     }
 }
 

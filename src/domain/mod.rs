@@ -30,6 +30,7 @@ mod skip;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;
 mod text;
+mod trail;
 pub mod unsafe_text;
 pub mod verdict;
 
@@ -54,4 +55,5 @@ pub use route::{
 pub use secret::Secret;
 pub use skip::{SkipGoal, SkipOutcome};
 pub use text::Text;
+pub use trail::TrailWord;
 pub use verdict::{DeadReason, InvalidReason, Refusal, Verdict};

@@ -12,14 +12,14 @@ use super::note::{DoubtfulName, EntryTaker, ImportNote};
 use super::types::{ImportRequest, ImportTally, ImportWait, ImportWatcher, RefusalReason};
 use crate::app::storing::StoringRooms;
 use crate::config::Config;
-use crate::domain::{OnDuplicate, Route, Text, UnixMs};
+use crate::domain::{OnDuplicate, Route, Text, TrailWord, UnixMs};
 use crate::ingress::intake::ImportedMessage;
 use crate::ingress::{Ledger, Source};
 use crate::lifecycle::tick;
 use crate::store::import::{
     EntryProblem, ForeignEntry, ForeignError, ForeignPhase, ForeignQueue, QueueSize,
 };
-use crate::store::{Store, StoreError, TRAIL_DELAY, TrailWord, WriteOp, WriteResult};
+use crate::store::{Store, StoreError, TRAIL_DELAY, WriteOp, WriteResult};
 
 /// Time between two extensions of the lock while the store is waited for.
 const LOCK_INTERVAL: Duration = Duration::from_secs(2);

@@ -76,7 +76,7 @@ pub use self::model::key_order::{
 };
 pub use self::model::members::{HeartbeatReply, KnownStore, RegisteredReplica, ReplicaStatus};
 pub use self::model::scrub_report::ScrubReport;
-pub use self::model::trail::{TrailEvent, TrailReading, TrailTarget, TrailWord};
+pub use self::model::trail::{TrailEvent, TrailReading, TrailTarget};
 pub use self::model::unopened::UnopenedBundle;
 pub use self::model::view::{
     BrowseKey, BrowseQuery, Counts, DueHistogram, DueMonth, MessageFilter, MessagePage,

@@ -189,7 +189,10 @@ fn document(nasty: &str, name: &str, result: &str) -> Value {
     let replica = json!({
         "replica": nasty, "this": false, "alive": true, "ready": true, "draining": false, "partitions": 1, "now_ms": 1,
     });
-    let all = [message, parts, route, replica].into_iter();
+    let action = json!({
+        "dry_run": true, "messages": 1, "bytes": 1, "changed": 1, "topic": nasty, "partition": 1,
+    });
+    let all = [message, parts, route, replica, action].into_iter();
     all.filter_map(|part| part.as_object().cloned())
         .flatten()
         .collect()
@@ -208,6 +211,9 @@ fn answer(request: &str, nasty: &str, manner: Manner) -> String {
             body["items"] = [nasty, "redriven", "dropped"]
                 .map(|result| document(nasty, name, result))
                 .into();
+            if path.ends_with("/skip") {
+                body["next"] = 1.into();
+            }
             if path.ends_with("/overview") {
                 body["replicas"] = [document(nasty, nasty, nasty)].into();
                 body["routes"] = body["items"].clone();

@@ -142,7 +142,8 @@ async fn a_purge_says_what_it_would_do_does_it_when_told_and_touches_nothing_els
         serde_json::from_str(&said(&relay, "purge --route orders --to +2h --yes --json").await)
             .expect("JSON");
     let sums = json!({
-        "route": "orders", "dry_run": false, "messages": 250, "bytes": 2500, "in_flight": 0, "changed": 0
+        "route": "orders", "dry_run": false, "messages": 250, "bytes": 2500, "in_flight": 0, "changed": 0,
+        "next": null
     });
     assert_eq!(early, sums, "over more than one page");
     assert_eq!(pending(&relay, "orders").await.len(), 5);

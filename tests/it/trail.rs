@@ -237,6 +237,8 @@ async fn what_became_of_each_message_is_told_by_the_api_and_by_the_command() {
     );
     let cancelled = told(&relay, "by-hand", "cancelled", &["cancelled"]).await;
     assert_eq!(cancelled["trail"][0]["by"], "anybody at this machine");
+    let due = cancelled["trail"][0]["due_ms"].as_i64();
+    assert!(due.is_some_and(|due| due > now_ms()), "{cancelled}");
     assert!(
         shown(&relay, "by-hand")
             .await

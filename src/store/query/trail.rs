@@ -196,8 +196,8 @@ fn add_unwritten(reading: &mut TrailReading, unwritten: TrailReading) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::TrailWord;
     use crate::domain::UnixMs;
-    use crate::store::TrailWord;
     use crate::store::model::codec::{NewTrailEvent, TrailPack};
 
     #[test]

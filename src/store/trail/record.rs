@@ -7,9 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use crate::domain::{Actor, Because, KafkaPosition, RouteName, Target, TrailLimits, UnixMs};
+use crate::domain::{
+    Actor, Because, KafkaPosition, RouteName, Target, TrailLimits, TrailWord, UnixMs,
+};
+use crate::store::DeadId;
 use crate::store::model::codec::{NewTrailEvent, PACK_EVENTS, TrailPack};
-use crate::store::{DeadId, TrailWord};
 use crate::telemetry::RouteMetrics;
 
 /// Most bytes of full packs that one route holds, and all routes of the process together. They are written within a

@@ -180,8 +180,11 @@ async fn no_trouble(relay: &Relay) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_cause_is_one_trouble_at_each_moment_and_in_each_place() {
-    let (mut redis, mut kafka, mut rabbitmq) =
-        tokio::join!(Redis::start(), Kafka::start(), Rabbitmq::start());
+    let (mut redis, mut kafka, mut rabbitmq) = tokio::join!(
+        Redis::start_fillable(&[]),
+        Kafka::start(),
+        Rabbitmq::start()
+    );
     let mut fixture = four_routes(&redis, &kafka, &rabbitmq).await;
     let [source, target, exchange] = ["source", "target", "exchange"].map(names::unique);
     for queue in [&source, &target] {
@@ -294,6 +297,11 @@ async fn each_cause_is_one_trouble_at_each_moment_and_in_each_place() {
         set("0").await;
         no_trouble(&relay).await;
     }
+    redis.fill_disk(true);
+    fixture.send(&kafka, &rabbitmq).await;
+    places.one("a full disk", &["store:room"]).await;
+    redis.fill_disk(false);
+    no_trouble(&relay).await;
     let mut stranger = redis.connection().await.expect("connected");
     let endless = tokio::spawn(async move {
         redis::cmd("EVAL")

@@ -3,13 +3,13 @@
 use std::sync::{Arc, LazyLock};
 
 use postdate::domain::{
-    Actor, Clock, DeadReason, KafkaPosition, RouteName, Target, TrailLimits, UnixMs,
+    Actor, Clock, DeadReason, KafkaPosition, RouteName, Target, TrailLimits, TrailWord, UnixMs,
 };
 use postdate::health::Health;
 use postdate::lifecycle::{Shutdown, Tasks};
 use postdate::store::{
     ClaimRequest, DeadFilter, Delivered, Division, RouteTrail, SettleAnswer, Store, TrailCause,
-    TrailEvent, TrailWord, WriteOp,
+    TrailEvent, WriteOp,
 };
 use postdate::telemetry::Metrics;
 use redis::aio::MultiplexedConnection;

@@ -18,8 +18,8 @@ use super::{
     CODEC_PLAIN, CODEC_ZSTD, CodecError, HEADS_COMPRESSOR, PREFIX_LEN, checksum, decompress,
     smaller,
 };
-use crate::domain::{KafkaPosition, Target, UnixMs};
-use crate::store::model::trail::{TrailEvent, TrailTarget, TrailWord};
+use crate::domain::{KafkaPosition, Target, TrailWord, UnixMs};
+use crate::store::model::trail::{TrailEvent, TrailTarget};
 
 const MAGIC_BYTES: &[u8; 2] = b"PT";
 const FORMAT_VERSION: u8 = 1;
