@@ -1,6 +1,7 @@
 //! Messages that wait: list them, show one, cancel it, reschedule it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::State as Extract;
 use axum::http::{HeaderName, StatusCode, header};
@@ -30,6 +31,9 @@ use crate::store::{
     BrowseKey, BrowseQuery, IntendedMessage, MessageFilter, StoredState, TrailReading, WriteOp,
     WriteResult,
 };
+
+/// Longest look at a message that is to be cancelled. Nothing depends on it but what the trail tells.
+const LOOK_DEADLINE: Duration = Duration::from_secs(1);
 
 /// Query of the list of messages.
 #[derive(Deserialize, IntoParams)]
@@ -270,9 +274,10 @@ pub(super) async fn cancel(
         id: id.as_str().into(),
         of: of.cloned().map(IntendedMessage::Seen),
     };
-    // Cancelled as it was seen here, its trail can say when it was to be due. What cannot be read is cancelled unseen.
-    let found = admin.ask(admin.store()?.find(&route.name, &id)).await;
-    let found = found.ok().flatten();
+    // Cancelled as it was seen here, its trail can say when it was to be due. What cannot be read soon is cancelled unseen.
+    let look = admin.store()?.find(&route.name, &id);
+    let found = tokio::time::timeout(LOOK_DEADLINE, look).await;
+    let found = found.ok().and_then(Result::ok).flatten();
     let version = found.as_ref().map(|found| &found.version);
     let of = seen.as_ref().or(version);
     let mut due = found

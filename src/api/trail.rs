@@ -7,9 +7,8 @@ use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
 
-use crate::domain::TrailWord;
-
 use super::{MessageView, PositionView, ShownState, Word};
+use crate::domain::TrailWord;
 
 /// A message, or what the trail tells of one that is gone.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]

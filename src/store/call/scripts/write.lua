@@ -163,6 +163,7 @@ local function state(name)
     return 'free'
   end
   local b = entry.bundle
+  -- A bundle of this very call that stands already.
   if not b.seen then
     look({ b })
   end
