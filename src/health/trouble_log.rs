@@ -27,6 +27,8 @@ const MAX_NAMED: usize = 10;
 #[derive(Debug, Default)]
 pub struct TroubleLog {
     seen: BTreeMap<String, SeenTrouble>,
+    /// The moment of the last look.
+    looked: Option<UnixMs>,
 }
 
 /// A part that was in trouble by itself.
@@ -71,8 +73,11 @@ impl TroubleLog {
 
     fn news(&mut self, not_up: &BTreeMap<String, PartTrouble>, now: UnixMs) -> Vec<TroubleNews> {
         let mut news = Vec::new();
+        // What is not up since the last look is in another trouble: it was up in between.
+        let looked = self.looked.replace(now);
+        let lasts = |trouble: &PartTrouble| looked.is_none_or(|looked| trouble.since <= looked);
         self.seen.retain(|part, seen| {
-            if not_up.contains_key(part) {
+            if not_up.get(part).is_some_and(lasts) {
                 return true;
             }
             let is_told = seen.looks >= TELL_AFTER;
@@ -183,11 +188,21 @@ mod tests {
 
     /// One look at these parts (name, what it waits for, whether its cause is known), in words.
     fn told(log: &mut TroubleLog, at_s: i64, parts: &[(&str, Option<&str>, bool)]) -> Vec<String> {
+        told_since(log, at_s, 0, parts)
+    }
+
+    /// The same, where all of them are in trouble since then.
+    fn told_since(
+        log: &mut TroubleLog,
+        at_s: i64,
+        since_s: i64,
+        parts: &[(&str, Option<&str>, bool)],
+    ) -> Vec<String> {
         let not_up = parts.iter().map(|(name, because, is_known)| {
             let trouble = PartTrouble {
                 why: "why".to_owned(),
                 because: because.map(str::to_owned),
-                since: UnixMs(0),
+                since: UnixMs(since_s * 1000),
                 kind: if *is_known {
                     TroubleKind::Known
                 } else {
@@ -267,6 +282,27 @@ mod tests {
         assert_eq!(told(&mut log, 8, &source), NONE);
         assert_eq!(told(&mut log, 18, &[]), NONE);
         assert_eq!(told(&mut log, 19, &source), NONE, "it was forgotten");
+    }
+
+    #[test]
+    fn what_ends_and_begins_again_between_two_looks_is_over() {
+        for again in [None, Some("redis")] {
+            let mut log = TroubleLog::default();
+            let late = [("route:a", None, true)];
+            told(&mut log, 1, &late);
+            assert_eq!(told(&mut log, 3, &late), ["route:a begins: "]);
+            let parts = [("redis", None, true), ("route:a", again, true)];
+            assert_eq!(
+                told_since(&mut log, 5, 4, &parts),
+                ["route:a is over after 5 s"],
+                "{again:?}"
+            );
+            let begins: &[&str] = match again {
+                None => &["route:a begins: "],
+                Some(_) => &[],
+            };
+            assert_eq!(told_since(&mut log, 6, 4, &parts), begins, "{again:?}");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 /// How long anything may take here before a test gives up. Generous: nothing is asserted on speed.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Longest wait for the start of a broker: beside many others one was seen to take more than a minute.
 pub const START_LIMIT: Duration = Duration::from_secs(150);

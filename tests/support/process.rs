@@ -217,7 +217,14 @@ impl Process {
     /// which can await nothing.
     pub fn end(&mut self) {
         // Once its end has been seen, its number may be another's.
-        if self.ended().is_some() {
+        if let Some(status) = self.ended() {
+            if std::thread::panicking() {
+                eprintln!(
+                    "{} had ended before: {status}\n{}",
+                    self.name,
+                    self.log_tail()
+                );
+            }
             return;
         }
         kill_process_group(self.pid(), Signal::KILL).expect("a child of ours");
