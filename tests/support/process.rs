@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::io::Write as _;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -219,11 +220,13 @@ impl Process {
         // Once its end has been seen, its number may be another's.
         if let Some(status) = self.ended() {
             if std::thread::panicking() {
-                eprintln!(
-                    "{} had ended before: {status}\n{}",
-                    self.name,
-                    self.log_tail()
+                let (name, tail) = (&self.name, self.log_tail());
+                let told = writeln!(
+                    std::io::stderr(),
+                    "{name} had ended before: {status}\n{tail}"
                 );
+                // There is nobody else to tell.
+                drop(told);
             }
             return;
         }
