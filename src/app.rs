@@ -356,8 +356,15 @@ fn start_store(app: &App) -> anyhow::Result<Store> {
             .map(|r| (r.name.clone(), r.policy.trail))
             .collect(),
         ordered: ordered_routes(&app.config.routes),
+        growing: routes_that_grow(&app.config.routes),
         shards: app.shards,
     })?)
+}
+
+/// Routes whose named messages may share bundles long before they are due.
+fn routes_that_grow(routes: &[Arc<Route>]) -> BTreeSet<RouteName> {
+    let routes = routes.iter().filter(|route| route.policy.may_grow());
+    routes.map(|route| route.name.clone()).collect()
 }
 
 /// Routes whose keys leave in order.

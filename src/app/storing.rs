@@ -95,6 +95,12 @@ impl StoringRooms {
                 .then(|| route.name.clone())
                 .into_iter()
                 .collect(),
+            growing: route
+                .policy
+                .may_grow()
+                .then(|| route.name.clone())
+                .into_iter()
+                .collect(),
             shards: 1,
         })?;
         let traces = StoringTraces::start(config, clock, &metrics)?;

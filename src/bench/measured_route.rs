@@ -303,6 +303,12 @@ async fn store(
             .then(|| route.name.clone())
             .into_iter()
             .collect(),
+        growing: route
+            .policy
+            .may_grow()
+            .then(|| route.name.clone())
+            .into_iter()
+            .collect(),
         shards: 1,
     })?)
 }

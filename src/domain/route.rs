@@ -274,6 +274,14 @@ pub struct RoutePolicy {
     pub trail: TrailLimits,
 }
 
+impl RoutePolicy {
+    /// True if named messages may share bundles long before they are due: their order does not matter, and no more of them
+    /// leave together than may leave at once.
+    pub fn may_grow(&self) -> bool {
+        !self.ordered && self.rate.is_none()
+    }
+}
+
 /// The names of the delay headers on a route, lower case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]

@@ -85,6 +85,8 @@ pub struct StoreDependencies<'a> {
     pub trails: BTreeMap<RouteName, TrailLimits>,
     /// The ordered routes.
     pub ordered: BTreeSet<RouteName>,
+    /// The routes whose named messages may join growing bundles: neither ordered nor limited in rate.
+    pub growing: BTreeSet<RouteName>,
     /// The number of wake-up targets: the timer's shards.
     pub shards: usize,
 }
@@ -159,6 +161,7 @@ impl Store {
         let delivered_names = DeliveredNames::new(&dependencies.remembers);
         let trails = Trails::new(&dependencies.trails, &dependencies.metrics);
         let order = KeyOrder::new(&dependencies.ordered, &clock);
+        let growing_routes = Arc::new(dependencies.growing.clone());
         let context = WriteContext {
             calls: &writes,
             command_calls: &commands,
@@ -168,6 +171,7 @@ impl Store {
             wake: &wake,
             trails: &trails,
             clock: &clock,
+            growing_routes: &growing_routes,
         };
         let writer = StoreWriter::start(&context, dependencies, &force);
         let pause_watcher = PauseWatcher::start(&side, &keys, &clock, dependencies.tasks, &force);

@@ -12,6 +12,7 @@
 //! | [`Store::claim_in_order`], [`Store::release_route`] | timer | the same on an ordered route, as its only owner |
 //! | [`Store::settle`], [`Store::divide`] | timer | confirmed -> gone; the rest returned, split off, or dead |
 //! | [`Store::extend`], [`Store::give_back`], [`Store::sweep`] | timer | keep a claim, return it, recover that of a dead owner |
+//! | [`Store::due_to_spread`], [`Store::spread`] | timer | messages of growing bundles into bundles of their own moments |
 //! | [`Store::dead_page`], [`Store::dead_letters`] | admin, timer | list and read dead letters |
 //! | [`Store::redrive`], [`Store::drop_dead`] | admin, timer | due again, or gone for good |
 //! | [`Store::scrub`] | timer | find and mend what no transition could have made |
@@ -50,6 +51,7 @@ pub use self::call::scripts::{follow_clock, shift_clock};
 pub use self::claim::claims::MeasuredClaim;
 pub use self::claim::heads::HeadsQuery;
 pub use self::claim::rate_tokens::RateGrant;
+pub use self::claim::spread::DueToSpread;
 pub use self::config::Config;
 pub use self::connection::preflight::{PreflightFailure, preflight};
 pub use self::connection::rights::user_rules;

@@ -267,8 +267,8 @@ impl Store {
         let mut traces = Vec::with_capacity(ids.len());
         for (id, answers) in ids.iter().zip(found.chunks(3)) {
             let kind = text(&answers[2])?;
-            if kind != "none" && kind != "string" {
-                wrong_type.push((format!("b:{id}"), "string"));
+            if kind != "none" && kind != id.kind() {
+                wrong_type.push((format!("b:{id}"), id.kind()));
             }
             // If the due set or `claims` itself has a wrong type, nothing can be said of its members: they
             // count as present.
@@ -276,7 +276,7 @@ impl Store {
             traces.push(BundleTraces {
                 due: stands(&answers[0]),
                 claimed: stands(&answers[1]),
-                blob: kind == "string",
+                blob: kind == id.kind(),
             });
         }
         Ok(traces)

@@ -6,16 +6,20 @@
 //! one partition, and a partition's calls are made one after another.
 
 mod cut;
+mod growing;
 mod names;
 mod plan;
 mod reschedule;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
+use self::growing::{GrowingBundles, GrowthPlan};
 use self::names::names_of;
 use self::plan::WritePlan;
 use super::call::ids::Ids;
@@ -28,7 +32,7 @@ use super::connection::link::StoreLink;
 use super::trail::Trails;
 use super::{Bundle, DeadId, Store, StoreDependencies, StoreError, WakeUps, WriteOp, WriteResult};
 use crate::backoff::Backoff;
-use crate::domain::{Entry, Flags, Partition, StoreClock, UnixMs};
+use crate::domain::{Entry, Flags, Partition, RouteName, StoreClock, UnixMs};
 
 /// Most operations and bytes of a call.
 const CALL_OPS: usize = 48;
@@ -79,6 +83,9 @@ struct PartitionWriter {
     wake: WakeUps,
     trails: Trails,
     clock: Arc<StoreClock>,
+    growing: Mutex<GrowingBundles>,
+    /// The routes whose messages may join growing bundles.
+    growing_routes: Arc<BTreeSet<RouteName>>,
 }
 
 impl Store {
@@ -145,6 +152,8 @@ pub(super) struct WriteContext<'a> {
     pub(super) wake: &'a WakeUps,
     pub(super) trails: &'a Trails,
     pub(super) clock: &'a Arc<StoreClock>,
+    /// The routes whose messages may join growing bundles.
+    pub(super) growing_routes: &'a Arc<BTreeSet<RouteName>>,
 }
 
 impl StoreWriter {
@@ -163,6 +172,8 @@ impl StoreWriter {
             wake: context.wake.clone(),
             trails: context.trails.clone(),
             clock: context.clock.clone(),
+            growing: Mutex::default(),
+            growing_routes: context.growing_routes.clone(),
         };
         let start = |partition| {
             let (queue, waiting) = mpsc::channel(QUEUE_LEN);
@@ -320,11 +331,19 @@ impl PartitionWriter {
     ) -> Result<Vec<Vec<WriteResult>>, StoreError> {
         for _ in 0..NAME_READS {
             let meant = self.bundles_of(ops).await?;
-            let plan = WritePlan::new(self, ops, &meant);
+            let growth = GrowthPlan::new(self, ops);
+            let plan = WritePlan::new(self, ops, &meant, &growth);
             let sent_at = self.clock.now();
-            let answer = turn.run(self.partition, plan.call).await?;
-            let letters = text(&answer)?;
+            let answer = turn.run(self.partition, plan.call).await;
+            let letters = match answer.and_then(|answer| text(&answer)) {
+                Ok(letters) => letters,
+                Err(why) => {
+                    self.growing.lock().refused(&growth);
+                    return Err(why);
+                }
+            };
             if letters == "CHANGED" {
+                self.growing.lock().refused(&growth);
                 self.free_malformed(&names_of(ops)).await?;
                 continue;
             }
@@ -333,6 +352,7 @@ impl PartitionWriter {
                     .seen(given.parse().map_err(|_| shape("a sequence number"))?);
                 continue;
             }
+            self.growing.lock().applied(growth);
             for due in plan.dues {
                 self.wake.stored(self.partition, due);
             }
@@ -341,6 +361,11 @@ impl PartitionWriter {
             return Ok(results);
         }
         Err(never_settles())
+    }
+
+    /// True if messages of this route may join growing bundles.
+    fn grows(&self, route: &RouteName) -> bool {
+        self.growing_routes.contains(route)
     }
 
     /// Records the dead letters of these operations, which were sent at this moment, in the trails.

@@ -1,12 +1,13 @@
-//! Maintenance of the store by the timer: returns expired claims, drops old dead letters, and scrubs partitions.
+//! Maintenance of the store by the timer: returns expired claims, spreads growing bundles, drops old dead letters, and scrubs partitions.
 //!
-//! Each shard runs three tasks, each with its own deadlines and outside of the message flow. They are separate so
+//! Each shard runs four tasks, each with its own deadlines and outside of the message flow. They are separate so
 //! that a slow scrub does not delay a sweep. [`sweep`] sweeps all partitions of the shard once a second,
-//! [`drop_old_dead`] looks for old dead letters, and [`scrub`] scrubs each partition about once a minute.
+//! [`spread`] spreads growing bundles, [`drop_old_dead`] looks for old dead letters, and [`scrub`] scrubs each partition about once a minute.
 
 mod drop_old_dead;
 mod expiry_pause;
 mod scrub;
+mod spread;
 mod sweep;
 
 use std::collections::BTreeSet;
@@ -30,7 +31,7 @@ struct PriorityPartitions {
     indexes: Mutex<BTreeSet<Partition>>,
 }
 
-/// One of the three tasks. A round may be dropped in the middle.
+/// One of the four tasks. A round may be dropped in the middle.
 trait MaintenanceTask: Send + 'static {
     fn round(&mut self) -> impl Future<Output = ()> + Send;
 }
@@ -48,6 +49,10 @@ pub(super) fn start(shard: &Arc<Shard>, tasks: &Tasks) {
     tasks.spawn(
         &format!("timer:expirer:{number}"),
         run(shard.clone(), expirer),
+    );
+    tasks.spawn(
+        &format!("timer:spreader:{number}"),
+        run(shard.clone(), spread::Spreader::new(shard.clone())),
     );
     let scrubber = scrub::Scrubber::new(shard.clone(), priority);
     tasks.spawn(

@@ -8,6 +8,7 @@ mod dead;
 mod directions;
 pub(crate) mod fixture;
 mod forms;
+mod growing;
 mod inputs;
 mod invalid;
 mod lanes;

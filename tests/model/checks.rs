@@ -93,7 +93,7 @@ impl World {
             })
             .flatten()
             .any(|write| match write {
-                Write::Store(messages, _) => messages.iter().any(|l| record_of(l.body) == record),
+                Write::Store(messages, ..) => messages.iter().any(|l| record_of(l.body) == record),
                 _ => false,
             })
     }
@@ -114,7 +114,7 @@ impl World {
         if self
             .timers
             .iter()
-            .any(|timer| !timer.claimed_bundles.is_empty())
+            .any(|timer| !timer.claimed_bundles.is_empty() || !timer.growing.is_empty())
         {
             return broken("stuck", "a timer holds what it will never finish".into());
         }

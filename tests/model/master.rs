@@ -50,12 +50,15 @@ impl Master {
                 Answer::Marked
             }
             Op::Write(writes) => {
-                Answer::Written(writes.iter().flat_map(|write| self.write(write)).collect())
+                let results = writes.iter().flat_map(|write| self.write(caller, write));
+                Answer::Written(results.collect())
             }
-            Op::Claim(until) => {
-                let who = (caller.0 * 8 + usize::from(caller.1)) as u32;
-                Answer::Claimed(model.claim(*until, false, who))
-            }
+            Op::Claim(until) => Answer::Claimed(model.claim(*until, false, number_of(caller))),
+            Op::ClaimGrowing => Answer::Claimed(model.claim_growing(number_of(caller))),
+            Op::Spread(claim, seen) => match model.spread(*claim, seen) {
+                Some(outcome) => Answer::Divided(outcome),
+                None => Answer::Refused,
+            },
             Op::Settle(claim, delivered) => {
                 model.remember(delivered.iter().copied());
                 Answer::Settled(model.settle(*claim))
@@ -82,14 +85,17 @@ impl Master {
         }
     }
 
-    pub fn write(&mut self, write: &Write) -> Vec<(WriteResult, Option<u32>)> {
+    fn write(&mut self, caller: Caller, write: &Write) -> Vec<(WriteResult, Option<u32>)> {
         let model = &mut self.model;
         match write {
-            Write::Store(messages, replace) => model
-                .store(messages.clone(), *replace)
-                .into_iter()
-                .map(|result| (result, None))
-                .collect(),
+            Write::Store(messages, replace, grows) => {
+                let results = if *grows {
+                    model.store_growing(messages.clone(), *replace, number_of(caller))
+                } else {
+                    model.store(messages.clone(), *replace)
+                };
+                results.into_iter().map(|result| (result, None)).collect()
+            }
             Write::Cancel(name) => {
                 let meant = model.meanings().get(name).copied();
                 let result = model.cancel(name);
@@ -100,4 +106,9 @@ impl Master {
             }
         }
     }
+}
+
+/// A number below 64 of its own for each process.
+fn number_of(caller: Caller) -> u32 {
+    (caller.0 * 8 + usize::from(caller.1)) as u32
 }

@@ -255,6 +255,8 @@ impl Action {
             Self::Close(_) => 30,
             Self::Open(_) => 31,
             Self::Return(_) => 32,
+            Self::ClaimGrowing(_) => 47,
+            Self::Spread(..) => 48,
         }
     }
 }
@@ -355,6 +357,11 @@ fn described(world: &World, action: Action) -> String {
         }
         Action::Late => "the copy that was still on its way arrives".to_owned(),
         Action::Claim(t) => format!("timer {t} sends a claim"),
+        Action::ClaimGrowing(t) => format!("timer {t} claims what grows"),
+        Action::Spread(t, g) => {
+            let bundle = world.timers[t].growing[g].0.bundle;
+            format!("timer {t} spreads bundle {bundle}")
+        }
         Action::Sweep(t) => format!("timer {t} sweeps"),
         Action::HandOver(t, h) => format!("timer {t} hands over the next of {}", claimed(t, h)),
         Action::Finish(t, h) => format!("timer {t} is finished with {}", claimed(t, h)),
@@ -389,9 +396,10 @@ fn described(world: &World, action: Action) -> String {
 
 fn call(op: &Op) -> String {
     let one = |write: &Write| match write {
-        Write::Store(messages, _) => {
+        Write::Store(messages, _, grows) => {
             let messages: Vec<_> = messages.iter().map(|l| show(l.body)).collect();
-            format!("store {}", messages.join(" "))
+            let how = if *grows { " to grow" } else { "" };
+            format!("store {}{how}", messages.join(" "))
         }
         Write::Cancel(name) => format!("cancel {name}"),
         Write::Move(name, due, _) => format!("move {name} to {due}"),
@@ -400,6 +408,8 @@ fn call(op: &Op) -> String {
         Op::Mark(_, read) => format!("the mark {read}"),
         Op::Write(writes) => writes.iter().map(one).collect::<Vec<_>>().join(", "),
         Op::Claim(_) => "a claim".to_owned(),
+        Op::ClaimGrowing => "a claim of what grows".to_owned(),
+        Op::Spread(claim, _) => format!("the spread of bundle {}", claim.bundle),
         Op::Settle(claim, _) => format!("the settle of bundle {}", claim.bundle),
         Op::Divide(claim, shares, ..) => {
             format!("the division of bundle {} {shares:?}", claim.bundle)

@@ -56,6 +56,7 @@ fn setting(
         replace: false,
         remembers: false,
         ordered: false,
+        grows: false,
         replicated: false,
         lookahead: 0,
         credit: usize::MAX,
@@ -452,6 +453,48 @@ pub fn waiting_with_calls_on_their_way() -> Setting {
     }
 }
 
+/// A message joins a growing bundle, and a command from elsewhere cancels it.
+pub fn growing() -> Setting {
+    let budget = Budget { pauses: 1, ..NONE };
+    let mut setting = setting(
+        "what grows, and a cancel",
+        &[put(Some("a"), 1), put(Some("b"), 1)],
+        2,
+        1,
+        budget,
+    );
+    setting.grows = true;
+    setting.sources.push(one_by_one(vec![Record::Cancel("a")]));
+    setting
+}
+
+pub fn growing_and_moved() -> Setting {
+    let mut setting = Setting {
+        name: "what grows, and a command that moves it",
+        ..growing()
+    };
+    setting.sources[1] = one_by_one(vec![Record::Move("a", 1)]);
+    setting
+}
+
+pub fn growing_and_crash() -> Setting {
+    let budget = Budget { crashes: 1, ..NONE };
+    let records = [put(Some("a"), 1), put(Some("a"), 1)];
+    Setting {
+        grows: true,
+        replace: true,
+        ..setting("what grows, and a crash", &records, 1, 2, budget)
+    }
+}
+
+pub fn growing_with_calls_on_their_way() -> Setting {
+    Setting {
+        name: "what grows, with calls on their way",
+        wires: true,
+        ..growing()
+    }
+}
+
 /// Settings that every run of the tests searches wholly.
 pub fn small() -> Vec<Setting> {
     vec![
@@ -478,6 +521,9 @@ pub fn small() -> Vec<Setting> {
         slow_holder(),
         steps(),
         waiting(),
+        growing(),
+        growing_and_moved(),
+        growing_and_crash(),
     ]
 }
 
@@ -490,6 +536,7 @@ pub fn deep() -> Vec<Setting> {
         two_crashes(),
         three_of_a_name(),
         waiting_with_calls_on_their_way(),
+        growing_with_calls_on_their_way(),
     ]
 }
 
@@ -539,6 +586,7 @@ pub fn by_chance(dice: &mut Dice) -> Setting {
     let replace = dice.below(2) == 0;
     let remembers = dice.below(3) == 0;
     let ordered = dice.below(4) == 0;
+    let grows = !ordered && dice.below(4) == 0;
     Setting {
         name: "by chance",
         sources,
@@ -547,6 +595,7 @@ pub fn by_chance(dice: &mut Dice) -> Setting {
         replace,
         remembers,
         ordered,
+        grows,
         replicated: true,
         lookahead: dice.below(3) as Moment,
         credit: if dice.below(2) == 0 { 1 } else { usize::MAX },

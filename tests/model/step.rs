@@ -38,6 +38,11 @@ impl World {
                     .actor
                     .send(Op::Claim(self.now + setting.lookahead));
             }
+            Action::ClaimGrowing(t) => self.timers[t].actor.send(Op::ClaimGrowing),
+            Action::Spread(t, g) => {
+                let (claim, seen) = self.timers[t].growing[g].clone();
+                self.timers[t].actor.send(Op::Spread(claim, seen));
+            }
             Action::Sweep(t) => self.timers[t].sweep(setting),
             Action::HandOver(t, h) => self.hand_over(setting, t, h)?,
             Action::Finish(t, h) => self.finish(setting, t, h),
@@ -162,10 +167,18 @@ impl World {
                 repeat: at < below,
             };
             match record {
-                Record::Put { name, due } => match writes.last_mut() {
-                    Some(Write::Store(messages, _)) => messages.push(message(name, due)),
-                    _ => writes.push(Write::Store(vec![message(name, due)], setting.replace)),
-                },
+                Record::Put { name, due } => {
+                    let joins = setting.grows && name.is_some() && due > 0;
+                    match writes.last_mut() {
+                        Some(Write::Store(messages, _, grows)) if *grows == joins => {
+                            messages.push(message(name, due));
+                        }
+                        _ => {
+                            let messages = vec![message(name, due)];
+                            writes.push(Write::Store(messages, setting.replace, joins));
+                        }
+                    }
+                }
                 Record::Cancel(name) => writes.push(Write::Cancel(name)),
                 Record::Move(name, due) => {
                     writes.push(Write::Move(name, due, message(Some(name), due)));

@@ -61,6 +61,8 @@ struct StoredBundle {
     expiries: u32,
     /// How often it was claimed.
     claims: u32,
+    /// It takes in messages of this writer, and nobody publishes from it.
+    grows_of: Option<u32>,
 }
 
 /// A claim in the model.
@@ -131,6 +133,8 @@ pub enum StoreFault {
     MoveForgets,
     /// A call that is refused is not remembered: a copy of it may be applied.
     RefusalForgotten,
+    /// A growing bundle is spread as it was read, whatever has left it since.
+    SpreadBlindly,
 }
 
 /// Bundles and sequence number that a caller found before its write.
@@ -209,7 +213,13 @@ impl Model {
         let &(bundle, index) = self.names.get(name)?;
         let kept = self.bundles.get(&bundle)?;
         let slot = &kept.slots[index];
-        (!slot.gone && !slot.done).then_some((bundle, index, kept.place))
+        // Whoever has claimed a growing bundle only moves its messages on.
+        let place = if kept.grows_of.is_some() {
+            Place::Due
+        } else {
+            kept.place
+        };
+        (!slot.gone && !slot.done).then_some((bundle, index, place))
     }
 
     fn add(&mut self, messages: Vec<Message>, place: Place, expiries: u32) -> usize {
@@ -229,10 +239,31 @@ impl Model {
                 place,
                 expiries,
                 claims,
+                grows_of: None,
             },
         );
         self.next += 1;
         self.next - 1
+    }
+
+    /// The places of messages that join this writer's growing bundle: one that nobody has begun to spread, or another.
+    fn grow(&mut self, messages: Vec<Message>, writer: u32) -> (usize, usize) {
+        let is_open =
+            |kept: &StoredBundle| kept.grows_of == Some(writer) && kept.place == Place::Due;
+        let open = self.bundles.iter().find(|(_, kept)| is_open(kept));
+        let Some(bundle) = open.map(|(&bundle, _)| bundle) else {
+            let bundle = self.add(messages, Place::Due, 0);
+            self.bundle(bundle).grows_of = Some(writer);
+            return (bundle, 0);
+        };
+        let slots = &mut self.bundle(bundle).slots;
+        let first = slots.len();
+        slots.extend(messages.into_iter().map(|message| Slot {
+            message,
+            gone: false,
+            done: false,
+        }));
+        (bundle, first)
     }
 
     fn bundle(&mut self, bundle: usize) -> &mut StoredBundle {
@@ -252,8 +283,30 @@ impl Model {
 
     pub fn store(&mut self, messages: Vec<Message>, replace: bool) -> Vec<WriteResult> {
         let bundle = self.add(messages.clone(), Place::Due, 0);
+        self.judge(bundle, 0, messages, replace)
+    }
+
+    /// The same for messages that are due much later.
+    pub fn store_growing(
+        &mut self,
+        messages: Vec<Message>,
+        replace: bool,
+        writer: u32,
+    ) -> Vec<WriteResult> {
+        let (bundle, first) = self.grow(messages.clone(), writer);
+        self.judge(bundle, first, messages, replace)
+    }
+
+    /// Judges messages that have their places in a bundle, from the first of these on.
+    fn judge(
+        &mut self,
+        bundle: usize,
+        first: usize,
+        messages: Vec<Message>,
+        replace: bool,
+    ) -> Vec<WriteResult> {
         let mut results = Vec::new();
-        for (index, message) in messages.into_iter().enumerate() {
+        for (index, message) in (first..).zip(messages) {
             let Some(name) = message.name else {
                 results.push(WriteResult::Stored);
                 continue;
@@ -278,7 +331,8 @@ impl Model {
             }
             self.names.insert(name, (bundle, index));
         }
-        if self.bundle(bundle).slots.iter().all(|s| s.gone) {
+        let kept = self.bundles.get(&bundle);
+        if kept.is_some_and(|kept| kept.slots.iter().all(|s| s.gone)) {
             self.bundles.remove(&bundle);
         }
         results
@@ -357,6 +411,67 @@ impl Model {
             });
         }
         taken
+    }
+
+    /// Claims the growing bundles, to spread them.
+    pub fn claim_growing(&mut self, who: u32) -> Vec<Claimed> {
+        let mut taken = Vec::new();
+        for (&bundle, kept) in &mut self.bundles {
+            if kept.grows_of.is_none() || kept.place != Place::Due {
+                continue;
+            }
+            kept.claims += 1;
+            let nonce = kept.claims * 64 + who;
+            let token = i64::from(nonce);
+            kept.place = Place::Claimed {
+                token,
+                nonce,
+                expires: false,
+            };
+            taken.push(Claimed {
+                claim: Claim {
+                    bundle,
+                    nonce,
+                    token,
+                },
+                messages: kept.slots.iter().map(|s| s.message).collect(),
+                skip: kept.slots.iter().map(|s| s.gone).collect(),
+                expiries: kept.expiries,
+            });
+        }
+        taken
+    }
+
+    /// Which messages of a bundle are gone. `None`: it does not stand.
+    pub fn gone(&self, bundle: usize) -> Option<Vec<bool>> {
+        let kept = self.bundles.get(&bundle)?;
+        Some(kept.slots.iter().map(|s| s.gone).collect())
+    }
+
+    /// Moves the messages of a claimed growing bundle into bundles of their own, as its holder saw it. `None`: more is gone.
+    pub fn spread(&mut self, claim: Claim, seen: &[bool]) -> Option<SettleOutcome> {
+        if !self.ours(claim) {
+            return Some(SettleOutcome::Stale);
+        }
+        let blind = self.fault == Some(StoreFault::SpreadBlindly);
+        if !blind && self.gone(claim.bundle).as_deref() != Some(seen) {
+            return None;
+        }
+        let slots = self.bundle(claim.bundle).slots.clone();
+        for (index, slot) in slots.iter().enumerate() {
+            if !seen[index] {
+                self.part(claim.bundle, &[(index, slot.message)], Place::Due, 0);
+            }
+        }
+        self.bundles.remove(&claim.bundle);
+        self.free_names(claim.bundle);
+        Some(SettleOutcome::Done(None))
+    }
+
+    /// Reports whether a growing bundle can be claimed.
+    pub fn has_growing(&self) -> bool {
+        let is_pending = |kept: &StoredBundle| kept.grows_of.is_some() && kept.place == Place::Due;
+        self.bundles.values().any(is_pending)
     }
 
     fn ours(&mut self, claim: Claim) -> bool {
@@ -626,7 +741,9 @@ impl Model {
 
 impl StoredBundle {
     fn is_due(&self, until: Moment) -> bool {
-        self.place == Place::Due && self.slots.iter().any(|s| s.message.due <= until)
+        self.place == Place::Due
+            && self.grows_of.is_none()
+            && self.slots.iter().any(|s| s.message.due <= until)
     }
 
     fn seen(&self) -> impl Iterator<Item = MessageView> {

@@ -90,6 +90,8 @@ pub struct Setting {
     pub remembers: bool,
     /// Keys leave in order: what is stored gets its place in it before the call.
     pub ordered: bool,
+    /// Named messages that are not due at once join growing bundles.
+    pub grows: bool,
     /// Calls take time: they can be late, and their answers lost. Otherwise they are one step.
     pub wires: bool,
     /// Answers wait for a replica (the tier `replicated`).
@@ -118,6 +120,9 @@ pub enum Op {
     /// A bundle of each run of messages; commands between them. In order.
     Write(Vec<Write>),
     Claim(Moment),
+    ClaimGrowing,
+    /// A growing bundle, and which of its messages were gone when it was read.
+    Spread(Claim, Vec<bool>),
     Settle(Claim, Vec<Name>),
     Divide(Claim, Vec<Option<Share>>, Moment, Vec<Name>),
     Extend(Claim, Vec<bool>, Vec<Name>),
@@ -127,8 +132,8 @@ pub enum Op {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Write {
-    /// And whether it replaces what is pending under a name.
-    Store(Vec<Message>, bool),
+    /// And whether it replaces what is pending under a name, and whether it joins a growing bundle.
+    Store(Vec<Message>, bool, bool),
     Cancel(Name),
     Move(Name, Moment, Message),
 }
@@ -137,7 +142,7 @@ impl Write {
     /// The names that it speaks of.
     pub fn names(&self) -> Vec<Name> {
         match self {
-            Self::Store(messages, _) => {
+            Self::Store(messages, ..) => {
                 messages.iter().filter_map(|message| message.name).collect()
             }
             Self::Cancel(name) | Self::Move(name, ..) => vec![name],
@@ -229,6 +234,8 @@ pub struct ClaimedBundle {
 pub struct Timer {
     pub actor: Actor,
     pub claimed_bundles: Vec<ClaimedBundle>,
+    /// Growing bundles that it has claimed, and which of their messages were gone when it read them.
+    pub growing: Vec<(Claim, Vec<bool>)>,
     pub draining: bool,
     /// Leases in a row for which it let nothing expire.
     pub withheld: u8,
@@ -300,6 +307,8 @@ pub enum Action {
     Crash(usize, bool),
     Late,
     Claim(usize),
+    ClaimGrowing(usize),
+    Spread(usize, usize),
     Sweep(usize),
     HandOver(usize, usize),
     Finish(usize, usize),
@@ -397,6 +406,8 @@ impl World {
             .iter()
             .flat_map(|t| &t.claimed_bundles)
             .any(|claimed| is(&claimed.claim));
+        let mut growing = self.timers.iter().flat_map(|t| &t.growing);
+        let in_hands = in_hands || growing.any(|(claim, _)| is(claim));
         in_hands || (0..self.actors()).any(|a| self.unheard(a).any(|claim| is(&claim)))
     }
 

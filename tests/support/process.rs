@@ -22,6 +22,8 @@ pub struct Process {
     name: String,
     child: Child,
     log: PathBuf,
+    /// Its test has ended it.
+    is_ended: bool,
 }
 
 type Job = (Command, mpsc::Sender<io::Result<Child>>);
@@ -90,6 +92,7 @@ impl Process {
             name: name.to_owned(),
             child,
             log,
+            is_ended: false,
         }
     }
 
@@ -125,6 +128,7 @@ impl Process {
     /// Sends a signal; one that has ended already is left alone.
     pub fn signal(&mut self, signal: Signal) {
         if self.ended().is_none() {
+            self.is_ended |= matches!(signal, Signal::KILL | Signal::TERM);
             kill_process(self.pid(), signal)
                 .unwrap_or_else(|error| panic!("signal to {}: {error}", self.name));
             if signal == Signal::STOP {
@@ -219,7 +223,7 @@ impl Process {
     pub fn end(&mut self) {
         // Once its end has been seen, its number may be another's.
         if let Some(status) = self.ended() {
-            if std::thread::panicking() {
+            if std::thread::panicking() && !self.is_ended {
                 let (name, tail) = (&self.name, self.log_tail());
                 let told = writeln!(
                     std::io::stderr(),
@@ -230,6 +234,7 @@ impl Process {
             }
             return;
         }
+        self.is_ended = true;
         kill_process_group(self.pid(), Signal::KILL).expect("a child of ours");
         self.child.wait().expect("a child of ours");
         let end = Instant::now() + Duration::from_secs(30);

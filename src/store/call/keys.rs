@@ -5,6 +5,7 @@ use redis::cluster_routing::Slot;
 
 use super::scripts::ScriptVariant;
 use crate::domain::{Partition, Partitions, RouteName, UnixMs};
+use crate::store::model::bundle::is_of_growing;
 use crate::store::{BundleId, DeadId};
 
 /// Names of the keys that every script gets, in the order of `prelude.lua`. `shelves` is the key that orders
@@ -203,4 +204,10 @@ impl Keys {
     pub(in crate::store) fn queue(&self, p: Partition, queue: &str) -> String {
         format!("{}:{{{p}}}:dead:{queue}", self.prefix)
     }
+}
+/// True for the key of a growing bundle: a list.
+pub(in crate::store) fn is_of_growing_bundle(key: &str) -> bool {
+    key.rsplit_once("}:b:")
+        .and_then(|(_, id)| id.rsplit_once('/'))
+        .is_some_and(|(due_set, _)| is_of_growing(due_set))
 }

@@ -11,10 +11,10 @@ use redis::cluster_routing::Slot;
 use crate::domain::{Header, Partition};
 use crate::mutants::{self, Mutant};
 use crate::store::StoreError;
-use crate::store::call::keys::Keys;
+use crate::store::call::keys::{Keys, is_of_growing_bundle};
 use crate::store::call::reply::shape;
-use crate::store::connection::link::{Connected, StoreLink};
-use crate::store::model::codec::plain_lengths;
+use crate::store::connection::link::{Connected, StoreLink, read};
+use crate::store::model::codec::{join_elements, plain_lengths};
 
 /// First bytes of a blob that come with its size. A blob up to this size needs no second trip. The first bytes
 /// of a larger blob say how large it is when opened.
@@ -30,12 +30,15 @@ pub(in crate::store) const ASKED_BYTES: usize = 16 << 20;
 /// Bytes that one permit stands for.
 const PERMIT_BYTES: usize = 1024;
 
+/// Bytes that a growing bundle has, and hardly more: it takes in nothing from then on.
+pub(in crate::store) const GROWING_BYTES: usize = 64 << 10;
+
 /// The size and the beginning of a blob.
 #[derive(Clone, Debug)]
 pub(in crate::store) struct BlobHead {
     /// Length of the blob, bytes.
     pub(in crate::store) len: usize,
-    /// The whole blob if it is short, otherwise its first bytes.
+    /// The whole blob if it is short or a growing bundle's, otherwise its first bytes.
     pub(in crate::store) head: Bytes,
 }
 
@@ -79,17 +82,37 @@ impl StoreLink {
         let mut measured = Vec::with_capacity(keys.len());
         for keys in keys.chunks(STEP_BYTES / HEAD_BYTES) {
             let mut pipe = redis::Pipeline::with_capacity(2 * keys.len());
+            let mut bytes = 0;
             for key in keys {
+                if is_of_growing_bundle(key) {
+                    pipe.cmd("LLEN")
+                        .arg(key)
+                        .cmd("LRANGE")
+                        .arg(key)
+                        .arg(0)
+                        .arg(-1);
+                    bytes += GROWING_BYTES;
+                    continue;
+                }
                 pipe.cmd("STRLEN")
                     .arg(key)
                     .cmd("GETRANGE")
                     .arg(key)
                     .arg(0)
                     .arg(HEAD_BYTES - 1);
+                bytes += HEAD_BYTES;
             }
-            let answers = self.ask_for(slot, pipe, keys.len() * HEAD_BYTES).await?;
+            let answers = self.ask_for(slot, pipe, bytes).await?;
             for pair in answers.chunks(2) {
                 measured.push(match pair {
+                    [Value::Int(1..), Value::Array(elements)] => {
+                        let element = |value: &Value| read::<Vec<u8>>(value.clone());
+                        let elements: Vec<_> =
+                            elements.iter().map(element).collect::<Result<_, _>>()?;
+                        let head = join_elements(&elements);
+                        let len = head.len();
+                        Some(BlobHead { len, head })
+                    }
                     [Value::Int(len @ 1..), Value::BulkString(head)] => Some(BlobHead {
                         len: *len as usize,
                         head: Bytes::copy_from_slice(head),

@@ -7,3 +7,4 @@ pub(super) mod heads;
 pub(super) mod key_order;
 pub(super) mod rate_tokens;
 pub(super) mod settle;
+pub(super) mod spread;

@@ -64,6 +64,16 @@ impl Store {
     /// Settles a bundle of which something remains. Returns the new claims of the remainders that stay in
     /// flight, in order.
     pub async fn divide(&self, division: &Division) -> Result<SettleAnswer, StoreError> {
+        let answer = self.divide_as_seen(division, "").await?;
+        answer.ok_or_else(|| shape("the answer to a divide"))
+    }
+
+    /// The same for a growing bundle, with its bitmap of gone messages as it was read. `None`: more is gone by now.
+    pub(in crate::store) async fn divide_as_seen(
+        &self,
+        division: &Division,
+        gone: &str,
+    ) -> Result<Option<SettleAnswer>, StoreError> {
         let p = division.claim.partition;
         let new_bundles: Vec<(BundleId, &Remainder)> = division
             .remainders
@@ -109,6 +119,7 @@ impl Store {
                 "0"
             })
             .into(),
+            gone.into(),
             due_sets.len().into(),
             new_bundles.len().into(),
             dead.len().into(),
@@ -162,9 +173,10 @@ impl Store {
                 for (dead_letter, dead_id) in division.dead.iter().zip(&dead) {
                     self.0.trails.dead(sent_at, dead_letter, dead_id);
                 }
-                Ok(SettleAnswer::Applied(claims))
+                Ok(Some(SettleAnswer::Applied(claims)))
             }
-            "s" => Ok(SettleAnswer::Stale),
+            "s" => Ok(Some(SettleAnswer::Stale)),
+            "g" => Ok(None),
             _ => Err(shape("the answer to a divide")),
         }
     }

@@ -19,7 +19,10 @@ use crate::store::config::Durability;
 use crate::store::{Config, PreflightError};
 
 /// Version of the layout of keys.
-const KEY_FORMAT: &str = "1";
+const KEY_FORMAT: &str = "2";
+/// What to do about a store of an earlier format.
+const DRAIN: &str = "let the version that wrote it deliver what waits there (postdate pause ROUTE --only ingress, until \
+                     postdate status shows nothing pending), and give this one another redis.prefix";
 const NODE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why a preflight did not pass.
@@ -252,8 +255,14 @@ async fn description(
         .await
         .map_err(away)?;
     if let Some(format) = format.filter(|f| f != KEY_FORMAT) {
+        let is_earlier = format.as_str() < KEY_FORMAT;
+        let advice = if is_earlier {
+            format!(": {DRAIN}")
+        } else {
+            String::new()
+        };
         return Err(refused(format!(
-            "prefix {:?} holds a store of format {format}; this version reads format {KEY_FORMAT}",
+            "prefix {:?} holds a store of format {format}; this version reads format {KEY_FORMAT}{advice}",
             config.prefix
         )));
     }

@@ -23,7 +23,7 @@ const OUTSIDE_SCRIPTS: [&str; 6] = [
 ];
 /// Commands of scripts and readers, as they are tried: `@1` is the first scratch key, see `rights.lua`. The first and
 /// the last one remove the scratch keys.
-const TRIED: [&[&str]; 42] = [
+const TRIED: [&[&str]; 44] = [
     &["UNLINK", "@1", "@2", "@3", "@4", "@5", "@6"],
     &["EXISTS", "@1"],
     &["HSET", "@1", "field", "1"],
@@ -59,6 +59,8 @@ const TRIED: [&[&str]; 42] = [
     &["XREVRANGE", "@4", "+", "-", "COUNT", "1"],
     &["RPUSH", "@6", "value"],
     &["LINDEX", "@6", "0"],
+    &["LLEN", "@6"],
+    &["LSET", "@6", "0", "value"],
     &["LRANGE", "@6", "0", "0"],
     &["PEXPIRE", "@6", "60000"],
     &["LPOP", "@6"],

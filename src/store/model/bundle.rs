@@ -5,6 +5,10 @@
 //! without opening the blob: the route, the time slice (and so the key of the due set), and the number of
 //! messages. A message without a name of its own is named after its bundle and its place in it:
 //! `~due.partition.nonce.counter.count.index`. The bundle's id can be made again from that.
+//!
+//! A *growing bundle* takes in named messages that are due much later, one after another, until its span is near. Then
+//! its messages are spread over bundles of their own moments, which are published as all others are. Its slice is `+`, its
+//! count the number of its places. So many messages share what a bundle costs, and each can be cancelled until it is near.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,7 +17,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::domain::limits::BUNDLE_MESSAGES;
-use crate::domain::{Entry, Partition, RouteName, TargetRef, Text, UnixMs};
+use crate::domain::{Entry, Message, Origin, Partition, RouteName, TargetRef, Text, UnixMs};
 
 /// Width of a time slice: 2^20 ms, about 17 minutes. It bounds the size of every due set.
 const SLICE_BITS: u32 = 20;
@@ -48,6 +52,45 @@ pub(in crate::store) fn due_set_at(place: &str) -> Option<(String, UnixMs)> {
     Some((format!("{route}/{slice}"), UnixMs(due.parse().ok()?)))
 }
 
+/// What stands for the slice in the id of a growing bundle.
+const GROWING: &str = "+";
+/// Places of a growing bundle.
+pub(in crate::store) const GROWING_PLACES: usize = 256;
+/// How long before its span begins a growing bundle is due: time to spread it, ms.
+pub(in crate::store) const SPREAD_AHEAD_MS: i64 = 30_000;
+/// Longest span of a growing bundle, ms.
+pub(in crate::store) const GROWING_SPAN_MS: i64 = 1 << 17;
+
+/// The due time of a place in a growing bundle whose message is gone. No message can have it.
+pub(in crate::store) const NO_DUE: UnixMs = UnixMs(i64::MIN);
+
+/// What stands for a message that is gone from a growing bundle.
+pub(in crate::store) fn gone_entry() -> Entry {
+    let message = Message {
+        origin: Origin::Kafka,
+        key: None,
+        body: None,
+        headers: Vec::new(),
+        properties: None,
+    };
+    Entry::new(NO_DUE, message)
+}
+
+/// True for the place of a message that is gone.
+pub(in crate::store) fn is_gone(entry: &Entry) -> bool {
+    entry.due == NO_DUE
+}
+
+/// The due set of a route's growing bundles.
+pub(in crate::store) fn growing_due_set(route: &str) -> String {
+    format!("{route}/{GROWING}")
+}
+
+/// True for a due set of growing bundles.
+pub(in crate::store) fn is_of_growing(due_set: &str) -> bool {
+    due_set.rsplit('/').next() == Some(GROWING)
+}
+
 /// The name of a bundle.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BundleId(Arc<str>);
@@ -63,6 +106,22 @@ impl BundleId {
             )
             .into(),
         )
+    }
+
+    /// A new id of a growing bundle.
+    pub(in crate::store) fn growing(route: &RouteName, unique: &str) -> Self {
+        let places = base36(GROWING_PLACES as u64);
+        Self(format!("{route}/{GROWING}/{unique}.{places}").into())
+    }
+
+    /// True for a growing bundle.
+    pub fn is_growing(&self) -> bool {
+        is_of_growing(self.due_set())
+    }
+
+    /// The type of its key in Redis.
+    pub(in crate::store) fn kind(&self) -> &'static str {
+        if self.is_growing() { "list" } else { "string" }
     }
 
     /// A new id on an ordered route. Among bundles that are due at one moment, the one with the lower sequence
@@ -95,7 +154,9 @@ impl BundleId {
         let (due_set, unique) = text.rsplit_once('/')?;
         let (route, slice) = due_set.split_once('/')?;
         RouteName::new(route)?;
-        from_base36(slice)?;
+        if slice != GROWING {
+            from_base36(slice)?;
+        }
         let mut parts = unique.split('.');
         let nonce = parts.next()?;
         let counter = parts.next()?;
@@ -212,7 +273,8 @@ pub struct Bundle {
 impl Bundle {
     /// The earliest due time of its messages.
     pub fn first_due(&self) -> UnixMs {
-        self.entries.iter().map(|e| e.due).min().unwrap_or_default()
+        let dues = self.entries.iter().filter(|entry| !is_gone(entry));
+        dues.map(|e| e.due).min().unwrap_or_default()
     }
 }
 

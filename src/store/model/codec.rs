@@ -25,6 +25,7 @@ use crate::domain::limits::BUNDLE_MESSAGES;
 use crate::domain::{Entry, Failure, Flags, TargetRef, Text, UnixMs};
 use crate::store::Bundle;
 
+mod growing;
 mod outline;
 mod records;
 #[cfg(test)]
@@ -32,6 +33,7 @@ mod tests;
 mod trail;
 mod varint;
 
+pub(in crate::store) use growing::{elements_of, join_elements};
 pub use outline::{BundleOutline, decode_outline};
 pub(in crate::store) use trail::{NewTrailEvent, PACK_EVENTS, TrailPack, read_trail};
 use varint::{Reader, put_bytes, put_signed, put_unsigned};
@@ -239,7 +241,10 @@ struct IndexEntry {
 
 /// Reports whether the blob is what was written, without opening it: safe for blobs that kill their readers. A
 /// blob of a later version is not judged.
-pub(in crate::store) fn is_whole(blob: &[u8]) -> bool {
+pub(in crate::store) fn is_whole(blob: &Bytes) -> bool {
+    if let Some(elements) = elements_of(blob) {
+        return growing::are_whole(&elements);
+    }
     let Some(prefix) = blob
         .get(..PREFIX_LEN)
         .filter(|prefix| &prefix[..2] == MAGIC_BYTES)
@@ -255,7 +260,10 @@ fn is_known(version: u8) -> bool {
 }
 
 /// The version of a bundle that a later version wrote. Opens nothing.
-pub(in crate::store) fn later_version(blob: &[u8]) -> Option<u8> {
+pub(in crate::store) fn later_version(blob: &Bytes) -> Option<u8> {
+    if let Some(elements) = elements_of(blob) {
+        return growing::later_version_of(&elements);
+    }
     let prefix = blob
         .get(..PREFIX_LEN)
         .filter(|prefix| &prefix[..2] == MAGIC_BYTES)?;
@@ -336,6 +344,9 @@ impl BlobParts {
 
 /// Reads a bundle. Keys, headers and bodies are slices of the blob (or of its decompressed records).
 pub fn decode(blob: &Bytes) -> Result<Bundle, CodecError> {
+    if let Some(elements) = elements_of(blob) {
+        return growing::decode_elements(&elements);
+    }
     let parts = BlobParts::read(blob)?;
     let (heads, bodies) = plain(
         parts.codec,
@@ -390,6 +401,9 @@ fn plain(
 /// The due time of each message, from the first bytes of a blob: the index stands before the records. The
 /// checksum is not verified.
 pub(in crate::store) fn read_dues(head: &Bytes) -> Result<Vec<UnixMs>, CodecError> {
+    if let Some(elements) = elements_of(head) {
+        return growing::dues_of(&elements);
+    }
     if head.len() < PREFIX_LEN || &head[..2] != MAGIC_BYTES {
         return Err(CodecError::NotABundle);
     }
@@ -418,6 +432,9 @@ pub(in crate::store) struct PlainLengths {
 
 /// The same for heads and bodies apart.
 pub(in crate::store) fn plain_lengths(head: &Bytes) -> Option<PlainLengths> {
+    if let Some(elements) = elements_of(head) {
+        return Some(growing::lengths_of(&elements));
+    }
     if head.len() < PREFIX_LEN || &head[..2] != MAGIC_BYTES || !is_known(head[2]) {
         return None;
     }

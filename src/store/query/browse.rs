@@ -12,11 +12,14 @@ use std::collections::btree_map::Entry;
 use redis::cluster_routing::Slot;
 
 use super::find::version;
-use crate::domain::{Partition, UnixMs};
+use crate::domain::{Partition, RouteName, UnixMs};
 use crate::store::call::keys::Keys;
 use crate::store::claim::blobs::BlobHead;
-use crate::store::model::bundle::BundleId;
-use crate::store::model::codec::read_dues;
+use crate::store::connection::link::read;
+use crate::store::model::bundle::{
+    BundleId, GROWING_SPAN_MS, NO_DUE, SPREAD_AHEAD_MS, growing_due_set, is_of_growing,
+};
+use crate::store::model::codec::{join_elements, read_dues};
 use crate::store::{
     BrowseKey, BrowseQuery, BundleOutline, MessagePage, Store, StoreError, StoredMessage,
     StoredState, decode_outline,
@@ -45,6 +48,13 @@ const SEARCH_TIME_US: i64 = 50_000;
 const PAGE_ROUNDS: usize = 8;
 /// Bytes that the bundles of one page may take when opened, the first message aside. Bodies are not opened.
 pub(super) const PAGE_BYTES: usize = 4 << 20;
+
+/// A due set, and from which of its entries on it is read.
+struct DueSetRange {
+    partition: Partition,
+    name: String,
+    floor: i64,
+}
 
 /// A bundle that may have messages for the page.
 pub(super) struct Candidate {
@@ -117,9 +127,25 @@ impl Store {
     ) -> Result<(Vec<Candidate>, Option<i64>), StoreError> {
         let floor = from.due.0.saturating_sub(SPAN_MS).max(0);
         let (due_sets, mut horizon) = self.next_due_sets(query, from.due.0, floor).await?;
+        let growing = self.growing_due_sets(query.route.as_ref()).await?;
+        let due_sets: Vec<DueSetRange> = due_sets
+            .into_iter()
+            .filter(|(_, due_set)| !is_of_growing(due_set))
+            .map(|(partition, name)| DueSetRange {
+                partition,
+                name,
+                floor,
+            })
+            .chain(growing.into_iter().map(|(partition, name)| DueSetRange {
+                partition,
+                name,
+                // Its messages are due that much later than itself, at most.
+                floor: (from.due.0 - SPREAD_AHEAD_MS - GROWING_SPAN_MS).max(0),
+            }))
+            .collect();
         let mut candidates = Vec::new();
         let mut read = |horizon: &mut Option<i64>,
-                        due_set: &(Partition, String),
+                        due_set: &DueSetRange,
                         entries: Vec<(String, f64)>,
                         most| {
             if let Some((_, last)) = entries.last().filter(|_| entries.len() == most) {
@@ -130,31 +156,29 @@ impl Store {
                 let first = first as i64;
                 // A message alone in its bundle is due when the bundle is.
                 (first >= from.due.0 || id.count() > 1).then_some(Candidate {
-                    partition: due_set.0,
+                    partition: due_set.partition,
                     id,
                     first,
                 })
             }));
         };
-        let all = self
-            .entries(&due_sets, floor, query.to, DUE_SET_ENTRIES)
-            .await?;
+        let all = self.entries(&due_sets, query.to, DUE_SET_ENTRIES).await?;
         let mut crowded = Vec::new();
         for (due_set, entries) in due_sets.iter().zip(all) {
             let stuck = entries.len() == DUE_SET_ENTRIES
                 && entries.last().is_some_and(|(_, s)| *s as i64 <= from.due.0);
             if stuck {
-                crowded.push(due_set.clone());
+                crowded.push(due_set);
             } else {
                 read(&mut horizon, due_set, entries, DUE_SET_ENTRIES);
             }
         }
-        for due_set in &crowded {
-            let due = self.0.keys.due(due_set.0, &due_set.1);
+        for due_set in crowded {
+            let due = self.0.keys.due(due_set.partition, &due_set.name);
             for at in (0..MORE_ENTRIES).step_by(MORE_STEP) {
                 let command = (
-                    Keys::slot(due_set.0),
-                    range(&due, floor.to_string(), query.to.0, at, MORE_STEP),
+                    Keys::slot(due_set.partition),
+                    range(&due, due_set.floor.to_string(), query.to.0, at, MORE_STEP),
                 );
                 let entries: Vec<(String, f64)> = self
                     .trips(vec![command], 1)
@@ -258,28 +282,51 @@ impl Store {
         ))
     }
 
+    /// The due sets of growing bundles, of this route or of all.
+    async fn growing_due_sets(
+        &self,
+        route: Option<&RouteName>,
+    ) -> Result<Vec<(Partition, String)>, StoreError> {
+        let all: Vec<Partition> = self.0.partitions.all().collect();
+        self.growing_due_sets_of(&all, route).await
+    }
+
+    /// The same in some partitions.
+    pub(super) async fn growing_due_sets_of(
+        &self,
+        all: &[Partition],
+        route: Option<&RouteName>,
+    ) -> Result<Vec<(Partition, String)>, StoreError> {
+        if let Some(route) = route {
+            let name = growing_due_set(route.as_str());
+            return Ok(all.iter().map(|&p| (p, name.clone())).collect());
+        }
+        let fields = all.iter().map(|&p| {
+            let mut fields = redis::cmd("HKEYS");
+            fields.arg(self.0.keys.of(p, "counts"));
+            (Keys::slot(p), fields)
+        });
+        let fields: Vec<Vec<String>> = self.trips(fields.collect(), TRIP_COMMANDS).await?;
+        let of_partition = |(p, fields): (Partition, Vec<String>)| {
+            let routes = fields.into_iter();
+            let names = routes.filter_map(|field| Some(growing_due_set(field.strip_prefix("n:")?)));
+            names.map(|name| (p, name)).collect::<Vec<_>>()
+        };
+        let all = all.iter().copied();
+        Ok(all.zip(fields).flat_map(of_partition).collect())
+    }
+
     async fn entries(
         &self,
-        due_sets: &[(Partition, String)],
-        floor: i64,
+        due_sets: &[DueSetRange],
         to: UnixMs,
         most: usize,
     ) -> Result<Vec<Vec<(String, f64)>>, StoreError> {
-        let commands = due_sets
-            .iter()
-            .map(|(p, due_set)| {
-                (
-                    *p,
-                    range(
-                        &self.0.keys.due(*p, due_set),
-                        floor.to_string(),
-                        to.0,
-                        0,
-                        most,
-                    ),
-                )
-            })
-            .map(|(p, command)| (Keys::slot(p), command));
+        let commands = due_sets.iter().map(|due_set| {
+            let key = self.0.keys.due(due_set.partition, &due_set.name);
+            let command = range(&key, due_set.floor.to_string(), to.0, 0, most);
+            (Keys::slot(due_set.partition), command)
+        });
         self.trips(commands.collect(), TRIP_COMMANDS).await
     }
 
@@ -299,17 +346,25 @@ impl Store {
             let slot = Keys::slot(p);
             commands.push((slot, command("HGET", &keys.of(p, "gone"), id)));
             commands.push((slot, command("HGET", &keys.of(p, "done"), id)));
-            let mut head = redis::cmd("GETRANGE");
-            // The index stands before the records, with some bytes for each message.
-            let end = if c.id.count() > 1 {
-                1024 + 31 * c.id.count()
+            let mut head = redis::cmd(if c.id.is_growing() {
+                "LRANGE"
             } else {
-                0
+                "GETRANGE"
+            });
+            // The index stands before the records, with some bytes for each message.
+            let end = match c.id.count() {
+                _ if c.id.is_growing() => -1,
+                1 => 0,
+                count => 1024 + 31 * count as i64,
             };
             head.arg(keys.blob(p, &c.id)).arg(0).arg(end);
             commands.push((slot, head));
         }
-        let answers: Vec<Option<Vec<u8>>> = self.trips(commands, TRIP_COMMANDS).await?;
+        let answers: Vec<redis::Value> = self.trips(commands, TRIP_COMMANDS).await?;
+        let answers: Vec<Option<Vec<u8>>> = answers
+            .into_iter()
+            .map(bytes_of)
+            .collect::<Result<_, _>>()?;
         let mut keys = Vec::new();
         for (c, answer) in candidates.iter().zip(answers.chunks(3)) {
             let [gone, done, head] = answer else { continue };
@@ -324,7 +379,7 @@ impl Store {
             keys.extend(
                 dues.into_iter()
                     .enumerate()
-                    .filter(|(i, _)| !is_set(gone, *i) && !is_set(done, *i))
+                    .filter(|(i, due)| !is_set(gone, *i) && !is_set(done, *i) && *due != NO_DUE)
                     .map(|(index, due)| BrowseKey {
                         due,
                         partition: c.partition,
@@ -444,6 +499,18 @@ impl Store {
             answers.extend(self.0.browse.gather_all::<T>(trip.to_vec()).await?);
         }
         Ok(answers)
+    }
+}
+
+/// The bytes of an answer: a text, or a growing bundle's messages as one blob.
+fn bytes_of(answer: redis::Value) -> Result<Option<Vec<u8>>, StoreError> {
+    match answer {
+        redis::Value::Array(elements) => {
+            let elements = elements.into_iter().map(read::<Vec<u8>>);
+            let elements: Vec<Vec<u8>> = elements.collect::<Result<_, _>>()?;
+            Ok(Some(join_elements(&elements).to_vec()))
+        }
+        other => read(other),
     }
 }
 

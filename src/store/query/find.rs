@@ -67,6 +67,8 @@ pub(in crate::store) fn version(bundle: &BundleId, index: u32) -> Text {
 pub(in crate::store) struct PlaceReading {
     pub(in crate::store) state: Option<StoredState>,
     pub(in crate::store) blob: Option<Bytes>,
+    /// The place of the message in that blob: of a growing bundle, the message alone is read.
+    pub(in crate::store) index: usize,
 }
 
 /// Reads a place. `None` if the name means another place by now.
@@ -94,20 +96,41 @@ pub(in crate::store) async fn read_place(
     if MessagePlace::of(p, name, Some(&*listed).filter(|l| !l.is_empty())).as_ref() != Some(place) {
         return Ok(None);
     }
-    let blob = link
-        .get_blobs(Keys::slot(p), vec![keys.blob(p, &place.bundle)])
-        .await?
-        .pop()
-        .flatten();
+    let key = keys.blob(p, &place.bundle);
+    let (blob, index) = if place.bundle.is_growing() {
+        (element(link, p, key, place.index).await?, 0)
+    } else {
+        let blobs = link.get_blobs(Keys::slot(p), vec![key]).await?;
+        (blobs.into_iter().next().flatten(), place.index as usize)
+    };
     let is_set = |map: &[u8]| map.get(place.index as usize) == Some(&b'1');
     let state = match (!due.is_empty(), !claimed.is_empty()) {
         (false, false) => None,
         _ if is_set(&gone) => None,
         _ if is_set(&done) => Some(StoredState::Published),
         (true, _) => Some(StoredState::Pending),
+        // Whoever has claimed a growing bundle only moves its messages on.
+        (false, true) if place.bundle.is_growing() => Some(StoredState::Pending),
         (false, true) => Some(StoredState::InFlight),
     };
-    Ok(Some(PlaceReading { state, blob }))
+    Ok(Some(PlaceReading { state, blob, index }))
+}
+
+/// One message of a growing bundle. `None`: it has gone meanwhile, or the key holds another type.
+async fn element(
+    link: &StoreLink,
+    p: Partition,
+    key: String,
+    index: u32,
+) -> Result<Option<Bytes>, StoreError> {
+    let mut lindex = redis::cmd("LINDEX");
+    lindex.arg(key).arg(index);
+    let answer = link.gather(vec![(Keys::slot(p), lindex)]).await.pop();
+    match answer.unwrap_or(Ok(redis::Value::Nil)) {
+        Ok(redis::Value::BulkString(element)) if !element.is_empty() => Ok(Some(element.into())),
+        Ok(_) | Err(StoreError::Damaged(_)) => Ok(None),
+        Err(why) => Err(why),
+    }
 }
 
 /// The current place of a name's message.
@@ -161,11 +184,10 @@ impl Store {
         route: &RouteName,
         id: &str,
     ) -> Result<Option<StoredMessage>, StoreError> {
-        let Some((place, state, blob)) = self.stable_blob(route, id).await? else {
+        let Some((place, state, blob, index)) = self.stable_blob(route, id).await? else {
             return Ok(None);
         };
         let outline = decode_outline(&blob).map_err(|why| unreadable(id, &why))?;
-        let index = place.index as usize;
         let found = outline
             .bundle
             .entries
@@ -190,28 +212,26 @@ impl Store {
         route: &RouteName,
         id: &str,
     ) -> Result<Option<Bytes>, StoreError> {
-        let Some((place, _, blob)) = self.stable_blob(route, id).await? else {
+        let Some((_, _, blob, index)) = self.stable_blob(route, id).await? else {
             return Ok(None);
         };
         let bundle = decode(&blob).map_err(|why| unreadable(id, &why))?;
-        let entry = bundle
-            .entries
-            .get(place.index as usize)
-            .ok_or_else(behind_the_end)?;
+        let entry = bundle.entries.get(index).ok_or_else(behind_the_end)?;
         Ok(Some(entry.message.body.clone().unwrap_or_default()))
     }
 
-    /// The place, the state and the bundle of a message that the store has.
+    /// The place, the state and the bundle of a message that the store has, and its place in what was read.
     async fn stable_blob(
         &self,
         route: &RouteName,
         id: &str,
-    ) -> Result<Option<(MessagePlace, StoredState, Bytes)>, StoreError> {
+    ) -> Result<Option<(MessagePlace, StoredState, Bytes, usize)>, StoreError> {
         let p = self.locate(route, id, self.home_of(route, id)).await?;
         let name = name_key(route, &id.into());
         let found = read_until_stable(&self.0.browse, &self.0.keys, p, &name).await?;
         Ok(found.and_then(|(place, reading)| {
-            Some((place, reading.state?, reading.blob.unwrap_or_default()))
+            let blob = reading.blob.unwrap_or_default();
+            Some((place, reading.state?, blob, reading.index))
         }))
     }
 }

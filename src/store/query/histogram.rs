@@ -4,11 +4,13 @@
 use super::browse::range;
 use crate::domain::{Partition, RouteName, UnixMs};
 use crate::store::call::keys::Keys;
-use crate::store::model::bundle::BundleId;
+use crate::store::model::bundle::{BundleId, SPREAD_AHEAD_MS, is_of_growing};
 use crate::store::{DueHistogram, DueMonth, PartitionView, Store, StoreError};
 
 /// Commands of one trip.
 const TRIP_COMMANDS: usize = 16;
+/// Bitmaps that one command reads.
+const GONE_FIELDS: usize = 200;
 /// Most entries read of one due set, and of all due sets before the rest is estimated.
 const DUE_SET_ENTRIES: usize = 1000;
 const ENTRY_BUDGET: usize = 20_000;
@@ -117,7 +119,11 @@ impl Store {
             let of = due_set.name.split_once('/');
             route.is_none_or(|route| of.is_some_and(|(name, _)| name == route.as_str()))
         };
-        let due_sets: Vec<_> = due_sets.iter().filter(of_route).collect();
+        let due_sets: Vec<_> = due_sets
+            .iter()
+            .filter(of_route)
+            .filter(|due_set| !is_of_growing(&due_set.name))
+            .collect();
         for trip in due_sets.chunks(TRIP_COMMANDS) {
             let of = |due_set: &&SampledDueSet| {
                 let key = self.0.keys.due(p, &due_set.name);
@@ -138,7 +144,48 @@ impl Store {
                 }
             }
         }
-        Ok((read, whole))
+        let (of_growing, all) = self.sum_up_growing(p, route, spans, sums).await?;
+        Ok((read + of_growing, whole && all))
+    }
+
+    /// The same for growing bundles: all of one count where its span begins.
+    async fn sum_up_growing(
+        &self,
+        p: Partition,
+        route: Option<&RouteName>,
+        spans: &[DueSpan],
+        sums: &mut HistogramSums,
+    ) -> Result<(usize, bool), StoreError> {
+        let (Some(first), Some(last)) = (spans.first(), spans.last()) else {
+            return Ok((0, true));
+        };
+        let due_sets = self.growing_due_sets_of(&[p], route).await?;
+        let ranges = due_sets.iter().map(|(p, due_set)| {
+            let key = self.0.keys.due(*p, due_set);
+            let until = last.until - SPREAD_AHEAD_MS;
+            (
+                Keys::slot(*p),
+                range(&key, first.from.clone(), until, 0, DUE_SET_ENTRIES),
+            )
+        });
+        let lists: Vec<Vec<(String, f64)>> = self.trips(ranges.collect(), TRIP_COMMANDS).await?;
+        let whole = lists.iter().all(|list| list.len() < DUE_SET_ENTRIES);
+        let bundles: Vec<(String, f64)> = lists.into_iter().flatten().collect();
+        for some in bundles.chunks(GONE_FIELDS) {
+            let mut gone = redis::cmd("HMGET");
+            gone.arg(self.0.keys.of(p, "gone"));
+            gone.arg(some.iter().map(|(id, _)| id).collect::<Vec<_>>());
+            let gone: Vec<Vec<Option<String>>> = self
+                .trips(vec![(Keys::slot(p), gone)], TRIP_COMMANDS)
+                .await?;
+            for ((id, due), gone) in some.iter().zip(gone.into_iter().flatten()) {
+                let places = BundleId::parse(id).map_or(0, |id| id.count());
+                let gone = gone.map_or(0, |gone| gone.matches('1').count());
+                let messages = places.saturating_sub(gone);
+                sums.add(*due as i64 + SPREAD_AHEAD_MS, messages as f64);
+            }
+        }
+        Ok((bundles.len(), whole))
     }
 
     /// The first due sets of each span in one partition, each with how many of its span it stands for.

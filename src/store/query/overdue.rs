@@ -21,7 +21,14 @@ const REPORT_AGE_US: i64 = 2_500_000;
 
 /// The oldest overdue messages that each timer shard saw at its last read of all of its partitions.
 #[derive(Debug, Default)]
-pub(in crate::store) struct OverdueReports(Mutex<BTreeMap<usize, ShardReport>>);
+pub(in crate::store) struct OverdueReports(Mutex<BTreeMap<(usize, ReportKind), ShardReport>>);
+
+/// Where the messages of a report wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum ReportKind {
+    Heads,
+    Unspread,
+}
 
 #[derive(Debug)]
 struct ShardReport {
@@ -32,12 +39,21 @@ struct ShardReport {
 impl Store {
     /// Takes the report of a timer shard on all of its partitions: by route the oldest overdue message that waits.
     pub fn report_waiting(&self, shard: usize, oldest: BTreeMap<String, Overdue>) {
+        self.report(shard, ReportKind::Heads, oldest);
+    }
+
+    /// The same for messages of growing bundles that nobody has spread in time.
+    pub fn report_unspread(&self, shard: usize, oldest: BTreeMap<String, Overdue>) {
+        self.report(shard, ReportKind::Unspread, oldest);
+    }
+
+    fn report(&self, shard: usize, kind: ReportKind, oldest: BTreeMap<String, Overdue>) {
         let at_us = self.0.clock.local().mono_us();
         self.0
             .waiting
             .0
             .lock()
-            .insert(shard, ShardReport { at_us, oldest });
+            .insert((shard, kind), ShardReport { at_us, oldest });
     }
 
     /// By route, the oldest overdue message that waits in the store: among those never
@@ -54,7 +70,9 @@ impl Store {
             for (route, oldest) in reports.values().flat_map(|report| &report.oldest) {
                 earliest(&mut waiting, route, *oldest);
             }
-            let is_unseen = |p: &Partition| !reports.contains_key(&self.0.wake.shard_of(*p));
+            let is_unseen = |p: &Partition| {
+                !reports.contains_key(&(self.0.wake.shard_of(*p), ReportKind::Heads))
+            };
             unseen.extend(self.0.partitions.all().filter(is_unseen));
         }
         let heads = async {

@@ -7,7 +7,7 @@ use redis::cluster_routing::Slot;
 
 use crate::domain::{Entry, Partition, RouteName};
 use crate::store::call::keys::Keys;
-use crate::store::model::bundle::BundleId;
+use crate::store::model::bundle::{BundleId, is_gone};
 use crate::store::{DeadFilter, Store, StoreError, decode};
 
 /// Bundles of one trip: three reads each, one of them of up to 64 KiB.
@@ -134,7 +134,7 @@ impl Store {
                 map.as_ref().is_some_and(|m| m.get(at) == Some(&b'1'))
             };
             for (at, entry) in bundle.entries.iter().enumerate() {
-                let ended = is_set(gone, at) || is_set(done, at);
+                let ended = is_set(gone, at) || is_set(done, at) || is_gone(entry);
                 visit(
                     entry,
                     if ended {

@@ -8,6 +8,7 @@ use crate::domain::Partition;
 use crate::store::call::keys::Keys;
 use crate::store::call::reply::integer;
 use crate::store::call::scripts;
+use crate::store::claim::blobs::GROWING_BYTES;
 use crate::store::model::bundle::BundleId;
 use crate::store::model::codec::is_whole;
 use crate::store::{ScrubReport, Store, StoreError};
@@ -145,10 +146,13 @@ impl Store {
         }
         pipe.ignore_errors();
         let found: Vec<Value> = self.ask(p, &pipe).await?;
-        Ok(found
-            .iter()
-            .map(|length| integer(length).map_or(0, |n| n.max(0) as usize))
-            .collect())
+        let length = |(id, length): (&BundleId, &Value)| {
+            if id.is_growing() {
+                return GROWING_BYTES;
+            }
+            integer(length).map_or(0, |n| n.max(0) as usize)
+        };
+        Ok(ids.iter().zip(&found).map(length).collect())
     }
 
     async fn read_blobs(

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::domain::Partition;
-use crate::store::model::bundle::{due_set_at, place_of};
+use crate::store::model::bundle::{due_set_at, is_of_growing, place_of};
 use crate::store::{Store, StoreError};
 
 /// Entries of an index that one trip reads.
@@ -32,7 +32,12 @@ impl DueIndexes {
     pub(super) fn disagreement(&self) -> Disagreement {
         let mut found = Disagreement::default();
         let mut first_places: BTreeMap<&str, (String, &str)> = BTreeMap::new();
-        for (due_set, due) in &self.idx {
+        // Those of growing bundles are in `idx` alone.
+        let published = self
+            .idx
+            .iter()
+            .filter(|(due_set, _)| !is_of_growing(due_set));
+        for (due_set, due) in published {
             let place = place_of(due_set, *due);
             if self.due_sets.get(&place) != Some(&0.0) {
                 found.due_sets.insert(due_set.clone());

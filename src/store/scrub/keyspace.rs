@@ -13,7 +13,7 @@ use super::findings::Findings;
 use crate::domain::Partition;
 use crate::store::call::keys::Keys;
 use crate::store::connection::link::read;
-use crate::store::model::bundle::BundleId;
+use crate::store::model::bundle::{BundleId, SPREAD_AHEAD_MS};
 use crate::store::{DeadId, ScrubReport, Store, StoreError, decode};
 
 /// Keys read in one trip.
@@ -191,15 +191,16 @@ impl Store {
                 }
             }
             KeyMeaning::Blob(id) => {
-                let wrong_type = !is(&answers[2], "string") && !is(&answers[2], "none");
+                let kind = id.kind();
+                let wrong_type = !is(&answers[2], kind) && !is(&answers[2], "none");
                 findings
                     .wrong_type
-                    .extend(wrong_type.then(|| (format!("b:{id}"), "string")));
+                    .extend(wrong_type.then(|| (format!("b:{id}"), kind)));
                 // If the due set or `claims` itself has a wrong type, nothing can be said of its members.
                 let nowhere = answers[..2].iter().all(is_nil);
                 suspects
                     .orphans
-                    .extend((nowhere && is(&answers[2], "string")).then_some((p, id)));
+                    .extend((nowhere && is(&answers[2], kind)).then_some((p, id)));
             }
             KeyMeaning::DeadLetter(id) => {
                 if is_nil(&answers[0]) {
@@ -270,7 +271,10 @@ impl Store {
             .flatten()
         {
             // An unreadable bundle is due at once. Whoever claims it finds it out.
-            let first = decode(&blob).map_or(self.0.clock.now(), |bundle| bundle.first_due());
+            let mut first = decode(&blob).map_or(self.0.clock.now(), |bundle| bundle.first_due());
+            if id.is_growing() {
+                first = first.plus(-SPREAD_AHEAD_MS);
+            }
             findings.bundle(id.clone(), Some(first.0));
         }
         Ok(())

@@ -83,6 +83,8 @@ impl Store {
             for (id, gone) in members.iter().zip(values) {
                 if is_mostly_gone(&gone)
                     && let Some(id) = BundleId::parse(id)
+                    // What is gone from a growing bundle takes no bytes.
+                    && !id.is_growing()
                 {
                     findings.half_dead.push((id, gone));
                 }

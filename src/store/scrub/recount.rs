@@ -19,6 +19,7 @@ use crate::domain::Partition;
 use crate::store::call::numbered::{ScriptArg, ScriptCall};
 use crate::store::call::reply::integer;
 use crate::store::call::scripts;
+use crate::store::connection::link::read;
 use crate::store::model::bundle::BundleId;
 use crate::store::{DeadId, ScrubReport, Store, StoreError};
 
@@ -210,7 +211,12 @@ impl Store {
         }
         let mut pipe = Pipeline::with_capacity(ids.len() * 2);
         for id in ids {
-            pipe.cmd("STRLEN").arg(self.0.keys.blob(p, id));
+            let key = self.0.keys.blob(p, id);
+            if id.is_growing() {
+                pipe.cmd("LRANGE").arg(key).arg(0).arg(-1);
+            } else {
+                pipe.cmd("STRLEN").arg(key);
+            }
             pipe.cmd("HGET")
                 .arg(self.0.keys.of(p, "gone"))
                 .arg(id.as_str());
@@ -224,7 +230,15 @@ impl Store {
             counted.add("n:", id.route(), id.count().saturating_sub(gone) as i64);
             // One that has left may have had all of its messages.
             counted.saw("n:", id.count() as i64);
-            counted.add("b:", id.route(), integer(&pair[0])?);
+            let bytes = match &pair[0] {
+                Value::Array(elements) => {
+                    let elements = elements.iter().cloned().map(read::<Vec<u8>>);
+                    let lengths = elements.map(|element| Ok(element?.len() as i64));
+                    lengths.sum::<Result<i64, StoreError>>()?
+                }
+                length => integer(length)?,
+            };
+            counted.add("b:", id.route(), bytes);
         }
         Ok(())
     }

@@ -1,6 +1,9 @@
 //! Turns operations into one call of the script: keys in their order, arguments in theirs, blobs beside them.
 
+use std::sync::Arc;
+
 use super::PartitionWriter;
+use super::growing::{Growth, GrowthPlan};
 use crate::domain::{Entry, Flags, OnDuplicate, Partition, RouteName, UnixMs};
 use crate::store::call::names::{dead_blob, dead_id, name_key, queues_of};
 use crate::store::call::numbered::{ScriptArg, ScriptCall};
@@ -18,7 +21,12 @@ pub(super) struct WritePlan {
 }
 
 impl WritePlan {
-    pub(super) fn new(writer: &PartitionWriter, ops: &[&WriteOp], meant: &[BundleId]) -> Self {
+    pub(super) fn new(
+        writer: &PartitionWriter,
+        ops: &[&WriteOp],
+        meant: &[BundleId],
+        growth: &GrowthPlan,
+    ) -> Self {
         let p = writer.partition;
         let keys = &writer.keys;
         let mut with = ScriptVariant::default();
@@ -31,8 +39,49 @@ impl WritePlan {
         let mut blobs = Vec::new();
         let mut dues = Vec::new();
         let mut bundles = 0usize;
-        for op in ops {
+        let is_new = |growth: &&Growth| growth.base == 0;
+        for grown in growth.growths.iter().filter(is_new) {
+            bundles += 1;
+            fresh.extend::<[ScriptArg; 4]>([
+                grown.id.as_str().into(),
+                due_sets.place(grown.id.due_set()).into(),
+                grown.due.0.into(),
+                grown.added.into(),
+            ]);
+            fresh_keys.push(keys.blob(p, &grown.id));
+        }
+        let own_bundles = ops
+            .iter()
+            .enumerate()
+            .filter(|(at, op)| matches!(op, WriteOp::Store { .. }) && !growth.has_places(*at));
+        let new_bundles = bundles + own_bundles.count();
+        let growth_places = growth.places_in_call(new_bundles);
+        for (at, op) in ops.iter().enumerate() {
             match op {
+                WriteOp::Store {
+                    route,
+                    on_duplicate,
+                    bundle,
+                } if growth.has_places(at) => {
+                    let own = writer.delivered_names.remembers(route.as_str());
+                    with.remembers |= own;
+                    let policy = policy(*on_duplicate, own);
+                    for (entry, (grown, index)) in bundle.entries.iter().zip(&growth.places[at]) {
+                        let alone = Bundle {
+                            target: bundle.target.clone(),
+                            entries: Arc::new(vec![entry.clone()]),
+                        };
+                        let id = entry.id.clone().unwrap_or_default();
+                        script_ops.push([
+                            "A".into(),
+                            growth_places[*grown].into(),
+                            (*index).into(),
+                            name_key(route, &id).into(),
+                            policy.into(),
+                            ScriptArg::Blob(encode(&alone)),
+                        ]);
+                    }
+                }
                 WriteOp::Store {
                     route,
                     on_duplicate,
@@ -69,17 +118,30 @@ impl WritePlan {
                 WriteOp::Reschedule { .. } => unreachable!("a reschedule goes alone"),
             }
         }
-        let mut behind: Vec<ScriptArg> = Vec::with_capacity(meant.len() * 2);
-        for id in meant {
-            behind.extend::<[ScriptArg; 2]>([
+        let mut behind: Vec<ScriptArg> = Vec::with_capacity(meant.len() * 3);
+        let standing: Vec<&Growth> = growth.growths.iter().filter(|one| one.base > 0).collect();
+        for grown in &standing {
+            behind.extend::<[ScriptArg; 4]>([
+                grown.id.as_str().into(),
+                due_sets.place(grown.id.due_set()).into(),
+                grown.base.into(),
+                grown.added.into(),
+            ]);
+        }
+        let is_standing = |id: &&BundleId| standing.iter().any(|grown| grown.id == **id);
+        let meant: Vec<&BundleId> = meant.iter().filter(|id| !is_standing(id)).collect();
+        for id in &meant {
+            behind.extend::<[ScriptArg; 3]>([
                 id.as_str().into(),
                 due_sets.place(id.due_set()).into(),
+                "".into(),
             ]);
         }
         with.ordered = sequences.is_some();
         let mut all_keys = keys.fixed_of(p, with);
         all_keys.extend(due_sets.0.iter().map(|due_set| keys.due(p, due_set)));
         all_keys.extend(fresh_keys);
+        all_keys.extend(standing.iter().map(|grown| keys.blob(p, &grown.id)));
         all_keys.extend(meant.iter().map(|id| keys.blob(p, id)));
         let (queues, places) = queues_of(&dead_ids);
         all_keys.extend(dead_ids.iter().map(|id| keys.dead(id)));
@@ -87,7 +149,7 @@ impl WritePlan {
         let mut args: Vec<ScriptArg> = vec![
             due_sets.0.len().into(),
             bundles.into(),
-            meant.len().into(),
+            (standing.len() + meant.len()).into(),
             dead_ids.len().into(),
             queues.len().into(),
         ];
@@ -109,7 +171,7 @@ impl WritePlan {
                 .chain(dead_args)
                 .chain(script_ops.finish()),
         );
-        let (script, op) = if blobs.is_empty() {
+        let (script, op) = if blobs.is_empty() && growth.growths.is_empty() {
             (&scripts::CANCEL, "cancel")
         } else {
             (&scripts::WRITE, "store")

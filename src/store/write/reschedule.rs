@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tracing::error;
 
+use super::growing::GrowthPlan;
 use super::plan::WritePlan;
 use super::{NAME_READS, PartitionWriter, never_settles, split};
 use crate::domain::{RouteName, Text, UnixMs};
@@ -37,7 +38,7 @@ impl PartitionWriter {
             let found = read_until_stable(self.calls.link(), &self.keys, p, &name).await?;
             let (place, pending) = match found {
                 Some((place, reading)) => {
-                    let pending = pending(&place, &reading);
+                    let pending = pending(&reading);
                     (Some(place), pending)
                 }
                 None => (None, PendingMessage::No(None)),
@@ -126,7 +127,7 @@ impl PartitionWriter {
             let Some((place, reading)) = found else {
                 return Ok(WriteResult::Unknown);
             };
-            match pending(&place, &reading) {
+            match pending(&reading) {
                 PendingMessage::Yes(bundle) if is_meant(&place, &bundle, of) => {}
                 PendingMessage::Yes(_) | PendingMessage::No(None) => {
                     return Ok(WriteResult::Unknown);
@@ -137,7 +138,7 @@ impl PartitionWriter {
                     return Ok(WriteResult::Unknown);
                 }
             }
-            let plan = WritePlan::new(self, ops, &[place.bundle]);
+            let plan = WritePlan::new(self, ops, &[place.bundle], &GrowthPlan::default());
             let letters = text(&turn.run(p, plan.call).await?)?;
             if letters != "CHANGED" {
                 return split(ops, &letters)?
@@ -172,7 +173,7 @@ enum PendingMessage {
 }
 
 /// The message at a place, as a bundle of one, if it is pending. The script judges finally.
-fn pending(place: &MessagePlace, reading: &PlaceReading) -> PendingMessage {
+fn pending(reading: &PlaceReading) -> PendingMessage {
     if reading.state != Some(StoredState::Pending) {
         return PendingMessage::No(reading.state);
     }
@@ -183,7 +184,7 @@ fn pending(place: &MessagePlace, reading: &PlaceReading) -> PendingMessage {
         Ok(bundle) => bundle,
         Err(why) => return PendingMessage::Unreadable(why.to_string()),
     };
-    match bundle.entries.get(place.index as usize) {
+    match bundle.entries.get(reading.index) {
         Some(entry) => PendingMessage::Yes(Bundle {
             target: bundle.target.clone(),
             entries: Arc::new(vec![entry.clone()]),

@@ -27,7 +27,7 @@ async fn a_snapshot_is_restored_as_it_is_written_where_redis_has_an_append_only_
     let (restore, _) = restore.split_once("\n3. ").expect("a third step");
 
     let redis = Redis::start_with("redis-server", &["--appendonly", "yes"]).await;
-    let meta = ["HSET", "postdate:meta", "format", "1", "partitions", "64"];
+    let meta = ["HSET", "postdate:meta", "format", "2", "partitions", "64"];
     let _: u32 = redis.command(&meta).await.expect("written");
     let _: String = redis.command(&["SAVE"]).await.expect("a snapshot");
 

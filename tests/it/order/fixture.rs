@@ -258,6 +258,7 @@ impl OrderFixture {
             remembers: [(self.route.name.clone(), self.route.policy.dedupe_ms)].into(),
             trails: std::collections::BTreeMap::new(),
             ordered: ordered.into_iter().collect(),
+            growing: std::collections::BTreeSet::new(),
             shards: 2,
         });
         let store = store.expect("a good url");

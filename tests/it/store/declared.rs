@@ -103,6 +103,9 @@ async fn interleaving_08_every_key_that_a_script_touches_is_declared() {
     let fixture = StoreFixture::on(&redis, 1).await;
     let named =
         |names: &[&'static str]| Step::Store(names.iter().map(|n| Some(*n)).collect(), false, true);
+    let later = |names: &[&'static str]| {
+        Step::Store(names.iter().map(|n| Some(*n)).collect(), false, false)
+    };
     let claim = || Step::Claim {
         who: 0,
         expires: true,
@@ -150,6 +153,14 @@ async fn interleaving_08_every_key_that_a_script_touches_is_declared() {
             who: 0,
             shares: [Confirmed, Confirmed, Confirmed],
         },
+        later(&["a", "b"]),
+        later(&["c"]),
+        later(&["d", "e"]),
+        Step::Cancel("d"),
+        Step::Reschedule("e", false),
+        later(&["d"]),
+        Step::Spread,
+        Step::Cancel("c"),
     ];
     let remembering = StoreFixture::with(&redis, &redis.url(), 1, LONG as i64).await;
     let ordered = StoreFixture::ordered(&redis, 1).await;

@@ -105,6 +105,7 @@ pub fn start(config: &Config, dedupe_ms: i64, ordered: bool) -> (Store, Health, 
         remembers: [(route(), dedupe_ms)].into(),
         trails: std::collections::BTreeMap::new(),
         ordered: ordered.then(route).into_iter().collect(),
+        growing: (!ordered).then(route).into_iter().collect(),
         shards: 1,
     };
     (Store::start(&parts).expect("a good url"), health, shutdown)

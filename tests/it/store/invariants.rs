@@ -1,11 +1,14 @@
 //! Checks the invariants of a partition's keys, read raw; they must hold after every step.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use postdate::domain::Partition;
+use postdate::domain::{Entry, Partition, TargetRef, UnixMs};
 use postdate::store::{Bundle, BundleId, DeadId, decode};
 use redis::aio::MultiplexedConnection;
+
+use super::fixture::unnamed;
 
 /// All that stands in a partition.
 #[derive(Debug, Default)]
@@ -78,6 +81,36 @@ async fn blob(raw: &mut MultiplexedConnection, key: &str) -> (Vec<u8>, i64) {
         .expect("a blob")
 }
 
+/// The messages of a growing bundle, each an element of its list; what is gone is empty.
+async fn elements(raw: &mut MultiplexedConnection, key: &str) -> Vec<Vec<u8>> {
+    redis::cmd("LRANGE")
+        .arg(key)
+        .arg(0)
+        .arg(-1)
+        .query_async(raw)
+        .await
+        .expect("a list")
+}
+
+/// A growing bundle of these elements. An empty one stands for a message without a name and a due time.
+fn grown(elements: &[Vec<u8>]) -> Bundle {
+    let mut target = TargetRef::Own;
+    let entries = elements.iter().map(|element| {
+        if element.is_empty() {
+            return unnamed(UnixMs(i64::MIN), "");
+        }
+        let one = decode(&Bytes::from(element.clone())).expect("a bundle of one");
+        assert_eq!(one.entries.len(), 1, "a bundle of one");
+        target = one.target.clone();
+        one.entries[0].clone()
+    });
+    let entries: Vec<Entry> = entries.collect();
+    Bundle {
+        target,
+        entries: Arc::new(entries),
+    }
+}
+
 /// A shelf's member of `shelves`.
 fn place_of(shelf: &str, due: i64) -> String {
     let (route, slice) = shelf.split_once('/').expect("a shelf");
@@ -123,6 +156,11 @@ pub async fn check(raw: &mut MultiplexedConnection, prefix: &str, p: Partition) 
                     "{id} is due twice"
                 );
             }
+        } else if let Some(id) = name.strip_prefix("b:").filter(|id| id.contains("/+/")) {
+            let elements = elements(raw, &key).await;
+            let bytes: usize = elements.iter().map(Vec::len).sum();
+            sizes.insert(id.to_owned(), bytes as i64);
+            s.bundles.insert(id.to_owned(), grown(&elements));
         } else if let Some(id) = name.strip_prefix("b:") {
             let (blob, ttl) = blob(raw, &key).await;
             if ttl >= 0 {
@@ -155,6 +193,11 @@ pub async fn check(raw: &mut MultiplexedConnection, prefix: &str, p: Partition) 
         }
     }
     assert_eq!(idx, heads, "the index and the due zsets agree");
+    // Nobody publishes from growing bundles: they are in no other index.
+    let idx: BTreeMap<String, i64> = idx
+        .into_iter()
+        .filter(|(shelf, _)| !shelf.ends_with("/+"))
+        .collect();
     let places = zset(raw, &format!("{root}shelves")).await;
     let expected: BTreeSet<_> = idx
         .iter()
@@ -256,14 +299,20 @@ async fn of_bundles_that_stand(raw: &mut MultiplexedConnection, root: &str, s: &
 /// Checks that what stands beside bundles fits them.
 fn beside(s: &Snapshot) {
     for (id, bits) in s.gone.iter().chain(&s.done) {
-        assert_eq!(
-            bits.len(),
-            s.bundles[id].entries.len(),
-            "a bit a message: {id}"
-        );
+        let count = BundleId::parse(id).expect("an id").count();
+        assert_eq!(bits.len(), count, "a bit a message: {id}");
     }
     for (id, bundle) in &s.bundles {
         let parsed = BundleId::parse(id).expect("an id");
+        if parsed.is_growing() {
+            let is_gone = |index| Snapshot::is_set(&s.gone, id, index);
+            for (index, entry) in bundle.entries.iter().enumerate() {
+                assert_eq!(entry.due.0 == i64::MIN, is_gone(index), "{id} {index}");
+            }
+            let rest = bundle.entries.len()..parsed.count();
+            assert!(rest.clone().all(is_gone), "{id}: {rest:?} is free");
+            continue;
+        }
         assert_eq!(
             parsed.count(),
             bundle.entries.len(),
@@ -311,8 +360,8 @@ fn counted(s: &Snapshot, sizes: &BTreeMap<String, i64>) {
             .gone
             .get(id)
             .map_or(0, |bits| bits.bytes().filter(|&b| b == b'1').count());
-        *counts.entry(format!("n:{}", parsed_route(id))).or_default() +=
-            (bundle.entries.len() - gone) as i64;
+        let places = BundleId::parse(id).map_or(bundle.entries.len(), |id| id.count());
+        *counts.entry(format!("n:{}", parsed_route(id))).or_default() += (places - gone) as i64;
         *counts.entry(format!("b:{}", parsed_route(id))).or_default() += sizes[id];
     }
     for id in s.dead.keys() {

@@ -60,6 +60,7 @@ mod dedupe;
 mod driver;
 mod expired;
 pub mod fixture;
+mod growing;
 mod invariants;
 mod large;
 mod late;

@@ -48,7 +48,7 @@ async fn a_good_store_is_described_once_and_never_again() {
         .query_async(&mut raw)
         .await
         .expect("read");
-    assert_eq!(found, ["1", "4"]);
+    assert_eq!(found, ["2", "4"]);
 }
 
 #[tokio::test]
@@ -64,8 +64,18 @@ async fn another_count_of_partitions_an_unknown_format_or_a_foreign_prefix_is_re
     );
     config.partitions = postdate::domain::Partitions::new(4).expect("some");
     let meta = format!("{}:meta", config.prefix);
-    set(redis, &["HSET", &meta, "format", "2"]).await;
-    assert!(refusal(&config).await.contains("holds a store of format 2"));
+    set(redis, &["HSET", &meta, "format", "3"]).await;
+    let later = refusal(&config).await;
+    assert!(
+        later.ends_with("holds a store of format 3; this version reads format 2"),
+        "{later}"
+    );
+    set(redis, &["HSET", &meta, "format", "1"]).await;
+    let earlier = refusal(&config).await;
+    assert!(
+        earlier.contains("let the version that wrote it deliver what waits there"),
+        "{earlier}"
+    );
     set(redis, &["DEL", &meta]).await;
     set(redis, &["SET", &meta, "another's"]).await;
     assert!(

@@ -27,7 +27,7 @@ fn name() -> impl Strategy<Value = &'static str> {
 fn step() -> impl Strategy<Value = Step> {
     let bundle = prop::collection::vec(prop::option::of(name()), 1..4);
     prop_oneof![
-        4 => (bundle, any::<bool>(), prop::bool::weighted(0.8))
+        4 => (bundle, any::<bool>(), prop::bool::weighted(0.7))
             .prop_map(|(names, replace, due)| Step::Store(names, replace, due)),
         4 => (0..2usize, any::<bool>()).prop_map(|(who, expires)| Step::Claim { who, expires }),
         2 => (0..2usize).prop_map(|who| Step::Settle { who }),
@@ -38,6 +38,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => name().prop_map(Step::Cancel),
         2 => (name(), any::<bool>()).prop_map(|(name, due)| Step::Reschedule(name, due)),
         2 => Just(Step::Sweep),
+        1 => Just(Step::Spread),
         2 => Just(Step::Redrive),
         1 => Just(Step::DropDead),
     ]

@@ -82,6 +82,7 @@ impl TrailFixture {
             shutdown: &shutdown,
             remembers: [(route(), 0)].into(),
             trails: [(route(), limits)].into(),
+            growing: std::collections::BTreeSet::new(),
             ordered: std::collections::BTreeSet::new(),
             shards: 1,
         };

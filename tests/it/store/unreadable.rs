@@ -391,7 +391,7 @@ fn every_key_that_is_documented_is_in_the_matrix_of_damages() {
             "{key}"
         );
     }
-    assert_eq!((of_partition.len(), shared.len()), (22, 8));
+    assert_eq!((of_partition.len(), shared.len()), (24, 8));
 }
 
 #[tokio::test]

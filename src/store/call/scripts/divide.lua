@@ -2,7 +2,8 @@
 -- bundles. Unresolved messages stay in flight in a bundle that is born claimed. Hopeless messages become dead letters.
 --
 -- KEYS  the fixed ones; the old blob; then D due sets; B new blobs; X dead letters; G dead-letter queues
--- ARGV  caller number answered; id, token, bitmap of the confirmed, "1" if its blob was missing; D B X G;
+-- ARGV  caller number answered; id, token, bitmap of the confirmed, "1" if its blob was missing, of a growing bundle its
+--       bitmap of gone messages as the caller saw it; D B X G;
 --       D times: due set
 --       B times: id, place of its due set, first due ms, blob, token or "", lease ms, expiries
 --       X times: dead id, place of its queue, blob
@@ -13,15 +14,17 @@
 --       before (due, from) goes behind (due, to)); the highest sequence number given
 --       bundles that go back after they were due: count, then id, when they were to be delivered
 --       names to remember, see `remember`
--- returns {s, us, rolled_back, answer}: "o" done; "s" stale, or the missing blob is there: its claim stays
+-- returns {s, us, rolled_back, answer}: "o" done; "s" stale, or the missing blob is there: its claim stays;
+--       "g" more of a growing bundle is gone than the caller saw: nothing was changed, read again
 -- atomic: all of it. costs: the new blobs pass through here: the rare path. Runs at maxmemory.
 local before = repeated()
 if before then
   return before
 end
-local id, token, confirmed, missing, D, B, X, G = arg(), arg(), arg(), arg() == '1', num(), num(), num(), num()
-local old, count = KEYS[FIXED + 1], count_of(id)
-local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, FIXED + 1, 'string')
+local id, token, confirmed, missing, seen = arg(), arg(), arg(), arg() == '1', arg()
+local D, B, X, G = num(), num(), num(), num()
+local old, count, grows = KEYS[FIXED + 1], count_of(id), is_growing(id)
+local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, FIXED + 1, blob_kind(id))
   or wrong_kind(FIXED + 2, FIXED + 1 + D, 'zset') or wrong_kind(FIXED + 2 + D, #KEYS - G, 'string')
   or wrong_kind(#KEYS - G + 1, #KEYS, 'zset')
 if wrong then
@@ -42,6 +45,9 @@ if not owned_by(id, token) or (missing and redis.call('STRLEN', old) > 0) then
     remember()
   end
   return answer('s')
+end
+if grows and (redis.call('HGET', GONE, id) or '') ~= seen then
+  return answer('g')
 end
 local due_sets, fresh, back = {}, {}, {}
 local add, enter = tally()
@@ -126,7 +132,8 @@ end
 if REMEMBERS then
   remember()
 end
+local length = grows and grown_bytes(old) or redis.call('STRLEN', old)
 forget({
-  { id = id, blob = old, length = redis.call('STRLEN', old), messages = count - ones(redis.call('HGET', GONE, id)) },
+  { id = id, blob = old, length = length, messages = count - ones(redis.call('HGET', GONE, id)) },
 })
 return answer('o')

@@ -4,7 +4,8 @@
 --   1 idx      zset: due set -> its earliest due ms
 --   2 claims   zset: bundle id -> deadline ms
 --   3 tokens   hash: bundle id -> "token score": who may settle it, and its score in its due set
---   4 gone     hash: bundle id -> bitmap of the messages that were cancelled, moved or suppressed
+--   4 gone     hash: bundle id -> bitmap of the messages that were cancelled, moved or suppressed; of a growing bundle
+--              also of the places that nobody has taken yet
 --   5 done     hash: bundle id -> bitmap of the confirmed messages
 --   6 expiries hash: bundle id -> how often a claim on it expired
 --   7 put_back zset: id of a bundle that was put back after it was due -> when its oldest message was to be delivered, ms
@@ -15,6 +16,8 @@
 --  11 heads    zset: of each route the due set that is due first -> its score in `idx`: what claimers read
 --  12 shelves  zset, all scores 0: "route/due/slice" for each entry of `idx`, due with 16 digits: in this order
 --              the due sets of a route lie side by side, the earliest first
+-- A due set `route/+` has the growing bundles of a route. It is in `idx` alone: nobody publishes from it. A growing bundle
+-- is a list, an element for each message, empty for one that is gone.
 -- and if the call concerns a route that remembers delivered names (`REMEMBERS`):
 --  13 delivered zset: route/name -> until when the name stays taken, ms
 -- and if it concerns an ordered route (`ORDERED`), as the last of the fixed ones:
@@ -69,13 +72,32 @@ local function wrong_kind(from, to, kind)
   end
 end
 
--- The lengths of blobs, with a check of their types. 0 for a missing blob. One command a blob instead of two.
+-- Tells whether a bundle, its key, or a due set is one of growing bundles.
+local function is_growing(id)
+  return string.find(id, '/+', 1, true) ~= nil
+end
+-- The type of a blob's key.
+local function blob_kind(key)
+  return is_growing(key) and 'list' or 'string'
+end
+
+-- The lengths of blobs, with a check of their types. 0 for a missing blob, and for growing bundles, whose bytes are counted
+-- one by one. One command a blob instead of two.
 local function lengths(from, to)
   local found = {}
   for i = from, to do
-    local length = redis.pcall('STRLEN', KEYS[i])
-    if type(length) ~= 'number' then
-      return nil, wrong_kind(i, i, 'string') or length
+    local length
+    if is_growing(KEYS[i]) then
+      local wrong = wrong_kind(i, i, 'list')
+      if wrong then
+        return nil, wrong
+      end
+      length = 0
+    else
+      length = redis.pcall('STRLEN', KEYS[i])
+      if type(length) ~= 'number' then
+        return nil, wrong_kind(i, i, 'string') or length
+      end
     end
     found[i - from + 1] = length
   end
@@ -194,6 +216,9 @@ end
 -- Updates `HEADS` for a route of which this due set has changed: the head before was this one, or is the second
 -- now.
 local function update_head(due_set)
+  if is_growing(due_set) then
+    return
+  end
   local first, score, second = earliest(route_of(due_set) or '')
   if first then
     redis.call('ZADD', HEADS, score, first)
@@ -214,9 +239,14 @@ local function reindex(due, due_set)
   end
   if head[1] then
     redis.call('ZADD', IDX, head[2], due_set)
-    redis.call('ZADD', SHELVES, 0, place_of(due_set, head[2]))
   else
     redis.call('ZREM', IDX, due_set)
+  end
+  if is_growing(due_set) then
+    return
+  end
+  if head[1] then
+    redis.call('ZADD', SHELVES, 0, place_of(due_set, head[2]))
   end
   if was then
     redis.call('ZREM', SHELVES, place_of(due_set, was))
@@ -305,6 +335,23 @@ local function tally()
     end
   end
   return add, enter
+end
+
+-- Bytes that the messages of a growing bundle take.
+local function grown_bytes(key)
+  local bytes = 0
+  for _, element in ipairs(redis.call('LRANGE', key, 0, -1)) do
+    bytes = bytes + #element
+  end
+  return bytes
+end
+-- Empties the place of a message that is gone from a growing bundle. Returns how many bytes it had.
+local function empty_place(key, index)
+  local element = redis.call('LINDEX', key, index)
+  if element and element ~= '' then
+    redis.call('LSET', key, index, '')
+  end
+  return #(element or '')
 end
 
 -- Removes every trace of bundles but their entries in due sets: per bundle its id, its blob, its length, and

@@ -14,7 +14,7 @@ if before then
 end
 local wrong = wrong_kind(1, FIXED)
 for i = FIXED + 1, #KEYS do
-  wrong = wrong or wrong_kind(i, i, (i - FIXED) % 2 == 1 and 'string' or 'zset')
+  wrong = wrong or wrong_kind(i, i, (i - FIXED) % 2 == 1 and blob_kind(KEYS[i]) or 'zset')
 end
 if wrong then
   return refuse(wrong)
@@ -32,6 +32,10 @@ if place ~= '' then
   local away = is_set(redis.call('HGET', GONE, id), index) or is_set(redis.call('HGET', DONE, id), index)
   if not away then
     was = (redis.call('ZSCORE', OLD_DUE, id) and 'pending') or (redis.call('ZSCORE', CLAIMS, id) and 'claimed') or 'free'
+    if was == 'claimed' and is_growing(id) then
+      -- Whoever has claimed it only moves its messages on.
+      was = 'pending'
+    end
   end
 end
 if was == 'claimed' or (REMEMBERS and was == 'free' and remembered(name)) then
@@ -51,14 +55,15 @@ if was == 'pending' then
     redis.call('HSET', EXPIRIES, new, expired)
   end
   local had, count = redis.call('HGET', GONE, id), count_of(id)
-  local gone = with_set(had, index, count)
+  local gone, emptied = with_set(had, index, count), is_growing(id) and empty_place(OLD, index) or 0
   if ones(union(gone, redis.call('HGET', DONE, id))) == count then
+    local length = is_growing(id) and emptied or redis.call('STRLEN', OLD)
     redis.call('ZREM', OLD_DUE, id)
-    forget({ { id = id, blob = OLD, length = redis.call('STRLEN', OLD), messages = count - ones(had) } })
+    forget({ { id = id, blob = OLD, length = length, messages = count - ones(had) } })
     reindex(OLD_DUE, due_set_of(id))
   else
     redis.call('HSET', GONE, id, gone)
-    add_counts(route_of(id), -1, 0, 1)
+    add_counts(route_of(id), -1, -emptied, 1)
   end
 end
 reindex(NEW_DUE, due_set_of(new))

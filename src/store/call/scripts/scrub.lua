@@ -15,7 +15,9 @@
 -- atomic: all of it; run twice it does the same. costs: a dozen commands a bundle; bounded by the caller.
 local D, B, J, N = num(), num(), num(), num()
 local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, FIXED + D, 'zset')
-  or wrong_kind(FIXED + D + 1, #KEYS, 'string')
+for i = FIXED + D + 1, #KEYS do
+  wrong = wrong or wrong_kind(i, i, blob_kind(KEYS[i]))
+end
 if wrong then
   return wrong
 end
@@ -96,7 +98,7 @@ local function mend_indexes(tell)
     before[i] = tell and indexed(due_sets[i])
     reindex(KEYS[FIXED + i], due_sets[i])
     local score = redis.call('ZSCORE', IDX, due_sets[i])
-    if score then
+    if score and not is_growing(due_sets[i]) then
       redis.call('ZADD', SHELVES, 0, place_of(due_sets[i], score))
     end
   end

@@ -6,11 +6,14 @@
 --       G dead-letter queues
 -- ARGV  caller number answered; D B O X G; ordered: the lowest and the highest sequence number of those bundles;
 --       D times: due set
---       B times: id, place of its due set, first due ms, bytes
---       O times: id, place of its due set
+--       B times: id, place of its due set, first due ms, bytes; of a growing bundle, which has no blob yet, instead of
+--       bytes how many messages it gets
+--       O times: id, place of its due set, "" or, of a growing bundle that gets messages, how many places are taken, and
+--       how many messages it gets
 --       X times: dead id, place of its queue
 --       G times: queue
 --       then ops: "B" how many (that many nameless messages, or whole bundles of them) | "N" bundle index name policy(k|r)
+--       | "A" bundle index name policy message: the same for a growing bundle; those that stand come after the B new ones
 --       | "C" name | "P" name, id, index: the same for a `~` id, with the place that it names
 --       | "D" name: the same as "C" on a route that remembers delivered names, whose policies are (K|R)
 -- returns {s, us, rolled_back, answer}: one letter an op: s stored, d duplicate, r replaced, c cancelled,
@@ -37,13 +40,19 @@ end
 for i = 1, B do
   local id = arg()
   local b = { id = id, due = num(), first = arg(), length = num(), fresh = true, blob = KEYS[FIXED + D + i] }
-  b.count = count_of(id)
+  b.count, b.grows = count_of(id), is_growing(id)
+  if b.grows then
+    b.base, b.filled, b.length = 0, b.length, 0
+    wrong = wrong or wrong_kind(FIXED + D + i, FIXED + D + i, 'list')
+  end
   bundles[i], known[id] = b, b
 end
 for i = 1, O do
   local id = arg()
-  old[i] = { id = id, due = num(), count = count_of(id), blob = KEYS[FIXED + D + B + i], length = long and long[i] }
-  known[id] = old[i]
+  local b = { id = id, due = num(), base = tonumber(arg()), count = count_of(id), grows = is_growing(id) }
+  b.filled = b.base and num()
+  b.blob, b.length = KEYS[FIXED + D + B + i], long and long[i]
+  old[i], known[id] = b, b
 end
 local dead, queues = {}, {}
 for i = 1, X do
@@ -93,9 +102,9 @@ while at < #ARGV do
   local op, name, said = arg(), nil, true
   if op == 'B' then
     at = at + 1
-  elseif op == 'N' then
+  elseif op == 'N' or op == 'A' then
     name = ARGV[at + 3]
-    at = at + 4
+    at = at + (op == 'A' and 5 or 4)
   else
     name = arg()
     if op == 'P' then
@@ -127,7 +136,7 @@ end
 -- command checks and keeps it. A scrub finds those kept before an error.
 for i = 1, B do
   local blob = bundles[i].blob
-  if redis.call('PERSIST', blob) == 0 then
+  if not bundles[i].grows and redis.call('PERSIST', blob) == 0 then
     wrong = wrong_kind(FIXED + D + i, FIXED + D + i, 'string')
     if wrong or absent[blob] then
       return refuse(wrong or redis.error_reply('ERR the blob of ' .. bundles[i].id .. ' is not there'))
@@ -170,10 +179,18 @@ local function state(name)
   if is_set(b.gone, entry.index) or is_set(b.done, entry.index) then
     return 'free'
   end
-  return (b.pending and 'pending') or (b.claimed and 'claimed') or 'free'
+  -- Who has claimed a growing bundle only moves its messages on.
+  return (b.pending and 'pending') or (b.claimed and (b.grows and 'pending' or 'claimed')) or 'free'
 end
 if O > 0 then
   look(old)
+end
+for i = 1, O do
+  local b = old[i]
+  if b.base and not (b.pending and redis.call('LLEN', b.blob) == b.base) then
+    tidy()
+    return answer('CHANGED')
+  end
 end
 -- An unknown caller may be new, or one whose calls were forgotten. Then this may be a repeat, and existing
 -- bundles must neither be stored again nor count as duplicates of themselves.
@@ -183,9 +200,21 @@ if new_caller then
     b.stands = redis.call('ZSCORE', KEYS[FIXED + b.due], b.id) or redis.call('ZSCORE', CLAIMS, b.id)
   end
 end
+-- The places of a growing bundle that messages of this call take are gone no more.
+for _, b in pairs(known) do
+  if b.filled and not b.stands then
+    local gone = b.gone or string.rep('1', b.count)
+    b.gone = string.sub(gone, 1, b.base) .. string.rep('0', b.filled) .. string.sub(gone, b.base + b.filled + 1)
+    b.messages_new = {}
+  end
+end
 local function suppress(b, index)
   b.gone = with_set(b.gone, index, b.count)
   b.taken = (b.taken or 0) + 1
+  if b.grows and index < (b.base or b.count) then
+    b.emptied = b.emptied or {}
+    table.insert(b.emptied, index)
+  end
 end
 
 local results, freed = {}, {}
@@ -197,8 +226,15 @@ while at < #ARGV do
   local op = arg()
   if op == 'B' then
     result(string.rep('s', num()))
-  elseif op == 'N' then
-    local b, index, name, policy = bundles[num()], num(), arg(), arg()
+  elseif op == 'N' or op == 'A' then
+    local place, index, name, policy = num(), num(), arg(), arg()
+    local b = bundles[place] or old[place - B]
+    if op == 'A' then
+      local message = arg()
+      if b.messages_new then
+        table.insert(b.messages_new, message)
+      end
+    end
     local was = not b.stands and state(name)
     local taken = was == 'pending' and (policy == 'k' or policy == 'K')
     if REMEMBERS and was and not taken and (policy == 'K' or policy == 'R') then
@@ -257,12 +293,30 @@ if #places > 0 then
 end
 local dirty, fresh, spent = {}, {}, {}
 local add, enter = tally()
+-- Adds the messages of this call to a growing bundle, and empties the places of those that it takes. Returns how many
+-- bytes that adds.
+local function grow(b)
+  local bytes = 0
+  for i, message in ipairs(b.messages_new or {}) do
+    local gone = is_set(b.gone, b.base + i - 1)
+    b.messages_new[i] = gone and '' or message
+    bytes = bytes + (gone and 0 or #message)
+  end
+  if b.messages_new then
+    redis.call('RPUSH', b.blob, unpack(b.messages_new))
+  end
+  for _, index in ipairs(b.emptied or {}) do
+    bytes = bytes - empty_place(b.blob, index)
+  end
+  return bytes
+end
 for _, b in pairs(known) do
   if b.fresh and not b.stands then
-    local live = b.count - (b.taken or 0)
+    local live = (b.filled or b.count) - (b.taken or 0)
     if live == 0 then
       redis.call('UNLINK', b.blob)
     else
+      b.length = b.length + (b.grows and grow(b) or 0)
       fresh[b.due] = fresh[b.due] or {}
       pair(fresh[b.due], b.first, b.id)
       if b.gone then
@@ -271,14 +325,17 @@ for _, b in pairs(known) do
       add(route_of(b.id), live, b.length)
       dirty[b.due] = true
     end
-  elseif b.taken then
+  elseif b.taken or (b.filled and not b.stands) then
+    local came, bytes = (b.messages_new and b.filled or 0) - (b.taken or 0), b.grows and grow(b) or 0
     if is_covered(b.gone, b.done, b.count) then
       spent[b.due] = spent[b.due] or {}
       table.insert(spent[b.due], b)
       dirty[b.due] = true
+      b.messages = b.count - ones(b.gone) - came
+      b.length = b.length - bytes
     else
       pair(bitmaps, b.id, b.gone)
-      add(route_of(b.id), -b.taken, 0)
+      add(route_of(b.id), came, bytes)
     end
   end
 end
@@ -289,7 +346,6 @@ local ended = {}
 for due, bundles in pairs(spent) do
   local members = {}
   for i, b in ipairs(bundles) do
-    b.messages = b.count - ones(b.gone) + b.taken
     members[i], ended[#ended + 1] = b.id, b
   end
   redis.call('ZREM', KEYS[FIXED + due], unpack(members))

@@ -30,6 +30,9 @@ pub struct BundleOutline {
 
 /// Reads a bundle without its bodies.
 pub fn decode_outline(blob: &Bytes) -> Result<BundleOutline, CodecError> {
+    if let Some(elements) = super::elements_of(blob) {
+        return super::growing::outline_elements(&elements);
+    }
     let parts = BlobParts::read(blob)?;
     let heads = parts.heads()?;
     let sizes = parts.index.iter().map(|item| item.body).collect();

@@ -1,0 +1,258 @@
+//! Which growing bundle a named message joins that is due much later.
+//!
+//! Messages of one route and target that are due within one span share such a bundle. Each partition's writer fills bundles
+//! of its own, so it knows the place of each message without asking. A bundle that somebody else has begun to spread, or
+//! that is gone because all of it was cancelled, takes in nothing more: the script says so, and the next call begins another.
+
+use std::collections::BTreeMap;
+
+use super::PartitionWriter;
+use crate::domain::{Entry, Flags, RouteName, UnixMs};
+use crate::store::claim::blobs::GROWING_BYTES;
+use crate::store::model::bundle::{BundleId, GROWING_PLACES, GROWING_SPAN_MS, SPREAD_AHEAD_MS};
+use crate::store::{Bundle, WriteOp};
+
+/// Shortest wait of a message that joins a growing bundle, ms: four times what its bundle is due before it.
+const LEAST_WAIT_MS: i64 = 4 * SPREAD_AHEAD_MS;
+/// Shortest span, ms.
+const LEAST_SPAN_MS: i64 = 1 << 12;
+/// Largest message that joins one, bytes: larger ones do not gain by company.
+const MAX_MESSAGE_BYTES: usize = 4096;
+/// Messages of a span that are stored alone before one begins a growing bundle: for so few it is dearer than theirs.
+const ALONE_FIRST: u32 = 2;
+/// Most spans that one partition's writer knows. Messages of further ones are stored alone.
+const MAX_SPANS: usize = 2048;
+
+/// A time span of one route and target. The earliest comes first.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct SpanKey {
+    begin_ms: i64,
+    width_ms: i64,
+    route: RouteName,
+    target: String,
+}
+
+/// What a writer knows of a span.
+#[derive(Clone, Debug)]
+enum SpanState {
+    /// So many messages came, and were stored alone.
+    Alone(u32),
+    Open(OpenBundle),
+}
+
+#[derive(Clone, Debug)]
+struct OpenBundle {
+    id: BundleId,
+    filled: usize,
+    bytes: usize,
+}
+
+/// The growing bundles that a partition's writer fills.
+#[derive(Debug, Default)]
+pub(super) struct GrowingBundles(BTreeMap<SpanKey, SpanState>);
+
+/// A growing bundle, and what one call adds to it.
+#[derive(Debug)]
+pub(super) struct Growth {
+    pub(super) id: BundleId,
+    /// When it is due to be spread.
+    pub(super) due: UnixMs,
+    /// Places that were taken before. 0: the call makes the bundle.
+    pub(super) base: usize,
+    /// Messages that the call adds.
+    pub(super) added: usize,
+}
+
+/// The places that the messages of a call take in growing bundles.
+#[derive(Debug, Default)]
+pub(super) struct GrowthPlan {
+    pub(super) growths: Vec<Growth>,
+    /// For each operation, the growth and the place of each of its messages; empty: the operation has a bundle of its own.
+    pub(super) places: Vec<Vec<(usize, usize)>>,
+    /// What the spans of the call come to once it is applied.
+    spans: BTreeMap<SpanKey, SpanState>,
+}
+
+impl GrowthPlan {
+    pub(super) fn new(writer: &PartitionWriter, ops: &[&WriteOp]) -> Self {
+        let now = writer.clock.now();
+        let known = &mut *writer.growing.lock();
+        known.forget_past(now);
+        let mut plan = Self::default();
+        for op in ops {
+            let places = match op {
+                WriteOp::Store { route, bundle, .. } if writer.grows(route) => {
+                    plan.place(writer, known, route, bundle, now)
+                }
+                _ => Vec::new(),
+            };
+            plan.places.push(places);
+        }
+        plan
+    }
+
+    /// True if the messages of this operation join growing bundles.
+    pub(super) fn has_places(&self, op: usize) -> bool {
+        self.places.get(op).is_some_and(|places| !places.is_empty())
+    }
+
+    /// The place of each growth among the bundles of the call, from 1: new ones come first, those that stand come behind
+    /// all new bundles.
+    pub(super) fn places_in_call(&self, new_bundles: usize) -> Vec<usize> {
+        let (mut new, mut standing) = (0, new_bundles);
+        let place = |growth: &Growth| {
+            let at = if growth.base == 0 {
+                &mut new
+            } else {
+                &mut standing
+            };
+            *at += 1;
+            *at
+        };
+        self.growths.iter().map(place).collect()
+    }
+
+    /// The places of a bundle's messages, if all of them join growing bundles.
+    fn place(
+        &mut self,
+        writer: &PartitionWriter,
+        known: &GrowingBundles,
+        route: &RouteName,
+        bundle: &Bundle,
+        now: UnixMs,
+    ) -> Vec<(usize, usize)> {
+        if !bundle.entries.iter().all(|entry| joins(entry, now)) {
+            return Vec::new();
+        }
+        let key = |entry: &Entry| {
+            let (begin_ms, width_ms) = span_of(entry.due, now);
+            let target = bundle.target.as_str().to_owned();
+            let route = route.clone();
+            SpanKey {
+                begin_ms,
+                width_ms,
+                route,
+                target,
+            }
+        };
+        let keys: Vec<SpanKey> = bundle.entries.iter().map(key).collect();
+        let state = |plan: &Self, key: &SpanKey| {
+            let state = plan.spans.get(key).or_else(|| known.0.get(key));
+            state.cloned().unwrap_or(SpanState::Alone(0))
+        };
+        let is_early = |key: &SpanKey| matches!(state(self, key), SpanState::Alone(came) if came < ALONE_FIRST);
+        if keys.iter().any(is_early) {
+            for key in keys {
+                let is_known = known.0.contains_key(&key) || self.spans.contains_key(&key);
+                if let SpanState::Alone(came) = state(self, &key)
+                    && (is_known || known.0.len() + self.spans.len() < MAX_SPANS)
+                {
+                    self.spans.insert(key, SpanState::Alone(came + 1));
+                }
+            }
+            return Vec::new();
+        }
+        let mut places = Vec::with_capacity(keys.len());
+        for (key, entry) in keys.into_iter().zip(bundle.entries.iter()) {
+            let open = match state(self, &key) {
+                SpanState::Open(open)
+                    if open.filled < GROWING_PLACES && open.bytes < GROWING_BYTES =>
+                {
+                    open
+                }
+                _ => OpenBundle {
+                    id: BundleId::growing(route, &writer.ids.unique()),
+                    filled: 0,
+                    bytes: 0,
+                },
+            };
+            places.push(self.add(key, open, entry.stored_size()));
+        }
+        places
+    }
+
+    /// Adds a message to this bundle.
+    fn add(&mut self, key: SpanKey, mut open: OpenBundle, bytes: usize) -> (usize, usize) {
+        let known = self.growths.iter().position(|growth| growth.id == open.id);
+        let growth = known.unwrap_or_else(|| {
+            self.growths.push(Growth {
+                id: open.id.clone(),
+                due: UnixMs(key.begin_ms - SPREAD_AHEAD_MS),
+                base: open.filled,
+                added: 0,
+            });
+            self.growths.len() - 1
+        });
+        self.growths[growth].added += 1;
+        let place = open.filled;
+        open.filled += 1;
+        open.bytes += bytes;
+        self.spans.insert(key, SpanState::Open(open));
+        (growth, place)
+    }
+}
+
+impl GrowingBundles {
+    /// Notes what a call has done.
+    pub(super) fn applied(&mut self, plan: GrowthPlan) {
+        self.0.extend(plan.spans);
+    }
+
+    /// Begins other bundles from here on instead of those that a call wanted to add to. Nobody knows what became of it.
+    pub(super) fn refused(&mut self, plan: &GrowthPlan) {
+        for key in plan.spans.keys() {
+            if let Some(state @ SpanState::Open(_)) = self.0.get_mut(key) {
+                *state = SpanState::Alone(ALONE_FIRST);
+            }
+        }
+    }
+
+    fn forget_past(&mut self, now: UnixMs) {
+        while let Some(first) = self.0.first_entry() {
+            if first.key().begin_ms - SPREAD_AHEAD_MS > now.0 {
+                return;
+            }
+            first.remove();
+        }
+    }
+}
+
+/// True for a message that joins a growing bundle.
+fn joins(entry: &Entry, now: UnixMs) -> bool {
+    entry.flags.has(Flags::NAMED)
+        && entry.due.since(now) >= LEAST_WAIT_MS
+        && entry.stored_size() <= MAX_MESSAGE_BYTES
+}
+
+/// The span that a due time lies in: its beginning and its width, some sixteenth of the wait.
+fn span_of(due: UnixMs, now: UnixMs) -> (i64, i64) {
+    let share = (due.since(now) / 16).clamp(LEAST_SPAN_MS, GROWING_SPAN_MS);
+    let width = 1 << share.ilog2();
+    (due.0 & !(width - 1), width)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_holds_its_due_time_and_begins_long_after_its_bundle_is_due() {
+        let mut rng = fastrand::Rng::with_seed(9);
+        for _ in 0..100_000 {
+            let now = UnixMs(rng.i64(0..1 << 42));
+            let bits = rng.u32(1..40);
+            let wait = LEAST_WAIT_MS + rng.i64(0..1 << bits);
+            let due = now.plus(wait);
+            let (begin, width) = span_of(due, now);
+            assert!(
+                (begin..begin + width).contains(&due.0),
+                "{due} {begin} {width}"
+            );
+            assert!((LEAST_SPAN_MS..=GROWING_SPAN_MS).contains(&width));
+            assert!(
+                begin - SPREAD_AHEAD_MS - now.0 >= LEAST_WAIT_MS / 2,
+                "{now} {due}"
+            );
+        }
+    }
+}

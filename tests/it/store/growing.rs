@@ -1,0 +1,476 @@
+//! Named messages that are due much later share bundles that grow, and leave them before they are due.
+
+use std::collections::BTreeSet;
+
+use postdate::domain::{DeadReason, UnixMs};
+use postdate::store::{
+    BrowseQuery, BundleId, DeadFilter, MessageFilter, Store, StoredState, WriteResult,
+};
+
+use super::fixture::*;
+use super::invariants::Snapshot;
+use crate::support::Redis;
+
+/// Time until the messages are due, at least, and what is added to that at random, ms.
+const FAR_MS: i64 = 600_000;
+const WITHIN_MS: i64 = 300_000;
+
+fn later(rng: &mut fastrand::Rng) -> UnixMs {
+    far_ms(FAR_MS + rng.i64(0..WITHIN_MS))
+}
+
+fn far_ms(ms: i64) -> UnixMs {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    UnixMs(now.expect("after 1970").as_millis() as i64 + ms)
+}
+
+fn growing(s: &Snapshot) -> Vec<&String> {
+    s.bundles.keys().filter(|id| id.contains("/+/")).collect()
+}
+
+/// Stores so many named messages, each by a call of its own, and returns when they are due.
+async fn store_many(fixture: &StoreFixture, count: usize, rng: &mut fastrand::Rng) -> Vec<UnixMs> {
+    let mut dues = Vec::new();
+    for n in 0..count {
+        let due = later(rng);
+        let results = fixture
+            .keep(vec![named(&format!("m{n}"), due, "body")])
+            .await;
+        assert_eq!(results, [WriteResult::Stored]);
+        dues.push(due);
+    }
+    dues
+}
+
+/// All messages of the route, as a list shows them.
+async fn listed(store: &Store) -> Vec<(String, UnixMs)> {
+    let mut query = BrowseQuery {
+        route: Some(route()),
+        from: UnixMs(0),
+        to: UnixMs(i64::MAX),
+        after: None,
+        limit: 7,
+        filter: MessageFilter::default(),
+    };
+    let mut all = Vec::new();
+    loop {
+        let page = store.browse(&query).await.expect("a page");
+        let shown = page.found.into_iter();
+        all.extend(shown.map(|one| (one.id.as_str().to_owned(), one.entry.due)));
+        match page.next {
+            Some(next) => query.after = Some(next),
+            None => return all,
+        }
+    }
+}
+
+/// Makes all growing bundles due to be spread.
+pub async fn make_due(fixture: &StoreFixture) {
+    let due_set = fixture.key("due:orders/+");
+    let ids: Vec<String> = fixture.command(&["ZRANGE", &due_set, "0", "-1"]).await;
+    for id in &ids {
+        fixture.command::<i64>(&["ZADD", &due_set, "1", id]).await;
+    }
+    if !ids.is_empty() {
+        let idx = fixture.key("idx");
+        fixture
+            .command::<i64>(&["ZADD", &idx, "1", "orders/+"])
+            .await;
+    }
+}
+
+pub async fn spread(store: &Store, lease_ms: u64) -> usize {
+    let mut spread = 0;
+    for due in store.due_to_spread(&[P]).await {
+        spread += store.spread(&due, lease_ms).await.expect("spread");
+    }
+    spread
+}
+
+#[tokio::test]
+async fn messages_that_are_due_much_later_share_bundles_and_each_is_found() {
+    let fixture = StoreFixture::shared().await;
+    let mut rng = fastrand::Rng::with_seed(1);
+    let dues = store_many(&fixture, 300, &mut rng).await;
+    let s = fixture.check().await;
+    let grown = growing(&s).len();
+    assert!((1..40).contains(&grown), "{grown} bundles");
+    let alone = s.bundles.len() - grown;
+    assert!(alone <= 2 * 40, "the first two of a span: {alone}");
+    assert_eq!(fixture.counts().await.messages, 300);
+
+    let mut expected: Vec<_> = (0..300).map(|n| (format!("m{n}"), dues[n])).collect();
+    for (name, due) in &expected {
+        let found = fixture.store.find(&route(), name).await.expect("asked");
+        let found = found.expect("it is there");
+        assert_eq!((found.state, found.entry.due), (StoredState::Pending, *due));
+        let body = fixture
+            .store
+            .find_body(&route(), name)
+            .await
+            .expect("asked");
+        assert_eq!(body.as_deref(), Some(&b"body"[..]));
+    }
+    let shown = listed(&fixture.store).await;
+    expected.sort_by_key(|(_, due)| *due);
+    let moments = |all: &[(String, UnixMs)]| all.iter().map(|(_, due)| *due).collect::<Vec<_>>();
+    assert_eq!(moments(&shown), moments(&expected), "in due order");
+    let all: BTreeSet<_> = shown.into_iter().collect();
+    assert_eq!(all, expected.into_iter().collect());
+    let histogram = fixture.store.histogram(None).await.expect("a histogram");
+    assert_eq!(histogram.day.iter().sum::<u64>(), 300);
+    let mut scanned = 0;
+    let visit = |_: &_, _| scanned += 1;
+    fixture
+        .store
+        .scan(&route(), visit, |_, _| {})
+        .await
+        .expect("scanned");
+    assert_eq!(scanned, 300);
+}
+
+#[tokio::test]
+async fn each_is_cancelled_replaced_or_moved_and_its_bytes_are_free_at_once() {
+    let fixture = StoreFixture::shared().await;
+    let mut rng = fastrand::Rng::with_seed(2);
+    store_many(&fixture, 200, &mut rng).await;
+    let before = fixture.counts().await;
+    for n in 0..200 {
+        let name = format!("m{n}");
+        match n % 4 {
+            0 => assert_eq!(fixture.cancel(&name).await, WriteResult::Cancelled),
+            1 => {
+                let due = later(&mut rng);
+                let results = fixture
+                    .write(vec![replace(vec![named(&name, due, "other")])])
+                    .await;
+                assert_eq!(results, [[WriteResult::Replaced]]);
+            }
+            2 => {
+                let moved = fixture.reschedule(&name, later(&mut rng), "").await;
+                assert_eq!(moved, WriteResult::Rescheduled);
+            }
+            _ => {
+                let again = fixture
+                    .keep(vec![named(&name, later(&mut rng), "again")])
+                    .await;
+                assert_eq!(again, [WriteResult::Duplicate]);
+            }
+        }
+        if n % 20 == 0 {
+            fixture.check().await;
+        }
+    }
+    let counts = fixture.counts().await;
+    assert_eq!(counts.messages, 150);
+    assert!(counts.bytes < before.bytes, "{counts:?} {before:?}");
+    fixture.check().await;
+    for n in 0..200 {
+        let name = format!("m{n}");
+        let expected = if n % 4 == 0 {
+            WriteResult::Unknown
+        } else {
+            WriteResult::Cancelled
+        };
+        assert_eq!(fixture.cancel(&name).await, expected, "{name}");
+    }
+    let s = fixture.check().await;
+    assert!(s.bundles.is_empty() && s.names.is_empty(), "{s:?}");
+    // What the writer knew of its bundles is gone: it begins others.
+    store_many(&fixture, 20, &mut rng).await;
+    fixture.check().await;
+    assert_eq!(fixture.counts().await.messages, 20);
+}
+
+#[tokio::test]
+async fn one_call_stores_replaces_and_cancels_in_its_order() {
+    use WriteResult::{Cancelled, Duplicate, Replaced, Stored};
+    let fixture = StoreFixture::shared().await;
+    let mut rng = fastrand::Rng::with_seed(3);
+    let due = later(&mut rng);
+    // From here on the span has a growing bundle.
+    store_at(&fixture, due, &["x", "y", "z"]).await;
+    let results = fixture
+        .write(vec![
+            keep(vec![named("a", due, "1")]),
+            keep(vec![named("a", due, "2")]),
+            replace(vec![named("a", due, "3")]),
+            cancel("x"),
+            keep(vec![named("x", due, "4")]),
+            keep(vec![named("b", due, "5")]),
+            cancel("b"),
+            replace(vec![named("z", due, "6")]),
+        ])
+        .await;
+    let expected = [
+        Stored, Duplicate, Replaced, Cancelled, Stored, Stored, Cancelled, Replaced,
+    ];
+    assert_eq!(results.concat(), expected);
+    fixture.check().await;
+    for (name, body) in [("a", "3"), ("x", "4"), ("y", "y"), ("z", "6")] {
+        let found = fixture
+            .store
+            .find_body(&route(), name)
+            .await
+            .expect("asked");
+        assert_eq!(found.as_deref(), Some(body.as_bytes()), "{name}");
+    }
+    assert_eq!(fixture.counts().await.messages, 4);
+}
+
+async fn store_at(fixture: &StoreFixture, due: UnixMs, names: &[&str]) {
+    for name in names {
+        fixture.keep(vec![named(name, due, name)]).await;
+    }
+}
+
+#[tokio::test]
+async fn before_they_are_due_all_are_spread_and_stay_what_they_were() {
+    let fixture = StoreFixture::shared().await;
+    let mut rng = fastrand::Rng::with_seed(4);
+    store_many(&fixture, 300, &mut rng).await;
+    for n in (0..300).step_by(3) {
+        assert_eq!(
+            fixture.cancel(&format!("m{n}")).await,
+            WriteResult::Cancelled
+        );
+    }
+    let before = listed(&fixture.store).await;
+    assert_eq!(spread(&fixture.store, LONG).await, 0, "none is due");
+    make_due(&fixture).await;
+    assert!(spread(&fixture.store, LONG).await > 0);
+    let s = fixture.check().await;
+    assert_eq!(growing(&s), Vec::<&String>::new());
+    assert_eq!(listed(&fixture.store).await, before);
+    assert_eq!(fixture.counts().await.messages, 200);
+    for n in 0..300 {
+        let expected = if n % 3 == 0 {
+            WriteResult::Unknown
+        } else {
+            WriteResult::Cancelled
+        };
+        assert_eq!(fixture.cancel(&format!("m{n}")).await, expected);
+    }
+    assert!(fixture.check().await.bundles.is_empty());
+}
+
+/// Cancels, moves and stores beside two that spread: whatever was answered stands.
+#[tokio::test]
+async fn what_is_cancelled_while_it_is_spread_is_gone_and_nothing_else_is() {
+    let fixture = StoreFixture::shared().await;
+    let other = fixture.another();
+    other.reached().await;
+    let mut rng = fastrand::Rng::with_seed(5);
+    for round in 0..5 {
+        store_many(&fixture, 150, &mut rng).await;
+        make_due(&fixture).await;
+        let cancels = async {
+            let mut cancelled = 0;
+            for n in (0..150).step_by(2) {
+                let answer = other.cancel(&format!("m{n}")).await;
+                assert_eq!(answer, WriteResult::Cancelled, "it is due much later");
+                cancelled += 1;
+            }
+            cancelled
+        };
+        let (one, two, cancelled) = tokio::join!(
+            spread(&fixture.store, LONG),
+            spread(&other.store, LONG),
+            cancels
+        );
+        assert!(one + two > 0);
+        fixture.check().await;
+        assert_eq!(
+            fixture.counts().await.messages,
+            150 - cancelled,
+            "round {round}"
+        );
+        for n in (1..150).step_by(2) {
+            assert_eq!(
+                fixture.cancel(&format!("m{n}")).await,
+                WriteResult::Cancelled
+            );
+        }
+    }
+}
+
+/// Whoever spreads dies between its claim and its call.
+#[tokio::test]
+async fn a_bundle_that_was_claimed_to_be_spread_stays_pending_and_comes_back() {
+    let fixture = StoreFixture::shared().await;
+    let mut rng = fastrand::Rng::with_seed(6);
+    store_many(&fixture, 60, &mut rng).await;
+    make_due(&fixture).await;
+    let mut request = fixture.request(1).await;
+    request.due_sets = vec![("orders/+".to_owned(), u32::MAX)];
+    let claimed = fixture.store.claim_unread(&request).await.expect("claimed");
+    assert!(!claimed.is_empty());
+    let in_claims = fixture.store.find(&route(), "m50").await.expect("asked");
+    assert_eq!(
+        in_claims.map(|found| found.state),
+        Some(StoredState::Pending)
+    );
+    assert_eq!(fixture.cancel("m50").await, WriteResult::Cancelled);
+    let moved = fixture.reschedule("m51", later(&mut rng), "").await;
+    assert_eq!(moved, WriteResult::Rescheduled);
+    fixture.check().await;
+    fixture.clock_moves().await;
+    let swept = sweep(&fixture.store, P, LONG, false).await.expect("swept");
+    assert_eq!(swept.expired as usize, claimed.len());
+    fixture.check().await;
+    assert!(spread(&fixture.store, LONG).await > 0);
+    let s = fixture.check().await;
+    assert_eq!(growing(&s), Vec::<&String>::new());
+    assert_eq!(fixture.counts().await.messages, 59);
+}
+
+#[tokio::test]
+async fn what_a_redis_has_lost_of_a_growing_bundle_is_found() {
+    let redis = Redis::start().await;
+    let fixture = StoreFixture::on(&redis, 1).await;
+    let mut rng = fastrand::Rng::with_seed(7);
+    store_many(&fixture, 120, &mut rng).await;
+    let s = fixture.check().await;
+    let grown: Vec<String> = growing(&s).into_iter().cloned().collect();
+    let [lost, orphan, wrong, ..] = &grown[..] else {
+        panic!("three: {grown:?}");
+    };
+    let blob = |id: &str| fixture.key(&format!("b:{id}"));
+    fixture.command::<i64>(&["DEL", &blob(lost)]).await;
+    fixture
+        .command::<i64>(&["ZREM", &fixture.key("due:orders/+"), orphan])
+        .await;
+    fixture.command::<String>(&["SET", &blob(wrong), "x"]).await;
+    let (mut gone, mut back) = (BTreeSet::new(), BTreeSet::new());
+    let names = |ids: &[BundleId]| ids.iter().map(ToString::to_string).collect::<Vec<_>>();
+    for _ in 0..3 {
+        let report = fixture.store.scrub(P).await.expect("scrubbed");
+        gone.extend(names(&report.lost));
+        back.extend(names(&report.restored));
+    }
+    assert_eq!(back, BTreeSet::from([orphan.clone()]));
+    assert_eq!(gone, BTreeSet::from([lost.clone(), wrong.clone()]));
+    fixture.check().await;
+}
+
+/// One message of a bundle cannot be read: it alone becomes a dead letter.
+#[tokio::test]
+async fn a_message_that_cannot_be_read_takes_no_other_with_it() {
+    let fixture = StoreFixture::shared().await;
+    let mut rng = fastrand::Rng::with_seed(8);
+    let due = later(&mut rng);
+    store_at(&fixture, due, &["a", "b", "c", "d", "e"]).await;
+    let s = fixture.check().await;
+    let [id] = growing(&s)[..] else {
+        panic!("one: {s:?}");
+    };
+    let key = fixture.key(&format!("b:{id}"));
+    fixture
+        .command::<String>(&["LSET", &key, "1", "not ours"])
+        .await;
+    make_due(&fixture).await;
+    assert_eq!(spread(&fixture.store, LONG).await, 1);
+    let dead = fixture
+        .store
+        .dead_page(&DeadFilter::default(), None, 10)
+        .await
+        .expect("a page");
+    let reasons: Vec<_> = dead.marks.iter().map(|mark| mark.id.reason()).collect();
+    assert_eq!(reasons, [DeadReason::Corrupt]);
+    let kept: Vec<_> = listed(&fixture.store)
+        .await
+        .into_iter()
+        .map(|(name, _)| name)
+        .collect();
+    assert_eq!(kept, ["a", "b", "c", "e"]);
+    // Its name means nothing any more.
+    assert_eq!(fixture.cancel("d").await, WriteResult::Unknown);
+}
+
+/// Its version may serve it in a moment.
+#[tokio::test]
+async fn a_bundle_of_a_later_version_is_put_off() {
+    let fixture = StoreFixture::shared().await;
+    let mut rng = fastrand::Rng::with_seed(9);
+    store_at(&fixture, later(&mut rng), &["a", "b", "c"]).await;
+    let s = fixture.check().await;
+    let id = growing(&s)[0].clone();
+    let key = fixture.key(&format!("b:{id}"));
+    let mut element: Vec<u8> = fixture.command(&["LINDEX", &key, "0"]).await;
+    element[2] = 99;
+    let mut lset = redis::cmd("LSET");
+    lset.arg(&key).arg(0).arg(&element);
+    lset.exec_async(&mut fixture.raw.clone())
+        .await
+        .expect("set");
+    make_due(&fixture).await;
+    spread(&fixture.store, LONG).await;
+    let due_set = fixture.key("due:orders/+");
+    let due: f64 = fixture.command(&["ZSCORE", &due_set, &id]).await;
+    assert!(due as i64 > fixture.store.clock().now().0 + 5_000, "{due}");
+}
+
+#[tokio::test]
+async fn a_full_bundle_is_followed_by_another() {
+    let fixture = StoreFixture::shared().await;
+    let mut rng = fastrand::Rng::with_seed(10);
+    let due = later(&mut rng);
+    for hundred in 0..6 {
+        let names: Vec<String> = (0..100).map(|n| format!("m{hundred}-{n}")).collect();
+        let entries = names.iter().map(|name| named(name, due, "body")).collect();
+        let results = fixture.keep(entries).await;
+        assert_eq!(results, [WriteResult::Stored; 100]);
+    }
+    let s = fixture.check().await;
+    let sizes: Vec<usize> = s
+        .bundles
+        .iter()
+        .filter(|(id, _)| id.contains("/+/"))
+        .map(|(_, bundle)| bundle.entries.len())
+        .collect();
+    assert_eq!(
+        sizes.iter().sum::<usize>(),
+        500,
+        "the first call stays alone: {sizes:?}"
+    );
+    assert!(sizes.contains(&256), "{sizes:?}");
+    make_due(&fixture).await;
+    assert_eq!(spread(&fixture.store, LONG).await, 2);
+    assert_eq!(
+        fixture.check().await.bundles.len(),
+        3,
+        "all are due at one moment"
+    );
+}
+
+/// At `maxmemory` what waits can be cancelled, and nothing more comes in.
+#[tokio::test]
+async fn what_is_cancelled_in_a_full_redis_frees_its_memory() {
+    let redis = Redis::start().await;
+    let fixture = StoreFixture::on(&redis, 1).await;
+    let mut rng = fastrand::Rng::with_seed(11);
+    let due = later(&mut rng);
+    let names: Vec<String> = (0..200).map(|n| format!("m{n}")).collect();
+    let large = "x".repeat(2000);
+    for name in &names {
+        fixture.keep(vec![named(name, due, &large)]).await;
+    }
+    let before = fixture.counts().await.bytes;
+    make_due(&fixture).await;
+    fixture
+        .command::<String>(&["CONFIG", "SET", "maxmemory", "1"])
+        .await;
+    for name in &names[..100] {
+        assert_eq!(fixture.cancel(name).await, WriteResult::Cancelled);
+    }
+    assert!(fixture.counts().await.bytes < before * 6 / 10);
+    assert!(
+        spread(&fixture.store, LONG).await > 0,
+        "it takes no more than it frees"
+    );
+    fixture
+        .command::<String>(&["CONFIG", "SET", "maxmemory", "0"])
+        .await;
+    fixture.check().await;
+    assert_eq!(fixture.counts().await.messages, 100);
+}
