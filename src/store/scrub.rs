@@ -46,12 +46,14 @@ use self::leftovers::PerBundleCursors;
 use super::call::keys::Keys;
 use super::call::reply::text;
 use super::connection::link::read;
-use super::model::bundle::BundleId;
+use super::model::bundle::{BundleId, is_of_growing};
 use super::{ScrubReport, Store, StoreError};
 use crate::domain::{Partition, Partitions};
 
 /// Entries read in one trip.
 const PAGE_ENTRIES: usize = 200;
+/// Due sets of the index that tell whether the other indexes should be there, the first one aside.
+const LISTED_DUE_SETS: usize = 15;
 /// Entries of one partition that one scrub reads. The next scrub goes on behind them.
 const SCRUB_ENTRIES: usize = 2000;
 /// Trips through each of the keys with a field or a member per bundle, and through the whole key space, in one scrub.
@@ -180,26 +182,41 @@ impl Store {
     /// The partitions that lack one of the indexes `idx`, `heads`, `shelves`, which exist together or not at
     /// all. One trip a node. Partitions of a node that is away are left out.
     pub async fn lost_indexes(&self, partitions: &[Partition]) -> Vec<Partition> {
-        let commands = partitions.iter().map(|&p| {
-            let mut exists = redis::cmd("EXISTS");
-            exists.arg(
-                ["idx", "heads", "shelves"]
-                    .map(|name| self.0.keys.of(p, name))
-                    .as_slice(),
-            );
-            (Keys::slot(p), exists)
+        let commands = partitions.iter().flat_map(|&p| {
+            let mut listed = redis::cmd("ZRANGE");
+            listed
+                .arg(self.0.keys.of(p, "idx"))
+                .arg(0)
+                .arg(LISTED_DUE_SETS);
+            let exists = ["heads", "shelves"].map(|name| {
+                let mut exists = redis::cmd("EXISTS");
+                exists.arg(self.0.keys.of(p, name));
+                exists
+            });
+            std::iter::once(listed)
+                .chain(exists)
+                .map(move |command| (Keys::slot(p), command))
         });
-        let found = self.0.side.gather(commands.collect()).await.into_iter();
-        let is_lost = |answer: Result<Value, StoreError>| {
-            answer
-                .and_then(read::<usize>)
-                .is_ok_and(|indexes| indexes == 1 || indexes == 2)
+        let answers = self.0.side.gather(commands.collect()).await;
+        let is_lost = |answers: &[Result<Value, StoreError>]| {
+            let [Ok(listed), Ok(heads), Ok(shelves)] = answers else {
+                return false;
+            };
+            let listed = read::<Vec<String>>(listed.clone());
+            let exists = |answer: &Value| read::<bool>(answer.clone());
+            let (Ok(listed), Ok(heads), Ok(shelves)) = (listed, exists(heads), exists(shelves))
+            else {
+                return false;
+            };
+            // Growing bundles are in no other index.
+            let is_listed = listed.iter().any(|due_set| !is_of_growing(due_set));
+            heads != shelves || (is_listed && !heads) || (heads && listed.is_empty())
         };
-        partitions
+        let lost = partitions
             .iter()
-            .zip(found)
-            .filter_map(|(&p, answer)| is_lost(answer).then_some(p))
-            .collect()
+            .zip(answers.chunks(3))
+            .filter_map(|(&p, answers)| is_lost(answers).then_some(p));
+        lost.collect()
     }
 
     /// Mends only the indexes of a partition. Until then some or all of its bundles are not claimed.

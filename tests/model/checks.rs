@@ -114,7 +114,7 @@ impl World {
         if self
             .timers
             .iter()
-            .any(|timer| !timer.claimed_bundles.is_empty() || !timer.growing.is_empty())
+            .any(|timer| !timer.claimed_bundles.is_empty())
         {
             return broken("stuck", "a timer holds what it will never finish".into());
         }

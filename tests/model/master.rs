@@ -54,11 +54,7 @@ impl Master {
                 Answer::Written(results.collect())
             }
             Op::Claim(until) => Answer::Claimed(model.claim(*until, false, number_of(caller))),
-            Op::ClaimGrowing => Answer::Claimed(model.claim_growing(number_of(caller))),
-            Op::Spread(claim, seen) => match model.spread(*claim, seen) {
-                Some(outcome) => Answer::Divided(outcome),
-                None => Answer::Refused,
-            },
+            Op::Spread(bundle, seen) => Answer::Settled(model.spread(*bundle, seen)),
             Op::Settle(claim, delivered) => {
                 model.remember(delivered.iter().copied());
                 Answer::Settled(model.settle(*claim))

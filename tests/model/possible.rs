@@ -13,7 +13,7 @@ impl Setting {
     fn waits(&self, op: &Op) -> bool {
         let waits = match op {
             Op::Mark(..) => !self.has(Fault::MarkWithoutWait),
-            Op::Write(_) | Op::Claim(_) | Op::ClaimGrowing => true,
+            Op::Write(_) | Op::Claim(_) => true,
             _ => false,
         };
         self.replicated && waits && !self.has(Fault::NoWait)
@@ -71,17 +71,13 @@ impl World {
                     all.push(Action::Sweep(t));
                 }
             }
-            if free && !timer.draining && model.has_growing() {
-                all.push(Action::ClaimGrowing(t));
+            if free && !timer.draining {
+                match timer.growing {
+                    None => all.extend(model.growing().map(|one| Action::ReadGrowing(t, one))),
+                    Some(_) => all.push(Action::Spread(t)),
+                }
             }
-            if free {
-                all.extend((0..timer.growing.len()).map(|g| Action::Spread(t, g)));
-            }
-            if free
-                && timer.draining
-                && timer.claimed_bundles.is_empty()
-                && timer.growing.is_empty()
-            {
+            if free && timer.draining && timer.claimed_bundles.is_empty() {
                 all.push(Action::Leave(t));
             }
             for (h, claimed) in timer.claimed_bundles.iter().enumerate() {

@@ -255,8 +255,8 @@ impl Action {
             Self::Close(_) => 30,
             Self::Open(_) => 31,
             Self::Return(_) => 32,
-            Self::ClaimGrowing(_) => 47,
-            Self::Spread(..) => 48,
+            Self::ReadGrowing(..) => 47,
+            Self::Spread(_) => 48,
         }
     }
 }
@@ -357,11 +357,8 @@ fn described(world: &World, action: Action) -> String {
         }
         Action::Late => "the copy that was still on its way arrives".to_owned(),
         Action::Claim(t) => format!("timer {t} sends a claim"),
-        Action::ClaimGrowing(t) => format!("timer {t} claims what grows"),
-        Action::Spread(t, g) => {
-            let bundle = world.timers[t].growing[g].0.bundle;
-            format!("timer {t} spreads bundle {bundle}")
-        }
+        Action::ReadGrowing(t, bundle) => format!("timer {t} reads bundle {bundle}, which grows"),
+        Action::Spread(t) => format!("timer {t} spreads what it has read"),
         Action::Sweep(t) => format!("timer {t} sweeps"),
         Action::HandOver(t, h) => format!("timer {t} hands over the next of {}", claimed(t, h)),
         Action::Finish(t, h) => format!("timer {t} is finished with {}", claimed(t, h)),
@@ -408,8 +405,7 @@ fn call(op: &Op) -> String {
         Op::Mark(_, read) => format!("the mark {read}"),
         Op::Write(writes) => writes.iter().map(one).collect::<Vec<_>>().join(", "),
         Op::Claim(_) => "a claim".to_owned(),
-        Op::ClaimGrowing => "a claim of what grows".to_owned(),
-        Op::Spread(claim, _) => format!("the spread of bundle {}", claim.bundle),
+        Op::Spread(bundle, _) => format!("the spread of bundle {bundle}"),
         Op::Settle(claim, _) => format!("the settle of bundle {}", claim.bundle),
         Op::Divide(claim, shares, ..) => {
             format!("the division of bundle {} {shares:?}", claim.bundle)

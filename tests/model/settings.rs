@@ -483,7 +483,7 @@ pub fn growing_and_crash() -> Setting {
     Setting {
         grows: true,
         replace: true,
-        ..setting("what grows, and a crash", &records, 1, 2, budget)
+        ..setting("what grows, and a crash", &records, 1, 1, budget)
     }
 }
 

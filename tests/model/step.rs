@@ -38,10 +38,16 @@ impl World {
                     .actor
                     .send(Op::Claim(self.now + setting.lookahead));
             }
-            Action::ClaimGrowing(t) => self.timers[t].actor.send(Op::ClaimGrowing),
-            Action::Spread(t, g) => {
-                let (claim, seen) = self.timers[t].growing[g].clone();
-                self.timers[t].actor.send(Op::Spread(claim, seen));
+            Action::ReadGrowing(t, bundle) => {
+                let model = &self.master_of(self.ingress.len() + t).model;
+                let gone = model.gone(bundle).expect("it stands");
+                self.timers[t].growing = Some((bundle, gone));
+            }
+            Action::Spread(t) => {
+                let timer = &mut self.timers[t];
+                if let Some((bundle, seen)) = timer.growing.take() {
+                    timer.actor.send(Op::Spread(bundle, seen));
+                }
             }
             Action::Sweep(t) => self.timers[t].sweep(setting),
             Action::HandOver(t, h) => self.hand_over(setting, t, h)?,

@@ -213,13 +213,7 @@ impl Model {
         let &(bundle, index) = self.names.get(name)?;
         let kept = self.bundles.get(&bundle)?;
         let slot = &kept.slots[index];
-        // Whoever has claimed a growing bundle only moves its messages on.
-        let place = if kept.grows_of.is_some() {
-            Place::Due
-        } else {
-            kept.place
-        };
-        (!slot.gone && !slot.done).then_some((bundle, index, place))
+        (!slot.gone && !slot.done).then_some((bundle, index, kept.place))
     }
 
     fn add(&mut self, messages: Vec<Message>, place: Place, expiries: u32) -> usize {
@@ -246,10 +240,9 @@ impl Model {
         self.next - 1
     }
 
-    /// The places of messages that join this writer's growing bundle: one that nobody has begun to spread, or another.
+    /// The places of messages that join this writer's growing bundle.
     fn grow(&mut self, messages: Vec<Message>, writer: u32) -> (usize, usize) {
-        let is_open =
-            |kept: &StoredBundle| kept.grows_of == Some(writer) && kept.place == Place::Due;
+        let is_open = |kept: &StoredBundle| kept.grows_of == Some(writer);
         let open = self.bundles.iter().find(|(_, kept)| is_open(kept));
         let Some(bundle) = open.map(|(&bundle, _)| bundle) else {
             let bundle = self.add(messages, Place::Due, 0);
@@ -413,65 +406,39 @@ impl Model {
         taken
     }
 
-    /// Claims the growing bundles, to spread them.
-    pub fn claim_growing(&mut self, who: u32) -> Vec<Claimed> {
-        let mut taken = Vec::new();
-        for (&bundle, kept) in &mut self.bundles {
-            if kept.grows_of.is_none() || kept.place != Place::Due {
-                continue;
-            }
-            kept.claims += 1;
-            let nonce = kept.claims * 64 + who;
-            let token = i64::from(nonce);
-            kept.place = Place::Claimed {
-                token,
-                nonce,
-                expires: false,
-            };
-            taken.push(Claimed {
-                claim: Claim {
-                    bundle,
-                    nonce,
-                    token,
-                },
-                messages: kept.slots.iter().map(|s| s.message).collect(),
-                skip: kept.slots.iter().map(|s| s.gone).collect(),
-                expiries: kept.expiries,
-            });
-        }
-        taken
-    }
-
     /// Which messages of a bundle are gone. `None`: it does not stand.
     pub fn gone(&self, bundle: usize) -> Option<Vec<bool>> {
         let kept = self.bundles.get(&bundle)?;
         Some(kept.slots.iter().map(|s| s.gone).collect())
     }
 
-    /// Moves the messages of a claimed growing bundle into bundles of their own, as its holder saw it. `None`: more is gone.
-    pub fn spread(&mut self, claim: Claim, seen: &[bool]) -> Option<SettleOutcome> {
-        if !self.ours(claim) {
-            return Some(SettleOutcome::Stale);
-        }
+    /// Moves the messages of a growing bundle into bundles of their own, as its reader saw it. False: it is not as it was.
+    pub fn spread(&mut self, bundle: usize, seen: &[bool]) -> bool {
         let blind = self.fault == Some(StoreFault::SpreadBlindly);
-        if !blind && self.gone(claim.bundle).as_deref() != Some(seen) {
-            return None;
+        let Some(gone) = self.gone(bundle) else {
+            return false;
+        };
+        if !blind && gone != seen {
+            return false;
         }
-        let slots = self.bundle(claim.bundle).slots.clone();
+        let slots = self.bundle(bundle).slots.clone();
         for (index, slot) in slots.iter().enumerate() {
-            if !seen[index] {
-                self.part(claim.bundle, &[(index, slot.message)], Place::Due, 0);
+            if seen.get(index) == Some(&false) {
+                self.part(bundle, &[(index, slot.message)], Place::Due, 0);
             }
         }
-        self.bundles.remove(&claim.bundle);
-        self.free_names(claim.bundle);
-        Some(SettleOutcome::Done(None))
+        self.bundles.remove(&bundle);
+        self.free_names(bundle);
+        true
     }
 
-    /// Reports whether a growing bundle can be claimed.
-    pub fn has_growing(&self) -> bool {
-        let is_pending = |kept: &StoredBundle| kept.grows_of.is_some() && kept.place == Place::Due;
-        self.bundles.values().any(is_pending)
+    /// The growing bundles.
+    pub fn growing(&self) -> impl Iterator<Item = usize> {
+        let growing = self
+            .bundles
+            .iter()
+            .filter(|(_, kept)| kept.grows_of.is_some());
+        growing.map(|(&bundle, _)| bundle)
     }
 
     fn ours(&mut self, claim: Claim) -> bool {

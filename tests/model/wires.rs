@@ -109,24 +109,6 @@ impl World {
                     self.timers[t].claimed_bundles.push(claimed);
                 }
             }
-            (Op::ClaimGrowing, Some(Answer::Claimed(taken))) => {
-                let t = a - self.ingress.len();
-                let growing = taken.into_iter().map(|one| (one.claim, one.skip));
-                self.timers[t].growing.extend(growing);
-            }
-            (Op::Spread(claim, _), Some(answer)) => {
-                let t = a - self.ingress.len();
-                let gone = self.master_of(a).model.gone(claim.bundle);
-                let growing = &mut self.timers[t].growing;
-                match (answer, gone) {
-                    // It is read again.
-                    (Answer::Refused, Some(gone)) => {
-                        let read = growing.iter_mut().find(|(of, _)| *of == claim);
-                        read.expect("it holds it").1 = gone;
-                    }
-                    _ => growing.retain(|(of, _)| *of != claim),
-                }
-            }
             (Op::Settle(claim, _), Some(Answer::Settled(_))) => {
                 self.timers[a - self.ingress.len()]
                     .claimed_bundles

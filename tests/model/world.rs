@@ -120,9 +120,8 @@ pub enum Op {
     /// A bundle of each run of messages; commands between them. In order.
     Write(Vec<Write>),
     Claim(Moment),
-    ClaimGrowing,
     /// A growing bundle, and which of its messages were gone when it was read.
-    Spread(Claim, Vec<bool>),
+    Spread(usize, Vec<bool>),
     Settle(Claim, Vec<Name>),
     Divide(Claim, Vec<Option<Share>>, Moment, Vec<Name>),
     Extend(Claim, Vec<bool>, Vec<Name>),
@@ -234,8 +233,8 @@ pub struct ClaimedBundle {
 pub struct Timer {
     pub actor: Actor,
     pub claimed_bundles: Vec<ClaimedBundle>,
-    /// Growing bundles that it has claimed, and which of their messages were gone when it read them.
-    pub growing: Vec<(Claim, Vec<bool>)>,
+    /// The growing bundle that it has read, and which of its messages were gone.
+    pub growing: Option<(usize, Vec<bool>)>,
     pub draining: bool,
     /// Leases in a row for which it let nothing expire.
     pub withheld: u8,
@@ -307,8 +306,8 @@ pub enum Action {
     Crash(usize, bool),
     Late,
     Claim(usize),
-    ClaimGrowing(usize),
-    Spread(usize, usize),
+    ReadGrowing(usize, usize),
+    Spread(usize),
     Sweep(usize),
     HandOver(usize, usize),
     Finish(usize, usize),
@@ -406,8 +405,6 @@ impl World {
             .iter()
             .flat_map(|t| &t.claimed_bundles)
             .any(|claimed| is(&claimed.claim));
-        let mut growing = self.timers.iter().flat_map(|t| &t.growing);
-        let in_hands = in_hands || growing.any(|(claim, _)| is(claim));
         in_hands || (0..self.actors()).any(|a| self.unheard(a).any(|claim| is(&claim)))
     }
 

@@ -64,15 +64,16 @@ impl Store {
     /// Settles a bundle of which something remains. Returns the new claims of the remainders that stay in
     /// flight, in order.
     pub async fn divide(&self, division: &Division) -> Result<SettleAnswer, StoreError> {
-        let answer = self.divide_as_seen(division, "").await?;
+        let answer = self.divide_as_seen(division, None).await?;
         answer.ok_or_else(|| shape("the answer to a divide"))
     }
 
-    /// The same for a growing bundle, with its bitmap of gone messages as it was read. `None`: more is gone by now.
+    /// The same for a growing bundle, with its bitmap of gone messages as it was read: it needs no claim. `None`: more is
+    /// gone by now, or more has come.
     pub(in crate::store) async fn divide_as_seen(
         &self,
         division: &Division,
-        gone: &str,
+        gone: Option<&str>,
     ) -> Result<Option<SettleAnswer>, StoreError> {
         let p = division.claim.partition;
         let new_bundles: Vec<(BundleId, &Remainder)> = division
@@ -84,6 +85,7 @@ impl Store {
             .iter()
             .filter(|(_, r)| r.lease_ms.is_none())
             .map(|(id, _)| id.due_set())
+            .chain(gone.map(|_| division.claim.id.due_set()))
             .collect();
         due_sets.sort_unstable();
         due_sets.dedup();
@@ -119,7 +121,7 @@ impl Store {
                 "0"
             })
             .into(),
-            gone.into(),
+            gone.unwrap_or_default().into(),
             due_sets.len().into(),
             new_bundles.len().into(),
             dead.len().into(),

@@ -1,9 +1,9 @@
 //! Spreads growing bundles whose spans are near: each message moves into a bundle of its own moment, which is published as
 //! all others are.
 //!
-//! A growing bundle is claimed for that, so that only one replica does it at a time, and comes back like any other claim if
-//! that replica dies. Meanwhile its messages are pending as before: one that is cancelled or moved between the read and the
-//! call has the call refused, and the bundle is read again.
+//! Nobody claims it for that. The call that moves the messages says which of them were gone when they were read; if more is
+//! gone by then, or more has come, it changes nothing, and the bundle is read again. So whoever dies in between, or does it
+//! beside another one, costs nothing, and until that call each message is pending as before.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,28 +12,25 @@ use bytes::Bytes;
 use redis::Value;
 use tracing::{debug, error};
 
-use crate::domain::limits::MAX_EXPIRIES;
 use crate::domain::{DeadReason, Entry, Partition, RouteName, TargetRef, UnixMs};
 use crate::store::call::keys::Keys;
 use crate::store::connection::link::read;
-use crate::store::model::bundle::{SPREAD_AHEAD_MS, is_of_growing};
+use crate::store::model::bundle::{BundleId, SPREAD_AHEAD_MS, is_of_growing};
 use crate::store::model::codec::{elements_of, later_version};
 use crate::store::query::browse::range;
 use crate::store::{
-    Bundle, ClaimAnswer, ClaimRequest, DeadLetter, Division, NewBundle, Remainder, SettleAnswer,
-    Store, StoreError, UnopenedBundle, decode,
+    Bundle, Claim, DeadLetter, Division, NewBundle, Remainder, SettleAnswer, Store, StoreError,
+    decode,
 };
 
 /// Span of the bundles that the messages move into, ms: that of named messages which are due soon.
 const SPAN_MS: i64 = 64;
 /// Due sets that one read of the index shows.
 const READ_DUE_SETS: usize = 1000;
-/// Bundles of one claim.
-const CLAIMED_BUNDLES: usize = 8;
+/// Bundles that one read of their due set shows.
+const READ_BUNDLES: usize = 64;
 /// Reads of a bundle before it is left to the next round. Messages are cancelled meanwhile, but not this often.
 const READS: usize = 20;
-/// Delay until a bundle of a later version is claimed again, ms.
-const LATER_VERSION_MS: u64 = 10_000;
 
 /// Growing bundles of one route in one partition that are due to be spread.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,80 +91,81 @@ impl Store {
     }
 
     /// Spreads the growing bundles of a route in one partition that are due to be, and returns how many.
-    pub async fn spread(&self, due: &DueToSpread, lease_ms: u64) -> Result<usize, StoreError> {
-        let request = ClaimRequest {
-            partition: due.partition,
-            due_sets: vec![(due.due_set.clone(), u32::MAX)],
-            lookahead_ms: 0,
-            lease_ms,
-            max_bundles: CLAIMED_BUNDLES,
-        };
-        let mut spread = 0;
+    pub async fn spread(&self, due: &DueToSpread) -> Result<usize, StoreError> {
+        let p = due.partition;
+        let key = self.0.keys.due(p, &due.due_set);
+        let (mut spread, mut left) = (0, 0);
         loop {
-            let claimed = self.claim_unread(&request).await?;
-            let count = claimed.len();
-            for claimed in claimed {
-                self.spread_one(claimed).await?;
-                spread += 1;
-            }
-            if count < CLAIMED_BUNDLES {
+            let until = self.0.clock.now().0;
+            let listed = range(&key, "-inf".to_owned(), until, left, READ_BUNDLES);
+            let listed = self
+                .0
+                .side
+                .gather(vec![(Keys::slot(p), listed)])
+                .await
+                .pop();
+            let listed: Vec<(String, f64)> = read(listed.unwrap_or(Ok(Value::Nil))?)?;
+            if listed.is_empty() {
                 return Ok(spread);
+            }
+            for (id, _) in listed {
+                // A scrub removes what is no bundle.
+                let is_spread = match BundleId::parse(&id) {
+                    Some(id) => self.spread_one(p, id).await?,
+                    None => false,
+                };
+                spread += usize::from(is_spread);
+                left += usize::from(!is_spread);
             }
         }
     }
 
-    async fn spread_one(&self, claimed: ClaimAnswer) -> Result<(), StoreError> {
-        let p = claimed.claim.partition;
-        let id = &claimed.claim.id;
+    /// Spreads one bundle. Returns false if it stays.
+    async fn spread_one(&self, p: Partition, id: BundleId) -> Result<bool, StoreError> {
         let Some(route) = RouteName::new(id.route()) else {
-            return Ok(());
+            return Ok(false);
         };
         for _ in 0..READS {
-            let Some((gone, blob)) = self.read_growing(&claimed).await? else {
-                // Its claim expires, and a scrub finds out whether its content is lost.
-                return Ok(());
+            let Some((gone, blob)) = self.read_growing(p, &id).await? else {
+                // A scrub finds out whether its content is lost.
+                return Ok(false);
             };
             if let Some(version) = later_version(&blob) {
                 debug!(bundle = %id, version, "a growing bundle of a later version is left to a replica of that version");
-                return self
-                    .put_off(p, std::slice::from_ref(&claimed.claim), LATER_VERSION_MS)
-                    .await;
+                return Ok(false);
             }
-            let spread = if claimed.expiries > MAX_EXPIRIES {
-                Some(unopened(&route, &gone, &blob, id.count()))
-            } else {
-                Spread::read(&route, &gone, &blob, self.0.clock.now())
+            let Some(spread) = Spread::read(&route, &gone, &blob, self.0.clock.now()) else {
+                continue;
             };
-            let Some(spread) = spread else { continue };
-            for dead in &spread.dead {
-                error!(bundle = %id, reason = dead.reason.as_str(), "a message of a growing bundle cannot be read; it becomes a dead letter");
-            }
-            let first = spread.spans.values().flat_map(|(entries, _)| entries);
-            let first = first.map(|entry| entry.due).min();
-            let division = spread.division(&claimed, &route);
-            match self.divide_as_seen(&division, &gone).await? {
+            let corrupt = spread.dead.len();
+            let entries = spread.spans.values().flat_map(|(entries, _)| entries);
+            let first = entries.map(|entry| entry.due).min();
+            let division = spread.division(p, &id, &route);
+            match self.divide_as_seen(&division, Some(&gone)).await? {
                 Some(SettleAnswer::Applied(_)) => {
+                    if corrupt > 0 {
+                        error!(bundle = %id, messages = corrupt, "messages of a growing bundle cannot be read; they are dead letters now");
+                    }
                     if let Some(first) = first {
                         self.0.wake.stored(p, first);
                     }
-                    return Ok(());
+                    return Ok(true);
                 }
-                // Somebody else has it by now.
-                Some(SettleAnswer::Stale) => return Ok(()),
+                // Somebody else has spread it.
+                Some(SettleAnswer::Stale) => return Ok(true),
                 None => {}
             }
         }
-        Ok(())
+        Ok(false)
     }
 
-    /// The bitmap and the content of a claimed growing bundle. `None`: its content is not there.
+    /// The bitmap and the content of a growing bundle. `None`: its content is not there.
     async fn read_growing(
         &self,
-        claimed: &ClaimAnswer,
+        p: Partition,
+        id: &BundleId,
     ) -> Result<Option<(String, Bytes)>, StoreError> {
-        let p = claimed.claim.partition;
-        let id = &claimed.claim.id;
-        let link = self.0.claims.link();
+        let link = self.0.settles.link();
         let mut gone = redis::cmd("HGET");
         gone.arg(self.0.keys.of(p, "gone")).arg(id.as_str());
         let answer = link.gather(vec![(Keys::slot(p), gone)]).await.pop();
@@ -201,15 +199,13 @@ impl Spread {
                         from.push(index as u32);
                     }
                 }
-                Err(_) => spread
-                    .dead
-                    .push(unreadable(route, DeadReason::Corrupt, element)),
+                Err(_) => spread.dead.push(unreadable(route, element)),
             }
         }
         Some(spread)
     }
 
-    fn division(self, claimed: &ClaimAnswer, route: &RouteName) -> Division {
+    fn division(self, p: Partition, id: &BundleId, route: &RouteName) -> Division {
         let target = self.target;
         let remainder = |(entries, from): (Vec<Entry>, Vec<u32>)| Remainder {
             new_bundle: NewBundle {
@@ -225,8 +221,12 @@ impl Spread {
             sequence: None,
         };
         Division {
-            claim: claimed.claim.clone(),
-            confirmed: vec![false; claimed.claim.id.count()],
+            claim: Claim {
+                partition: p,
+                id: id.clone(),
+                token: "".into(),
+            },
+            confirmed: Vec::new(),
             delivered: Vec::new(),
             freed: Vec::new(),
             remainders: self.spans.into_values().map(remainder).collect(),
@@ -236,27 +236,14 @@ impl Spread {
     }
 }
 
-/// A whole bundle that nobody opens any more: its readers have died of it.
-fn unopened(route: &RouteName, gone: &str, blob: &Bytes, places: usize) -> Spread {
-    let is_gone = |index: usize| gone.as_bytes().get(index) == Some(&b'1');
-    let content = UnopenedBundle {
-        blob: blob.clone(),
-        skip: (0..places).map(is_gone).collect(),
-    };
-    Spread {
-        dead: vec![unreadable(route, DeadReason::Crashes, content.encode())],
-        ..Spread::default()
-    }
-}
-
-fn unreadable(route: &RouteName, reason: DeadReason, content: Bytes) -> DeadLetter {
+fn unreadable(route: &RouteName, content: Bytes) -> DeadLetter {
     let bundle = Bundle {
         target: TargetRef::Own,
         entries: Arc::default(),
     };
     DeadLetter {
         route: route.clone(),
-        reason,
+        reason: DeadReason::Corrupt,
         bundle,
         raw: Some(content),
     }

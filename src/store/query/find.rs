@@ -109,8 +109,6 @@ pub(in crate::store) async fn read_place(
         _ if is_set(&gone) => None,
         _ if is_set(&done) => Some(StoredState::Published),
         (true, _) => Some(StoredState::Pending),
-        // Whoever has claimed a growing bundle only moves its messages on.
-        (false, true) if place.bundle.is_growing() => Some(StoredState::Pending),
         (false, true) => Some(StoredState::InFlight),
     };
     Ok(Some(PlaceReading { state, blob, index }))

@@ -72,11 +72,8 @@ impl DueIndexes {
                 found.junk.push(place.clone());
                 continue;
             };
-            if self
-                .idx
-                .get(&due_set)
-                .is_none_or(|due| place_of(&due_set, *due) != *place)
-            {
+            let is_right = |due: &f64| place_of(&due_set, *due) == *place;
+            if is_of_growing(&due_set) || !self.idx.get(&due_set).is_some_and(is_right) {
                 found.due_sets.insert(due_set);
             }
         }

@@ -40,7 +40,7 @@ impl MaintenanceTask for Spreader {
         let spreads = stream::iter(due).map(|due| {
             let shard = shard.clone();
             async move {
-                let spread = shard.store.spread(&due, shard.lease_ms());
+                let spread = shard.store.spread(&due);
                 let spread = tokio::time::timeout(TIME, spread).await;
                 (due, spread)
             }

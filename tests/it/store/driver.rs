@@ -152,7 +152,7 @@ impl<'a> Driver<'a> {
             // It changes nothing that can be seen.
             Step::Spread => {
                 make_due(self.fixture).await;
-                spread(&self.fixture.store, LONG).await;
+                spread(&self.fixture.store).await;
             }
             Step::Sweep => {
                 let swept = sweep(&self.fixture.store, self.fixture.p, LONG, false).await;

@@ -1,6 +1,9 @@
 -- divide: settles a bundle of which something remains. Confirmed messages leave. Failed messages go back as new
 -- bundles. Unresolved messages stay in flight in a bundle that is born claimed. Hopeless messages become dead letters.
 --
+-- Nobody claims a growing bundle: it stays in its due set, which is one of D, until all of its messages go back as new
+-- bundles at once.
+--
 -- KEYS  the fixed ones; the old blob; then D due sets; B new blobs; X dead letters; G dead-letter queues
 -- ARGV  caller number answered; id, token, bitmap of the confirmed, "1" if its blob was missing, of a growing bundle its
 --       bitmap of gone messages as the caller saw it; D B X G;
@@ -30,7 +33,7 @@ local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, FIXED + 1, blob_kind
 if wrong then
   return refuse(wrong)
 end
-if not owned_by(id, token) or (missing and redis.call('STRLEN', old) > 0) then
+if not grows and (not owned_by(id, token) or (missing and redis.call('STRLEN', old) > 0)) then
   if redis.call('EXISTS', old) == 1 and ones(confirmed) > 0 then
     redis.call('HSET', DONE, id, union(redis.call('HGET', DONE, id), confirmed))
   end
@@ -46,13 +49,17 @@ if not owned_by(id, token) or (missing and redis.call('STRLEN', old) > 0) then
   end
   return answer('s')
 end
-if grows and (redis.call('HGET', GONE, id) or '') ~= seen then
-  return answer('g')
-end
-local due_sets, fresh, back = {}, {}, {}
+local due_sets, fresh, back, own = {}, {}, {}, nil
 local add, enter = tally()
 for i = 1, D do
   due_sets[i] = arg()
+  own = due_sets[i] == due_set_of(id) and KEYS[FIXED + 1 + i] or own
+end
+if grows and not redis.call('ZSCORE', own, id) then
+  return answer('s')
+end
+if grows and (redis.call('HGET', GONE, id) or '') ~= seen then
+  return answer('g')
 end
 local route = route_of(id)
 for i = 1, B do
@@ -131,6 +138,10 @@ for _ = 1, num() do
 end
 if REMEMBERS then
   remember()
+end
+if grows then
+  redis.call('ZREM', own, id)
+  reindex(own, due_set_of(id))
 end
 local length = grows and grown_bytes(old) or redis.call('STRLEN', old)
 forget({

@@ -217,6 +217,8 @@ end
 -- now.
 local function update_head(due_set)
   if is_growing(due_set) then
+    -- Nobody publishes from it.
+    redis.call('ZREM', HEADS, due_set)
     return
   end
   local first, score, second = earliest(route_of(due_set) or '')

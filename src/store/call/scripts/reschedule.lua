@@ -32,10 +32,6 @@ if place ~= '' then
   local away = is_set(redis.call('HGET', GONE, id), index) or is_set(redis.call('HGET', DONE, id), index)
   if not away then
     was = (redis.call('ZSCORE', OLD_DUE, id) and 'pending') or (redis.call('ZSCORE', CLAIMS, id) and 'claimed') or 'free'
-    if was == 'claimed' and is_growing(id) then
-      -- Whoever has claimed it only moves its messages on.
-      was = 'pending'
-    end
   end
 end
 if was == 'claimed' or (REMEMBERS and was == 'free' and remembered(name)) then

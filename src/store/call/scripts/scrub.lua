@@ -98,7 +98,9 @@ local function mend_indexes(tell)
     before[i] = tell and indexed(due_sets[i])
     reindex(KEYS[FIXED + i], due_sets[i])
     local score = redis.call('ZSCORE', IDX, due_sets[i])
-    if score and not is_growing(due_sets[i]) then
+    if score and is_growing(due_sets[i]) then
+      redis.call('ZREM', SHELVES, place_of(due_sets[i], score))
+    elseif score then
       redis.call('ZADD', SHELVES, 0, place_of(due_sets[i], score))
     end
   end

@@ -179,8 +179,7 @@ local function state(name)
   if is_set(b.gone, entry.index) or is_set(b.done, entry.index) then
     return 'free'
   end
-  -- Who has claimed a growing bundle only moves its messages on.
-  return (b.pending and 'pending') or (b.claimed and (b.grows and 'pending' or 'claimed')) or 'free'
+  return (b.pending and 'pending') or (b.claimed and 'claimed') or 'free'
 end
 if O > 0 then
   look(old)
