@@ -145,12 +145,9 @@ async fn orders_that_are_due_much_later_wait_together_and_arrive_one_by_one() {
     .await;
     assert_eq!(waiting(&relay).await, BTreeSet::new());
     eventually("nothing is pending", async || {
-        let pending = relay.total("postdate_pending", &[]).await;
-        if pending.abs() < 0.5 {
-            Ok(())
-        } else {
-            Err(format!("{pending}"))
-        }
+        let pending = relay.metrics().await?.sum("postdate_pending", &[]);
+        anyhow::ensure!(pending < 0.5, "{pending}");
+        anyhow::Ok(())
     })
     .await;
 }
