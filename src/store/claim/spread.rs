@@ -134,9 +134,7 @@ impl Store {
                 debug!(bundle = %id, version, "a growing bundle of a later version is left to a replica of that version");
                 return Ok(false);
             }
-            let Some(spread) = Spread::read(&route, &gone, &blob, self.0.clock.now()) else {
-                continue;
-            };
+            let spread = Spread::read(&route, &gone, &blob, self.0.clock.now());
             let corrupt = spread.dead.len();
             let entries = spread.spans.values().flat_map(|(entries, _)| entries);
             let first = entries.map(|entry| entry.due).min();
@@ -177,16 +175,14 @@ impl Store {
 }
 
 impl Spread {
-    /// Reads the messages that are not gone. `None`: one of them has left since the bitmap was read.
-    fn read(route: &RouteName, gone: &str, blob: &Bytes, now: UnixMs) -> Option<Self> {
+    /// Reads the messages that are not gone.
+    fn read(route: &RouteName, gone: &str, blob: &Bytes, now: UnixMs) -> Self {
         let mut spread = Self::default();
         let elements = elements_of(blob).unwrap_or_default();
         for (index, element) in elements.into_iter().enumerate() {
-            if gone.as_bytes().get(index) == Some(&b'1') {
+            // One that has left since the bitmap was read is empty too; the call is refused then.
+            if element.is_empty() || gone.as_bytes().get(index) == Some(&b'1') {
                 continue;
-            }
-            if element.is_empty() {
-                return None;
             }
             match decode(&element) {
                 Ok(bundle) => {
@@ -202,7 +198,7 @@ impl Spread {
                 Err(_) => spread.dead.push(unreadable(route, element)),
             }
         }
-        Some(spread)
+        spread
     }
 
     fn division(self, p: Partition, id: &BundleId, route: &RouteName) -> Division {

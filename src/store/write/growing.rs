@@ -1,8 +1,9 @@
 //! Which growing bundle a named message joins that is due much later.
 //!
 //! Messages of one route and target that are due within one span share such a bundle. Each partition's writer fills bundles
-//! of its own, so it knows the place of each message without asking. A bundle that somebody else has begun to spread, or
-//! that is gone because all of it was cancelled, takes in nothing more: the script says so, and the next call begins another.
+//! of its own, so it knows the place of each message without asking. A bundle that is gone, because all of it was cancelled or
+//! spread, or that is not as long as its writer thinks, takes in nothing more: the script says so, and the next call begins
+//! another.
 
 use std::collections::BTreeMap;
 
@@ -20,8 +21,8 @@ const LEAST_SPAN_MS: i64 = 1 << 12;
 const MAX_MESSAGE_BYTES: usize = 4096;
 /// Messages of a span that are stored alone before one begins a growing bundle: for so few it is dearer than theirs.
 const ALONE_FIRST: u32 = 2;
-/// Most spans that one partition's writer knows. Messages of further ones are stored alone.
-const MAX_SPANS: usize = 2048;
+/// Most spans that one partition's writer knows: some 100 KiB. It forgets the latest ones.
+const MAX_SPANS: usize = 512;
 
 /// A time span of one route and target. The earliest comes first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -143,10 +144,7 @@ impl GrowthPlan {
         let is_early = |key: &SpanKey| matches!(state(self, key), SpanState::Alone(came) if came < ALONE_FIRST);
         if keys.iter().any(is_early) {
             for key in keys {
-                let is_known = known.0.contains_key(&key) || self.spans.contains_key(&key);
-                if let SpanState::Alone(came) = state(self, &key)
-                    && (is_known || known.0.len() + self.spans.len() < MAX_SPANS)
-                {
+                if let SpanState::Alone(came) = state(self, &key) {
                     self.spans.insert(key, SpanState::Alone(came + 1));
                 }
             }
@@ -196,6 +194,9 @@ impl GrowingBundles {
     /// Notes what a call has done.
     pub(super) fn applied(&mut self, plan: GrowthPlan) {
         self.0.extend(plan.spans);
+        while self.0.len() > MAX_SPANS {
+            self.0.pop_last();
+        }
     }
 
     /// Begins other bundles from here on instead of those that a call wanted to add to. Nobody knows what became of it.

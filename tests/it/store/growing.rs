@@ -324,6 +324,28 @@ async fn growing_bundles_alone_are_no_damage() {
     fixture.check().await;
 }
 
+/// Documented: what was cancelled comes back. Here nothing is left of it, and what was not cancelled is not lost with it.
+#[tokio::test]
+async fn a_bitmap_that_is_lost_takes_no_message_with_it() {
+    let fixture = StoreFixture::shared().await;
+    let mut rng = fastrand::Rng::with_seed(13);
+    let due = later(&mut rng);
+    store_at(&fixture, due, &["a", "b", "c", "d", "e"]).await;
+    assert_eq!(fixture.cancel("d").await, WriteResult::Cancelled);
+    fixture.command::<i64>(&["DEL", &fixture.key("gone")]).await;
+    store_at(&fixture, due, &["f"]).await;
+    make_due(&fixture).await;
+    assert_eq!(spread(&fixture.store).await, 1);
+    let kept = listed(&fixture.store).await.into_iter();
+    let kept: BTreeSet<_> = kept.map(|(name, _)| name).collect();
+    assert_eq!(
+        kept,
+        BTreeSet::from(["a", "b", "c", "e", "f"].map(str::to_owned))
+    );
+    fixture.store.scrub(P).await.expect("scrubbed");
+    fixture.check().await;
+}
+
 #[tokio::test]
 async fn what_a_redis_has_lost_of_a_growing_bundle_is_found() {
     let redis = Redis::start().await;

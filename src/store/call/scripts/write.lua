@@ -202,7 +202,8 @@ end
 -- The places of a growing bundle that messages of this call take are gone no more.
 for _, b in pairs(known) do
   if b.filled and not b.stands then
-    local gone = b.gone or string.rep('1', b.count)
+    -- Where its bitmap was lost, nothing that it has is known to be gone.
+    local gone = b.gone or string.rep('0', b.base) .. string.rep('1', b.count - b.base)
     b.gone = string.sub(gone, 1, b.base) .. string.rep('0', b.filled) .. string.sub(gone, b.base + b.filled + 1)
     b.messages_new = {}
   end
