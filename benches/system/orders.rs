@@ -28,8 +28,12 @@ const KEPT: u64 = 10;
 /// Messages of a pipeline of bare commands.
 const CALL_MESSAGES: usize = 200;
 
-/// Routes that are measured, with the keys that make them.
-const ROUTES: [(&str, &str); 2] = [("orders", ""), ("orders-dedupe", "dedupe = \"1h\"")];
+/// Routes that are measured, with the keys of `[redis]` and their own that make them.
+const ROUTES: [(&str, &str, &str); 3] = [
+    ("orders", "", ""),
+    ("orders-dedupe", "", "dedupe = \"1h\""),
+    ("orders-growing", "growing_bundles = true", ""),
+];
 
 pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
     let kafka = servers.kafka().await?;
@@ -40,10 +44,10 @@ pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> any
     let (stored, cancelled) = orders.topics(kafka).await?;
     for _ in 0..scale.rounds {
         bare(&servers.redis(false).await?, orders, report).await?;
-        for (name, keys) in ROUTES {
+        for (name, of_redis, keys) in ROUTES {
             let redis = servers.redis(false).await?;
             // Each has a store of its own.
-            let base = config(&redis).kafka("main", kafka);
+            let base = config(&redis).redis(of_redis).kafka("main", kafka);
             let run = Run {
                 redis: &redis,
                 base,
@@ -310,6 +314,9 @@ fn tell(report: &mut Report, orders: &Orders) {
         ("orders-dedupe store", "store, with `dedupe`"),
         ("orders-dedupe cancel", "cancel, with `dedupe`"),
         ("orders-dedupe drain", "drain, with `dedupe`"),
+        ("orders-growing store", "store, with `growing_bundles`"),
+        ("orders-growing cancel", "cancel, with `growing_bundles`"),
+        ("orders-growing drain", "drain, with `growing_bundles`"),
     ]);
     report.table(
         "bare commands, 200 messages a pipeline",
@@ -325,6 +332,7 @@ fn tell(report: &mut Report, orders: &Orders) {
             ("bare memory", "bare commands"),
             ("orders memory", "stored"),
             ("orders-dedupe memory", "stored, with `dedupe`"),
+            ("orders-growing memory", "stored, with `growing_bundles`"),
         ],
         &[
             ("each", "all stored"),
@@ -335,17 +343,17 @@ fn tell(report: &mut Report, orders: &Orders) {
         21,
         "Redis CPU a message stored, to bare commands'",
         "redis",
-        ("orders store", "bare store"),
+        ("orders-growing store", "bare store"),
         BarLimit::AtMost(0.6),
     );
     report.ratio(
         21,
         "Redis CPU a message cancelled, to bare commands'",
         "redis",
-        ("orders cancel", "bare cancel"),
+        ("orders-growing cancel", "bare cancel"),
         BarLimit::AtMost(1.2),
     );
-    let each = report.median("orders memory", "each");
+    let each = report.median("orders-growing memory", "each");
     report.bar(
         22,
         "bytes of Redis for a pending order",

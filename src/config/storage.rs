@@ -43,6 +43,7 @@ pub(super) fn read(section: &SectionReader<'_>) -> Option<store::Config> {
     });
     let partitions = section.integer("partitions", 1..=4096);
     let durability = durability(section);
+    let growing_bundles = section.truth("growing_bundles");
     let mut overrides = Overrides::default();
     for name in section.texts("unsafe").unwrap_or_default() {
         match name.as_str() {
@@ -61,6 +62,7 @@ pub(super) fn read(section: &SectionReader<'_>) -> Option<store::Config> {
         prefix: prefix?,
         partitions,
         durability: durability?,
+        growing_bundles: growing_bundles?,
         overrides,
         tls: tls?.1,
     })

@@ -275,7 +275,7 @@ pub struct RoutePolicy {
 }
 
 impl RoutePolicy {
-    /// True if named messages may share bundles long before they are due: their order does not matter, and no more of them
+    /// True if named messages can share bundles long before they are due: their order does not matter, and no more of them
     /// leave together than may leave at once.
     pub fn may_grow(&self) -> bool {
         !self.ordered && self.rate.is_none()

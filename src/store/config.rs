@@ -18,6 +18,8 @@ pub struct Config {
     pub partitions: Partitions,
     /// The durability that a call waits for before it counts as stored.
     pub durability: Durability,
+    /// Named messages that are due much later share bundles until they are near.
+    pub growing_bundles: bool,
     /// Preflight refusals that the operator has overridden, by name.
     pub overrides: Overrides,
     /// Authorities and certificate of connections over TLS.

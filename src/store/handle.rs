@@ -161,7 +161,9 @@ impl Store {
         let delivered_names = DeliveredNames::new(&dependencies.remembers);
         let trails = Trails::new(&dependencies.trails, &dependencies.metrics);
         let order = KeyOrder::new(&dependencies.ordered, &clock);
-        let growing_routes = Arc::new(dependencies.growing.clone());
+        let grows = |_: &&RouteName| config.growing_bundles;
+        let growing_routes = dependencies.growing.iter().filter(grows).cloned();
+        let growing_routes: Arc<BTreeSet<RouteName>> = Arc::new(growing_routes.collect());
         let context = WriteContext {
             calls: &writes,
             command_calls: &commands,

@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use redis::Value;
-use tracing::{debug, error};
+use tracing::{debug, error, warn};
 
 use crate::domain::{DeadReason, Entry, Partition, RouteName, TargetRef, UnixMs};
 use crate::store::call::keys::Keys;
 use crate::store::connection::link::read;
-use crate::store::model::bundle::{BundleId, SPREAD_AHEAD_MS, is_of_growing};
+use crate::store::model::bundle::{BundleId, SPREAD_AHEAD_MS, growing_due_set};
 use crate::store::model::codec::{elements_of, later_version};
 use crate::store::query::browse::range;
 use crate::store::{
@@ -25,8 +25,6 @@ use crate::store::{
 
 /// Span of the bundles that the messages move into, ms: that of named messages which are due soon.
 const SPAN_MS: i64 = 64;
-/// Due sets that one read of the index shows.
-const READ_DUE_SETS: usize = 1000;
 /// Bundles that one read of their due set shows.
 const READ_BUNDLES: usize = 64;
 /// Reads of a bundle before it is left to the next round. Messages are cancelled meanwhile, but not this often.
@@ -54,37 +52,41 @@ struct Spread {
 }
 
 impl Store {
-    /// The growing bundles of these partitions that are due to be spread, in one trip a node. Partitions of a node that is
-    /// away are left out.
-    pub async fn due_to_spread(&self, partitions: &[Partition]) -> Vec<DueToSpread> {
+    /// The growing bundles of these routes that are due to be spread in these partitions, in one trip a node. Partitions of a
+    /// node that is away are left out.
+    pub async fn due_to_spread(
+        &self,
+        partitions: &[Partition],
+        routes: &[RouteName],
+    ) -> Vec<DueToSpread> {
+        let due_sets: Vec<String> = routes
+            .iter()
+            .map(|route| growing_due_set(route.as_str()))
+            .collect();
+        if due_sets.is_empty() {
+            return Vec::new();
+        }
         let now = self.0.clock.now();
+        let commands = partitions.iter().map(|&p| {
+            let mut scores = redis::cmd("ZMSCORE");
+            scores.arg(self.0.keys.of(p, "idx")).arg(&due_sets);
+            (Keys::slot(p), scores)
+        });
+        let answers = self.0.side.gather(commands.collect()).await;
         let mut due = Vec::new();
-        let mut left = partitions.to_vec();
-        for at in (0..).step_by(READ_DUE_SETS) {
-            let commands = left.iter().map(|&p| {
-                let idx = self.0.keys.of(p, "idx");
-                let command = range(&idx, "-inf".to_owned(), now.0, at, READ_DUE_SETS);
-                (Keys::slot(p), command)
-            });
-            let answers = self.0.side.gather(commands.collect()).await;
-            let mut crowded = Vec::new();
-            for (p, answer) in left.into_iter().zip(answers) {
-                let listed = answer.and_then(read::<Vec<(String, f64)>>);
-                let listed = listed.unwrap_or_default();
-                if listed.len() == READ_DUE_SETS {
-                    crowded.push(p);
-                }
-                let growing = listed.into_iter().filter(|(name, _)| is_of_growing(name));
-                due.extend(growing.map(|(due_set, score)| DueToSpread {
-                    partition: p,
+        for (&partition, answer) in partitions.iter().zip(answers) {
+            let scores = answer.and_then(read::<Vec<Option<f64>>>);
+            for (due_set, score) in due_sets.iter().zip(scores.unwrap_or_default()) {
+                let score = score.map(|score| UnixMs(score as i64));
+                let Some(score) = score.filter(|score| *score <= now) else {
+                    continue;
+                };
+                due.push(DueToSpread {
+                    partition,
                     route: due_set.split('/').next().unwrap_or_default().to_owned(),
-                    first_due: UnixMs(score as i64 + SPREAD_AHEAD_MS),
-                    due_set,
-                }));
-            }
-            left = crowded;
-            if left.is_empty() {
-                break;
+                    first_due: score.plus(SPREAD_AHEAD_MS),
+                    due_set: due_set.clone(),
+                });
             }
         }
         due
@@ -110,7 +112,7 @@ impl Store {
             }
             for (id, _) in listed {
                 // A scrub removes what is no bundle.
-                let is_spread = match BundleId::parse(&id) {
+                let is_spread = match BundleId::parse(&id).filter(BundleId::is_growing) {
                     Some(id) => self.spread_one(p, id).await?,
                     None => false,
                 };
@@ -134,7 +136,11 @@ impl Store {
                 debug!(bundle = %id, version, "a growing bundle of a later version is left to a replica of that version");
                 return Ok(false);
             }
-            let spread = Spread::read(&route, &gone, &blob, self.0.clock.now());
+            let Some(elements) = elements_of(&blob) else {
+                warn!(bundle = %id, "a growing bundle cannot be read; it stays where it is");
+                return Ok(false);
+            };
+            let spread = Spread::read(&route, &gone, elements, self.0.clock.now());
             let corrupt = spread.dead.len();
             let entries = spread.spans.values().flat_map(|(entries, _)| entries);
             let first = entries.map(|entry| entry.due).min();
@@ -176,9 +182,8 @@ impl Store {
 
 impl Spread {
     /// Reads the messages that are not gone.
-    fn read(route: &RouteName, gone: &str, blob: &Bytes, now: UnixMs) -> Self {
+    fn read(route: &RouteName, gone: &str, elements: Vec<Bytes>, now: UnixMs) -> Self {
         let mut spread = Self::default();
-        let elements = elements_of(blob).unwrap_or_default();
         for (index, element) in elements.into_iter().enumerate() {
             // One that has left since the bitmap was read is empty too; the call is refused then.
             if element.is_empty() || gone.as_bytes().get(index) == Some(&b'1') {

@@ -128,6 +128,7 @@ mod tests {
             prefix: "postdate".into(),
             partitions: Partitions::new(1).expect("a count"),
             durability: Durability::Async,
+            growing_bundles: false,
             overrides: Overrides::default(),
             tls: crate::tls::ClientFiles::default(),
         };

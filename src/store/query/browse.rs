@@ -49,11 +49,36 @@ const PAGE_ROUNDS: usize = 8;
 /// Bytes that the bundles of one page may take when opened, the first message aside. Bodies are not opened.
 pub(super) const PAGE_BYTES: usize = 4 << 20;
 
-/// A due set, and from which of its entries on it is read.
+/// A due set, and the first due time from which on its bundles are read.
 struct DueSetRange {
     partition: Partition,
     name: String,
     floor: i64,
+}
+
+impl DueSetRange {
+    /// How long before its first message a bundle is due, ms.
+    fn ahead_ms(&self) -> i64 {
+        if is_of_growing(&self.name) {
+            SPREAD_AHEAD_MS
+        } else {
+            0
+        }
+    }
+
+    /// The command that reads some bundles whose first message may be due by then.
+    fn range(&self, key: &str, to: UnixMs, at: usize, most: usize) -> redis::Cmd {
+        let ahead_ms = self.ahead_ms();
+        let until = to.0.saturating_sub(ahead_ms);
+        range(key, (self.floor - ahead_ms).to_string(), until, at, most)
+    }
+
+    /// The bundles that were read, each with the moment at which its first message may be due.
+    fn by_first_message(&self, entries: Vec<(String, f64)>) -> Vec<(String, f64)> {
+        let ahead = self.ahead_ms() as f64;
+        let entries = entries.into_iter();
+        entries.map(|(id, due)| (id, due + ahead)).collect()
+    }
 }
 
 /// A bundle that may have messages for the page.
@@ -139,8 +164,7 @@ impl Store {
             .chain(growing.into_iter().map(|(partition, name)| DueSetRange {
                 partition,
                 name,
-                // Its messages are due that much later than itself, at most.
-                floor: (from.due.0 - SPREAD_AHEAD_MS - GROWING_SPAN_MS).max(0),
+                floor: (from.due.0 - GROWING_SPAN_MS).max(0),
             }))
             .collect();
         let mut candidates = Vec::new();
@@ -176,15 +200,14 @@ impl Store {
         for due_set in crowded {
             let due = self.0.keys.due(due_set.partition, &due_set.name);
             for at in (0..MORE_ENTRIES).step_by(MORE_STEP) {
-                let command = (
-                    Keys::slot(due_set.partition),
-                    range(&due, due_set.floor.to_string(), query.to.0, at, MORE_STEP),
-                );
+                let command = due_set.range(&due, query.to, at, MORE_STEP);
+                let command = (Keys::slot(due_set.partition), command);
                 let entries: Vec<(String, f64)> = self
                     .trips(vec![command], 1)
                     .await?
                     .pop()
                     .unwrap_or_default();
+                let entries = due_set.by_first_message(entries);
                 let whole = entries.len() < MORE_STEP;
                 let last = at + MORE_STEP >= MORE_ENTRIES;
                 let past = entries.last().is_some_and(|(_, s)| *s as i64 > from.due.0);
@@ -324,10 +347,14 @@ impl Store {
     ) -> Result<Vec<Vec<(String, f64)>>, StoreError> {
         let commands = due_sets.iter().map(|due_set| {
             let key = self.0.keys.due(due_set.partition, &due_set.name);
-            let command = range(&key, due_set.floor.to_string(), to.0, 0, most);
+            let command = due_set.range(&key, to, 0, most);
             (Keys::slot(due_set.partition), command)
         });
-        self.trips(commands.collect(), TRIP_COMMANDS).await
+        let read: Vec<Vec<(String, f64)>> = self.trips(commands.collect(), TRIP_COMMANDS).await?;
+        let read = due_sets.iter().zip(read);
+        Ok(read
+            .map(|(due_set, entries)| due_set.by_first_message(entries))
+            .collect())
     }
 
     /// The messages of these bundles that belong to the page, in order, without those that are gone.

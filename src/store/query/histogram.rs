@@ -165,7 +165,7 @@ impl Store {
             let until = last.until - SPREAD_AHEAD_MS;
             (
                 Keys::slot(*p),
-                range(&key, first.from.clone(), until, 0, DUE_SET_ENTRIES),
+                range(&key, first.lower_end_ahead(), until, 0, DUE_SET_ENTRIES),
             )
         });
         let lists: Vec<Vec<(String, f64)>> = self.trips(ranges.collect(), TRIP_COMMANDS).await?;
@@ -279,6 +279,17 @@ impl Store {
 struct DueSpan {
     from: String,
     until: i64,
+}
+
+impl DueSpan {
+    /// The lower end for growing bundles, which are due that much before their first messages.
+    fn lower_end_ahead(&self) -> String {
+        let after = self.from.strip_prefix('(');
+        match after.and_then(|after| after.parse::<i64>().ok()) {
+            Some(after) => format!("({}", after - SPREAD_AHEAD_MS),
+            None => self.from.clone(),
+        }
+    }
 }
 
 /// A due set that is read.

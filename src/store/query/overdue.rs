@@ -18,6 +18,8 @@ const INFO_DEADLINE: Duration = Duration::from_secs(2);
 
 /// Age from which on a report of a timer shard is not used, microseconds.
 const REPORT_AGE_US: i64 = 2_500_000;
+/// The same of a report on what nobody has spread: a round of spreading takes that long where Redis is slow.
+const UNSPREAD_AGE_US: i64 = 30_000_000;
 
 /// The oldest overdue messages that each timer shard saw at its last read of all of its partitions.
 #[derive(Debug, Default)]
@@ -28,6 +30,16 @@ pub(in crate::store) struct OverdueReports(Mutex<BTreeMap<(usize, ReportKind), S
 enum ReportKind {
     Heads,
     Unspread,
+}
+
+impl ReportKind {
+    /// The age up to which such a report is used, microseconds.
+    fn age_us(self) -> i64 {
+        match self {
+            Self::Heads => REPORT_AGE_US,
+            Self::Unspread => UNSPREAD_AGE_US,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -64,9 +76,9 @@ impl Store {
         let mut waiting = BTreeMap::new();
         let mut unseen = Vec::new();
         {
-            let since_us = self.0.clock.local().mono_us() - REPORT_AGE_US;
+            let now_us = self.0.clock.local().mono_us();
             let mut reports = self.0.waiting.0.lock();
-            reports.retain(|_, report| report.at_us >= since_us);
+            reports.retain(|(_, kind), report| now_us - report.at_us <= kind.age_us());
             for (route, oldest) in reports.values().flat_map(|report| &report.oldest) {
                 earliest(&mut waiting, route, *oldest);
             }

@@ -7,7 +7,7 @@ use redis::cluster_routing::Slot;
 
 use crate::domain::{Entry, Partition, RouteName};
 use crate::store::call::keys::Keys;
-use crate::store::model::bundle::{BundleId, is_gone};
+use crate::store::model::bundle::{BundleId, growing_due_set, is_gone, is_of_growing};
 use crate::store::{DeadFilter, Store, StoreError, decode};
 
 /// Bundles of one trip: three reads each, one of them of up to 64 KiB.
@@ -41,6 +41,11 @@ impl Store {
         mut progress: impl FnMut(u16, u16),
     ) -> Result<(), StoreError> {
         for p in self.0.partitions.all() {
+            // Those that grow come first: what is spread meanwhile is seen where it goes to.
+            let growing = self.growing_of(p, route).await?;
+            for some in growing.chunks(TRIP_BUNDLES) {
+                self.open(p, some, &mut visit).await?;
+            }
             let bundles = self.bundles_of(p, route).await?;
             let bundles: Vec<_> = bundles.into_iter().collect();
             for some in bundles.chunks(TRIP_BUNDLES) {
@@ -51,7 +56,19 @@ impl Store {
         self.scan_dead_letters(route, &mut visit).await
     }
 
-    /// A route's bundles of one partition. Claims are read before and after the due sets, because bundles move
+    /// A route's growing bundles of one partition.
+    async fn growing_of(
+        &self,
+        p: Partition,
+        route: &RouteName,
+    ) -> Result<Vec<(BundleId, ScannedState)>, StoreError> {
+        let due_set = growing_due_set(route.as_str());
+        let members = self.members(p, &self.0.keys.due(p, &due_set)).await?;
+        let ids = members.iter().filter_map(|id| BundleId::parse(id));
+        Ok(ids.map(|id| (id, ScannedState::Pending)).collect())
+    }
+
+    /// A route's other bundles of one partition. Claims are read before and after the due sets, because bundles move
     /// between the two.
     async fn bundles_of(
         &self,
@@ -75,7 +92,8 @@ impl Store {
         let claims = self.0.keys.of(p, "claims");
         add(self.members(p, &claims).await?, ScannedState::InFlight);
         let due_sets = self.members(p, &self.0.keys.of(p, "idx")).await?;
-        for due_set in due_sets.into_iter().filter(own) {
+        let published = due_sets.into_iter().filter(own);
+        for due_set in published.filter(|due_set| !is_of_growing(due_set)) {
             add(
                 self.members(p, &self.0.keys.due(p, &due_set)).await?,
                 ScannedState::Pending,

@@ -25,6 +25,8 @@ use crate::store::{DeadId, ScrubReport, Store, StoreError};
 
 /// Attempts to count while nothing moves.
 const RECOUNT_ATTEMPTS: usize = 3;
+/// Growing bundles that one trip counts: some 64 KiB each.
+const GROWING_AT_ONCE: usize = 8;
 /// Values of the hash `counts` by their fields.
 type Counts = BTreeMap<String, i64>;
 
@@ -201,6 +203,21 @@ impl Store {
     }
 
     async fn count_bundles(
+        &self,
+        p: Partition,
+        ids: &[BundleId],
+        counted: &mut Counted,
+    ) -> Result<(), StoreError> {
+        // The content of a growing bundle is read to count its bytes.
+        let (growing, others): (Vec<BundleId>, Vec<BundleId>) =
+            ids.iter().cloned().partition(BundleId::is_growing);
+        for some in growing.chunks(GROWING_AT_ONCE).chain([&others[..]]) {
+            self.count_some_bundles(p, some, counted).await?;
+        }
+        Ok(())
+    }
+
+    async fn count_some_bundles(
         &self,
         p: Partition,
         ids: &[BundleId],

@@ -9,6 +9,7 @@ use futures_util::stream;
 use tracing::{debug, warn};
 
 use super::{MaintenanceTask, maintained};
+use crate::domain::RouteName;
 use crate::health::Overdue;
 use crate::store::DueToSpread;
 use crate::timer::Shard;
@@ -35,7 +36,12 @@ impl MaintenanceTask for Spreader {
         } else {
             maintained(&shard)
         };
-        let due = shard.store.due_to_spread(&partitions).await;
+        let routes: Vec<RouteName> = shard
+            .routes
+            .values()
+            .map(|served| served.route.name.clone())
+            .collect();
+        let due = shard.store.due_to_spread(&partitions, &routes).await;
         self.report_late(&due);
         let spreads = stream::iter(due).map(|due| {
             let shard = shard.clone();

@@ -45,7 +45,10 @@ async fn orders_that_are_due_much_later_wait_together_and_arrive_one_by_one() {
     run.collect_rabbitmq(rabbitmq, &target);
     run.unobserved("orders are cancelled and moved by hand");
     let prefix = names::unique("growing");
-    let lines = format!("url = \"{}\"\npartitions = 1", redis.url());
+    let lines = format!(
+        "url = \"{}\"\npartitions = 1\ngrowing_bundles = true",
+        redis.url()
+    );
     let config = Config::under(&lines, &prefix)
         .rabbitmq("main", rabbitmq)
         .route(

@@ -27,6 +27,7 @@ fn config_of(redis: &Redis, user: &str, prefix: &str) -> StoreConfig {
         prefix: prefix.to_owned(),
         partitions: Partitions::new(4).expect("a count"),
         durability: Durability::Async,
+        growing_bundles: true,
         overrides: Overrides::default(),
         tls: postdate::tls::ClientFiles::default(),
     }

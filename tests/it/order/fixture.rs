@@ -229,6 +229,7 @@ impl OrderFixture {
             prefix: names::unique("order"),
             partitions: Partitions::new(partitions).expect("some"),
             durability: Durability::Async,
+            growing_bundles: false,
             overrides: Overrides::default(),
             tls: postdate::tls::ClientFiles::default(),
         };

@@ -82,6 +82,7 @@ pub fn config_of(topology: Topology, prefix: &str, partitions: u16) -> Config {
         prefix: prefix.to_owned(),
         partitions: Partitions::new(partitions).expect("some"),
         durability: Durability::Async,
+        growing_bundles: true,
         overrides: Overrides::default(),
         tls: postdate::tls::ClientFiles::default(),
     }

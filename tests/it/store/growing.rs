@@ -81,7 +81,7 @@ pub async fn make_due(fixture: &StoreFixture) {
 
 pub async fn spread(store: &Store) -> usize {
     let mut spread = 0;
-    for due in store.due_to_spread(&[P]).await {
+    for due in store.due_to_spread(&[P], &[route()]).await {
         spread += store.spread(&due).await.expect("spread");
     }
     spread
@@ -119,6 +119,21 @@ async fn messages_that_are_due_much_later_share_bundles_and_each_is_found() {
     assert_eq!(all, expected.into_iter().collect());
     let histogram = fixture.store.histogram(None).await.expect("a histogram");
     assert_eq!(histogram.day.iter().sum::<u64>(), 300);
+    // On the border of a day a message counts on one side.
+    for offset in [-40_000, -20_000, -1_000, 20_000, 40_000] {
+        let name = format!("border{offset}");
+        let due = fixture.store.clock().now().plus(86_400_000 + offset);
+        fixture.keep(vec![named(&name, due, "body")]).await;
+    }
+    let day = fixture
+        .store
+        .histogram(None)
+        .await
+        .expect("a histogram")
+        .day;
+    let month = fixture.store.month(None).await.expect("a month").later_days;
+    let all = day.iter().sum::<u64>() + month.iter().sum::<u64>();
+    assert_eq!(all, 305, "{day:?} {month:?}");
     let mut scanned = 0;
     let visit = |_: &_, _| scanned += 1;
     fixture
@@ -126,7 +141,7 @@ async fn messages_that_are_due_much_later_share_bundles_and_each_is_found() {
         .scan(&route(), visit, |_, _| {})
         .await
         .expect("scanned");
-    assert_eq!(scanned, 300);
+    assert_eq!(scanned, 305);
 }
 
 #[tokio::test]

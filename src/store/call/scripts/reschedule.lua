@@ -1,7 +1,7 @@
 -- reschedule: a named message (or one by its `~` id) moves to another moment, as a bundle of one.
 --
--- The caller sends the content. If it saw the message pending, this is the moved message, which takes no more memory
--- than it frees, so that it works at maxmemory. If the name was free, it is the command's own message.
+-- The caller sends the content. If it saw the message pending, this is the moved message, which takes hardly
+-- more memory than it frees, so that it works at maxmemory. If the name was free, it is the command's own message.
 -- KEYS  the fixed ones; the new blob, its due set; and if the name means a place: the old blob, its due set
 -- ARGV  caller number answered; name, the entry the caller saw or "", "m" (moved) or "n" (new);
 --       new id, its first due ms, its blob, the place that a `~` id without an entry names or ""
