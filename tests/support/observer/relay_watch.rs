@@ -430,7 +430,12 @@ impl Seen {
     }
 
     fn heard(&mut self, parts: BTreeMap<String, DownPart>, metrics: Metrics, now: i64) {
-        self.away_since = None;
+        // A relay that did not answer, because it was stopped, could write no line meanwhile.
+        if let Some(away_since) = self.away_since.take() {
+            for trouble in self.down.values_mut() {
+                trouble.since += now - away_since;
+            }
+        }
         let unseen_since = std::mem::replace(&mut self.heard_ms, now).min(now);
         let gone: Vec<_> = self
             .down
