@@ -72,6 +72,7 @@ const PASSED_ON: &[&str] = &[
     "rabbitmq.main.url",
     "rabbitmq.main.url_file",
     "redis.durability",
+    "redis.growing_bundles",
     "redis.master",
     "redis.nodes",
     "redis.partitions",
