@@ -36,7 +36,7 @@ use self::skip::IngressSkip;
 use crate::backoff::Backoff;
 use crate::broker::rabbitmq::Broker;
 use crate::config::Config;
-use crate::domain::{Clock, Endpoint, Route, RouteName};
+use crate::domain::{Clock, Endpoint, Route, RouteName, RoutePolicy, routes_where};
 use crate::egress::kafka::KafkaLanes;
 use crate::egress::rabbitmq::RabbitLanes;
 use crate::egress::{AllLanes, Lanes};
@@ -355,25 +355,10 @@ fn start_store(app: &App) -> anyhow::Result<Store> {
             .iter()
             .map(|r| (r.name.clone(), r.policy.trail))
             .collect(),
-        ordered: ordered_routes(&app.config.routes),
-        growing: routes_that_grow(&app.config.routes),
+        ordered: routes_where(&app.config.routes, |policy| policy.ordered),
+        growing: routes_where(&app.config.routes, RoutePolicy::may_grow),
         shards: app.shards,
     })?)
-}
-
-/// Routes whose named messages may share bundles long before they are due.
-fn routes_that_grow(routes: &[Arc<Route>]) -> BTreeSet<RouteName> {
-    let routes = routes.iter().filter(|route| route.policy.may_grow());
-    routes.map(|route| route.name.clone()).collect()
-}
-
-/// Routes whose keys leave in order.
-fn ordered_routes(routes: &[Arc<Route>]) -> BTreeSet<RouteName> {
-    routes
-        .iter()
-        .filter(|route| route.policy.ordered)
-        .map(|route| route.name.clone())
-        .collect()
 }
 
 /// Waits until the store has compared the placement of messages by this configuration with the placement that it holds.

@@ -12,7 +12,7 @@ use tracing::warn;
 use super::command_audit::CommandAudit;
 use super::store_room;
 use crate::config::Config;
-use crate::domain::{Because, Clock, Route, RouteName};
+use crate::domain::{Because, Clock, Route, RouteName, RoutePolicy, routes_where};
 use crate::egress::AllLanes;
 use crate::egress::kafka::KafkaLanes;
 use crate::health::{Health, TroubleLog};
@@ -89,18 +89,8 @@ impl StoringRooms {
                 .then(|| (route.name.clone(), route.policy.trail))
                 .into_iter()
                 .collect(),
-            ordered: route
-                .policy
-                .ordered
-                .then(|| route.name.clone())
-                .into_iter()
-                .collect(),
-            growing: route
-                .policy
-                .may_grow()
-                .then(|| route.name.clone())
-                .into_iter()
-                .collect(),
+            ordered: routes_where(std::slice::from_ref(route), |policy| policy.ordered),
+            growing: routes_where(std::slice::from_ref(route), RoutePolicy::may_grow),
             shards: 1,
         })?;
         let traces = StoringTraces::start(config, clock, &metrics)?;

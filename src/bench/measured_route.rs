@@ -17,7 +17,10 @@ use crate::app::check;
 use crate::app::command_audit::CommandAudit;
 use crate::broker::rabbitmq::Broker;
 use crate::config::Config;
-use crate::domain::{Clock, Endpoint, HeaderValue, Partition, Route, Target, UnixMs, route};
+use crate::domain::{
+    Clock, Endpoint, HeaderValue, Partition, Route, RoutePolicy, Target, UnixMs, route,
+    routes_where,
+};
 use crate::egress::kafka::KafkaLanes;
 use crate::egress::rabbitmq::RabbitLanes;
 use crate::egress::{AllLanes, Lane, Lanes};
@@ -297,18 +300,8 @@ async fn store(
         shutdown,
         remembers: [(route.name.clone(), route.policy.dedupe_ms)].into(),
         trails: BTreeMap::new(),
-        ordered: route
-            .policy
-            .ordered
-            .then(|| route.name.clone())
-            .into_iter()
-            .collect(),
-        growing: route
-            .policy
-            .may_grow()
-            .then(|| route.name.clone())
-            .into_iter()
-            .collect(),
+        ordered: routes_where(std::slice::from_ref(route), |policy| policy.ordered),
+        growing: routes_where(std::slice::from_ref(route), RoutePolicy::may_grow),
         shards: 1,
     })?)
 }

@@ -50,7 +50,7 @@ pub use repeat_cause::RepeatCause;
 pub use route::{
     DeadLetterLimits, DelayFrom, Endpoint, HeaderNames, OnDuplicate, OnInvalid, OnRefused,
     OnUndecodable, RateLimit, RetryPolicy, Route, RouteName, RoutePolicy, RoutingKey, Target,
-    TargetRef, TrailLimits,
+    TargetRef, TrailLimits, routes_where,
 };
 pub use secret::Secret;
 pub use skip::{SkipGoal, SkipOutcome};

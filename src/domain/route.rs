@@ -1,5 +1,6 @@
 //! A route: from one ingress topic or queue to a target, under a policy. Everything here is checked already.
 
+use std::collections::BTreeSet;
 use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
@@ -280,6 +281,15 @@ impl RoutePolicy {
     pub fn may_grow(&self) -> bool {
         !self.ordered && self.rate.is_none()
     }
+}
+
+/// The routes whose policies are such.
+pub fn routes_where(
+    routes: &[Arc<Route>],
+    is_such: impl Fn(&RoutePolicy) -> bool,
+) -> BTreeSet<RouteName> {
+    let such = routes.iter().filter(|route| is_such(&route.policy));
+    such.map(|route| route.name.clone()).collect()
 }
 
 /// The names of the delay headers on a route, lower case.

@@ -326,6 +326,31 @@ impl Store {
         Ok(at)
     }
 
+    /// Notes growing bundles without a bitmap: it says which of their places are taken.
+    async fn find_lost_bitmaps(
+        &self,
+        p: Partition,
+        ids: &[BundleId],
+        findings: &mut Findings,
+    ) -> Result<(), StoreError> {
+        let growing: Vec<&BundleId> = ids.iter().filter(|id| id.is_growing()).collect();
+        if growing.is_empty() {
+            return Ok(());
+        }
+        let mut pipe = Pipeline::with_capacity(growing.len());
+        for id in &growing {
+            let gone = self.0.keys.of(p, "gone");
+            pipe.cmd("HSTRLEN").arg(gone).arg(id.as_str());
+        }
+        let lengths: Vec<usize> = self.ask(p, &pipe).await?;
+        for (id, length) in growing.into_iter().zip(lengths) {
+            if length == 0 {
+                findings.bundle(id.clone(), None);
+            }
+        }
+        Ok(())
+    }
+
     async fn walk_due(
         &self,
         p: Partition,
@@ -351,6 +376,7 @@ impl Store {
                     findings.bundle(id.clone(), None);
                 }
             }
+            self.find_lost_bitmaps(p, &ids, findings).await?;
         }
         Ok(SetPosition::default())
     }

@@ -43,6 +43,12 @@ pub(in crate::store) struct BlobHead {
 }
 
 impl BlobHead {
+    /// That of a blob that was read already.
+    pub(in crate::store) fn whole(head: Bytes) -> Self {
+        let len = head.len();
+        Self { len, head }
+    }
+
     /// Bytes in memory once the blob is read and opened, with its bodies or without. Nobody knows yet how many headers a
     /// head holds: what is longer than most may be many that are as short as can be.
     pub(in crate::store) fn opened_len(&self, with_bodies: bool) -> usize {
@@ -109,9 +115,7 @@ impl StoreLink {
                         let element = |value: &Value| read::<Vec<u8>>(value.clone());
                         let elements: Vec<_> =
                             elements.iter().map(element).collect::<Result<_, _>>()?;
-                        let head = join_elements(&elements);
-                        let len = head.len();
-                        Some(BlobHead { len, head })
+                        Some(BlobHead::whole(join_elements(&elements)))
                     }
                     [Value::Int(len @ 1..), Value::BulkString(head)] => Some(BlobHead {
                         len: *len as usize,

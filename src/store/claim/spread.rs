@@ -122,6 +122,12 @@ impl Store {
         }
     }
 
+    /// Spreads a growing bundle, whenever it is due to be. Returns false if it stays.
+    #[cfg(feature = "test-util")]
+    pub async fn spread_now(&self, p: Partition, id: BundleId) -> Result<bool, StoreError> {
+        self.spread_one(p, id).await
+    }
+
     /// Spreads one bundle. Returns false if it stays.
     async fn spread_one(&self, p: Partition, id: BundleId) -> Result<bool, StoreError> {
         let Some(route) = RouteName::new(id.route()) else {

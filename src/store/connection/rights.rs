@@ -23,7 +23,7 @@ const OUTSIDE_SCRIPTS: [&str; 6] = [
 ];
 /// Commands of scripts and readers, as they are tried: `@1` is the first scratch key, see `rights.lua`. The first and
 /// the last one remove the scratch keys.
-const TRIED: [&[&str]; 44] = [
+const TRIED: [&[&str]; 45] = [
     &["UNLINK", "@1", "@2", "@3", "@4", "@5", "@6"],
     &["EXISTS", "@1"],
     &["HSET", "@1", "field", "1"],
@@ -40,6 +40,7 @@ const TRIED: [&[&str]; 44] = [
     &["ZCARD", "@2"],
     &["ZCOUNT", "@2", "-inf", "+inf"],
     &["ZMSCORE", "@2", "member"],
+    &["ZRANDMEMBER", "@2", "1"],
     &["ZRANGE", "@2", "0", "0"],
     &["ZRANGEBYLEX", "@2", "-", "+"],
     &["ZRANGEBYSCORE", "@2", "-inf", "+inf"],

@@ -91,6 +91,17 @@ pub(in crate::store) fn is_of_growing(due_set: &str) -> bool {
     due_set.rsplit('/').next() == Some(GROWING)
 }
 
+/// The earliest moment at which a message of a due set may be due, by the score of a bundle there, or of the due set in an
+/// index.
+pub(in crate::store) fn first_message_due(due_set: &str, score: i64) -> UnixMs {
+    let ahead_ms = if is_of_growing(due_set) {
+        SPREAD_AHEAD_MS
+    } else {
+        0
+    };
+    UnixMs(score.saturating_add(ahead_ms))
+}
+
 /// The name of a bundle.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BundleId(Arc<str>);

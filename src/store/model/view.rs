@@ -1,6 +1,7 @@
 //! Answers to queries: single messages, pages of messages, counts, histograms.
 
-use crate::domain::{Entry, Partition, RouteName, TargetRef, Text, UnixMs};
+use crate::domain::{Entry, KafkaPosition, Partition, RouteName, TargetRef, Text, UnixMs};
+use crate::store::model::bundle::put_base36;
 
 /// The state of a message in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +24,7 @@ pub struct StoredMessage {
     /// The state of the message.
     pub state: StoredState,
     /// Identifies this very message: the text changes when the message is moved, replaced, or failed and waits
-    /// anew. ASCII without spaces or quotes.
+    /// anew, and not when it changes its bundle. ASCII without spaces or quotes.
     pub version: Text,
     /// The target as `x-delay-target` wrote it. Empty for the route's own target.
     pub target: TargetRef,
@@ -31,6 +32,26 @@ pub struct StoredMessage {
     pub size: usize,
     /// The message. Its body was not opened: it is empty where the message has one. `size` tells its length.
     pub entry: Entry,
+}
+
+/// The version of a message whose body has this many bytes. One that takes its place came at another moment or from another
+/// position.
+pub(in crate::store) fn version_of(entry: &Entry, size: usize) -> Text {
+    let mut version = Vec::with_capacity(48);
+    let mut put = |n: u64| {
+        put_base36(&mut version, n);
+        version.push(b'.');
+    };
+    put(entry.due.0 as u64);
+    put(entry.request.map_or(0, |request| request.received.0 as u64));
+    if let Some(KafkaPosition { partition, offset }) = entry.position {
+        put(partition as u64);
+        put(offset as u64);
+    }
+    put(u64::from(entry.handouts));
+    put(u64::from(entry.failures));
+    put_base36(&mut version, size as u64);
+    Text::from_utf8(version.into()).unwrap_or_default()
 }
 
 /// A place in the order of waiting messages: by due time, then by location.

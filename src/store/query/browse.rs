@@ -4,22 +4,21 @@
 //! A page is made in rounds. Each round takes the due sets that come next by the index and reads their entries.
 //! From what it has not read it knows the moment (the *horizon*) up to which it has seen everything. Messages
 //! due before the horizon belong to the page, in order. Later messages of a bundle are due within a span of its
-//! first, so a round looks that far back.
+//! first, so a round looks that far back. Growing bundles are listed first: what is spread after that is in a bundle that
+//! is listed later.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
+use bytes::Bytes;
 use redis::cluster_routing::Slot;
 
-use super::find::version;
-use crate::domain::{Partition, RouteName, UnixMs};
+use crate::domain::{Partition, UnixMs};
 use crate::store::call::keys::Keys;
 use crate::store::claim::blobs::BlobHead;
-use crate::store::connection::link::read;
-use crate::store::model::bundle::{
-    BundleId, GROWING_SPAN_MS, NO_DUE, SPREAD_AHEAD_MS, growing_due_set, is_of_growing,
-};
-use crate::store::model::codec::{join_elements, read_dues};
+use crate::store::model::bundle::{BundleId, GROWING_SPAN_MS, first_message_due, is_of_growing};
+use crate::store::model::codec::read_dues;
+use crate::store::model::view::version_of;
 use crate::store::{
     BrowseKey, BrowseQuery, BundleOutline, MessagePage, Store, StoreError, StoredMessage,
     StoredState, decode_outline,
@@ -46,6 +45,9 @@ const SEARCH_MESSAGES: usize = 10_000;
 const SEARCH_TIME_US: i64 = 50_000;
 /// Rounds of one page. Sparse due sets of other routes may use them up. Then the page is short.
 const PAGE_ROUNDS: usize = 8;
+/// Messages for which a growing bundle is taken until it is read. Nobody knows how many of its places are taken: most hold
+/// many, and not all of them are wanted.
+const GROWING_MESSAGES: usize = 16;
 /// Bytes that the bundles of one page may take when opened, the first message aside. Bodies are not opened.
 pub(super) const PAGE_BYTES: usize = 4 << 20;
 
@@ -57,27 +59,18 @@ struct DueSetRange {
 }
 
 impl DueSetRange {
-    /// How long before its first message a bundle is due, ms.
-    fn ahead_ms(&self) -> i64 {
-        if is_of_growing(&self.name) {
-            SPREAD_AHEAD_MS
-        } else {
-            0
-        }
-    }
-
     /// The command that reads some bundles whose first message may be due by then.
     fn range(&self, key: &str, to: UnixMs, at: usize, most: usize) -> redis::Cmd {
-        let ahead_ms = self.ahead_ms();
+        let ahead_ms = first_message_due(&self.name, 0).0;
         let until = to.0.saturating_sub(ahead_ms);
         range(key, (self.floor - ahead_ms).to_string(), until, at, most)
     }
 
     /// The bundles that were read, each with the moment at which its first message may be due.
-    fn by_first_message(&self, entries: Vec<(String, f64)>) -> Vec<(String, f64)> {
-        let ahead = self.ahead_ms() as f64;
+    fn by_first_message(&self, entries: Vec<(String, f64)>) -> Vec<(String, i64)> {
+        let first = |score: f64| first_message_due(&self.name, score as i64).0;
         let entries = entries.into_iter();
-        entries.map(|(id, due)| (id, due + ahead)).collect()
+        entries.map(|(id, score)| (id, first(score))).collect()
     }
 }
 
@@ -87,6 +80,41 @@ pub(super) struct Candidate {
     pub(super) id: BundleId,
     /// First due time of its messages, Unix ms.
     pub(super) first: i64,
+}
+
+impl Candidate {
+    /// Messages that it has, about.
+    fn messages(&self) -> usize {
+        if self.id.is_growing() {
+            GROWING_MESSAGES
+        } else {
+            self.id.count()
+        }
+    }
+}
+
+/// A message that may be on the page.
+pub(super) struct Listed {
+    pub(super) key: BrowseKey,
+    /// Its content as a bundle of one, if it was read with its place.
+    pub(super) content: Option<Bytes>,
+}
+
+impl Listed {
+    /// What has its content: its bundle, or it alone.
+    fn place(&self) -> (Partition, &str, Option<u32>) {
+        let alone = self.content.as_ref().map(|_| self.key.index);
+        (self.key.partition, &self.key.bundle, alone)
+    }
+}
+
+/// The bundles of one round.
+#[derive(Default)]
+struct Round {
+    growing: Vec<Candidate>,
+    others: Vec<Candidate>,
+    /// The moment up to which they are complete, Unix ms. `None`: for ever.
+    horizon: Option<i64>,
 }
 
 impl Store {
@@ -109,22 +137,29 @@ impl Store {
             } else {
                 query.limit - found.len()
             };
-            let (candidates, horizon) = self.round(query, &from, step).await?;
-            let mut keys = self.messages(query, &from, horizon, candidates).await?;
-            let cut = keys.len() > step;
-            keys.truncate(step);
-            let taken = self.contents(&keys, query, &mut budget, &mut found).await?;
-            scanned += taken;
-            match (keys.get(taken.wrapping_sub(1)), horizon) {
-                (Some(last), _) if cut || taken < keys.len() => from = last.clone(),
-                (_, None) => {
-                    return Ok(MessagePage {
-                        found,
-                        next: None,
-                        scanned,
-                    });
+            let round = self.round(query, &from, step).await?;
+            let horizon = round.horizon;
+            // `None`: one was spread since it was listed, and the others were listed before that perhaps. Again, then.
+            if let Some(mut listed) = self.growing(query, &from, horizon, round.growing).await? {
+                listed.extend(self.messages(query, &from, horizon, round.others).await?);
+                listed.sort_by(|a, b| a.key.cmp(&b.key));
+                let cut = listed.len() > step;
+                listed.truncate(step);
+                let taken = self
+                    .contents(&listed, query, &mut budget, &mut found)
+                    .await?;
+                scanned += taken;
+                match (listed.get(taken.wrapping_sub(1)), horizon) {
+                    (Some(last), _) if cut || taken < listed.len() => from = last.key.clone(),
+                    (_, None) => {
+                        return Ok(MessagePage {
+                            found,
+                            next: None,
+                            scanned,
+                        });
+                    }
+                    (_, Some(horizon)) => from = BrowseKey::start_of(UnixMs(horizon)),
                 }
-                (_, Some(horizon)) => from = BrowseKey::start_of(UnixMs(horizon)),
             }
             rounds += 1;
             let is_over = if is_search {
@@ -143,41 +178,55 @@ impl Store {
         }
     }
 
-    /// The next bundles, and the moment up to which they are complete (`None`: for ever).
+    /// The next bundles: growing ones, then the others.
     async fn round(
         &self,
         query: &BrowseQuery,
         from: &BrowseKey,
         wanted: usize,
-    ) -> Result<(Vec<Candidate>, Option<i64>), StoreError> {
+    ) -> Result<Round, StoreError> {
+        let mut round = Round::default();
+        let all: Vec<Partition> = self.0.partitions.all().collect();
+        let growing = self.growing_due_sets(&all, query.route.as_ref()).await?;
+        let floor = from.due.0.saturating_sub(GROWING_SPAN_MS).max(0);
+        round.growing = self
+            .candidates(query, from, floor, growing, &mut round.horizon)
+            .await?;
         let floor = from.due.0.saturating_sub(SPAN_MS).max(0);
-        let (due_sets, mut horizon) = self.next_due_sets(query, from.due.0, floor).await?;
-        let growing = self.growing_due_sets(query.route.as_ref()).await?;
-        let due_sets: Vec<DueSetRange> = due_sets
-            .into_iter()
-            .filter(|(_, due_set)| !is_of_growing(due_set))
-            .map(|(partition, name)| DueSetRange {
-                partition,
-                name,
-                floor,
-            })
-            .chain(growing.into_iter().map(|(partition, name)| DueSetRange {
-                partition,
-                name,
-                floor: (from.due.0 - GROWING_SPAN_MS).max(0),
-            }))
-            .collect();
+        let (mut due_sets, horizon) = self.next_due_sets(query, from.due.0, floor).await?;
+        due_sets.retain(|(_, due_set)| !is_of_growing(due_set));
+        round.see_until(horizon);
+        round.others = self
+            .candidates(query, from, floor, due_sets, &mut round.horizon)
+            .await?;
+        round.cut(from.due.0, wanted);
+        // A whole read of one due set at one moment was not enough. Go on all the same.
+        round.horizon = round.horizon.map(|h| h.max(from.due.0 + 1));
+        Ok(round)
+    }
+
+    /// The bundles of these due sets that come next. Lowers the horizon to the first one that may have been left out.
+    async fn candidates(
+        &self,
+        query: &BrowseQuery,
+        from: &BrowseKey,
+        floor: i64,
+        due_sets: Vec<(Partition, String)>,
+        horizon: &mut Option<i64>,
+    ) -> Result<Vec<Candidate>, StoreError> {
+        let due_sets = due_sets.into_iter().map(|(partition, name)| DueSetRange {
+            partition,
+            name,
+            floor,
+        });
+        let due_sets: Vec<DueSetRange> = due_sets.collect();
         let mut candidates = Vec::new();
-        let mut read = |horizon: &mut Option<i64>,
-                        due_set: &DueSetRange,
-                        entries: Vec<(String, f64)>,
-                        most| {
-            if let Some((_, last)) = entries.last().filter(|_| entries.len() == most) {
-                *horizon = Some(horizon.map_or(*last as i64, |h| h.min(*last as i64)));
+        let mut read = |due_set: &DueSetRange, entries: Vec<(String, i64)>, most| {
+            if let Some(&(_, last)) = entries.last().filter(|_| entries.len() == most) {
+                *horizon = Some(horizon.map_or(last, |h| h.min(last)));
             }
             candidates.extend(entries.into_iter().filter_map(|(id, first)| {
                 let id = BundleId::parse(&id)?;
-                let first = first as i64;
                 // A message alone in its bundle is due when the bundle is.
                 (first >= from.due.0 || id.count() > 1).then_some(Candidate {
                     partition: due_set.partition,
@@ -190,11 +239,13 @@ impl Store {
         let mut crowded = Vec::new();
         for (due_set, entries) in due_sets.iter().zip(all) {
             let stuck = entries.len() == DUE_SET_ENTRIES
-                && entries.last().is_some_and(|(_, s)| *s as i64 <= from.due.0);
+                && entries
+                    .last()
+                    .is_some_and(|(_, first)| *first <= from.due.0);
             if stuck {
                 crowded.push(due_set);
             } else {
-                read(&mut horizon, due_set, entries, DUE_SET_ENTRIES);
+                read(due_set, entries, DUE_SET_ENTRIES);
             }
         }
         for due_set in crowded {
@@ -210,10 +261,9 @@ impl Store {
                 let entries = due_set.by_first_message(entries);
                 let whole = entries.len() < MORE_STEP;
                 let last = at + MORE_STEP >= MORE_ENTRIES;
-                let past = entries.last().is_some_and(|(_, s)| *s as i64 > from.due.0);
+                let past = entries.last().is_some_and(|(_, first)| *first > from.due.0);
                 // An entry can have been left out only where reading stops.
                 read(
-                    &mut horizon,
                     due_set,
                     entries,
                     if past || last { MORE_STEP } else { usize::MAX },
@@ -223,26 +273,7 @@ impl Store {
                 }
             }
         }
-        candidates
-            .sort_by(|a, b| (a.first, a.partition, &a.id).cmp(&(b.first, b.partition, &b.id)));
-        // Enough messages: bundles from the next one on come in the next round.
-        let mut messages = 0;
-        for at in 0..candidates.len() {
-            let first = candidates[at].first;
-            if messages >= wanted && first > from.due.0 && first > candidates[at - 1].first {
-                horizon = Some(horizon.map_or(first, |h| h.min(first)));
-                candidates.truncate(at);
-                break;
-            }
-            messages += if first >= from.due.0 {
-                candidates[at].id.count()
-            } else {
-                0
-            };
-        }
-        // A whole read of one due set at one moment was not enough. Go on all the same.
-        let horizon = horizon.map(|h| h.max(from.due.0 + 1));
-        Ok((candidates, horizon))
+        Ok(candidates)
     }
 
     /// The next due sets over all partitions, and the earliest moment of those left out.
@@ -305,46 +336,12 @@ impl Store {
         ))
     }
 
-    /// The due sets of growing bundles, of this route or of all.
-    async fn growing_due_sets(
-        &self,
-        route: Option<&RouteName>,
-    ) -> Result<Vec<(Partition, String)>, StoreError> {
-        let all: Vec<Partition> = self.0.partitions.all().collect();
-        self.growing_due_sets_of(&all, route).await
-    }
-
-    /// The same in some partitions.
-    pub(super) async fn growing_due_sets_of(
-        &self,
-        all: &[Partition],
-        route: Option<&RouteName>,
-    ) -> Result<Vec<(Partition, String)>, StoreError> {
-        if let Some(route) = route {
-            let name = growing_due_set(route.as_str());
-            return Ok(all.iter().map(|&p| (p, name.clone())).collect());
-        }
-        let fields = all.iter().map(|&p| {
-            let mut fields = redis::cmd("HKEYS");
-            fields.arg(self.0.keys.of(p, "counts"));
-            (Keys::slot(p), fields)
-        });
-        let fields: Vec<Vec<String>> = self.trips(fields.collect(), TRIP_COMMANDS).await?;
-        let of_partition = |(p, fields): (Partition, Vec<String>)| {
-            let routes = fields.into_iter();
-            let names = routes.filter_map(|field| Some(growing_due_set(field.strip_prefix("n:")?)));
-            names.map(|name| (p, name)).collect::<Vec<_>>()
-        };
-        let all = all.iter().copied();
-        Ok(all.zip(fields).flat_map(of_partition).collect())
-    }
-
     async fn entries(
         &self,
         due_sets: &[DueSetRange],
         to: UnixMs,
         most: usize,
-    ) -> Result<Vec<Vec<(String, f64)>>, StoreError> {
+    ) -> Result<Vec<Vec<(String, i64)>>, StoreError> {
         let commands = due_sets.iter().map(|due_set| {
             let key = self.0.keys.due(due_set.partition, &due_set.name);
             let command = due_set.range(&key, to, 0, most);
@@ -357,14 +354,14 @@ impl Store {
             .collect())
     }
 
-    /// The messages of these bundles that belong to the page, in order, without those that are gone.
+    /// The messages of these bundles that belong to the page, without those that are gone.
     pub(super) async fn messages(
         &self,
         query: &BrowseQuery,
         from: &BrowseKey,
         horizon: Option<i64>,
         candidates: Vec<Candidate>,
-    ) -> Result<Vec<BrowseKey>, StoreError> {
+    ) -> Result<Vec<Listed>, StoreError> {
         let mut commands = Vec::new();
         for c in &candidates {
             let keys = &self.0.keys;
@@ -373,26 +370,17 @@ impl Store {
             let slot = Keys::slot(p);
             commands.push((slot, command("HGET", &keys.of(p, "gone"), id)));
             commands.push((slot, command("HGET", &keys.of(p, "done"), id)));
-            let mut head = redis::cmd(if c.id.is_growing() {
-                "LRANGE"
-            } else {
-                "GETRANGE"
-            });
+            let mut head = redis::cmd("GETRANGE");
             // The index stands before the records, with some bytes for each message.
             let end = match c.id.count() {
-                _ if c.id.is_growing() => -1,
                 1 => 0,
                 count => 1024 + 31 * count as i64,
             };
             head.arg(keys.blob(p, &c.id)).arg(0).arg(end);
             commands.push((slot, head));
         }
-        let answers: Vec<redis::Value> = self.trips(commands, TRIP_COMMANDS).await?;
-        let answers: Vec<Option<Vec<u8>>> = answers
-            .into_iter()
-            .map(bytes_of)
-            .collect::<Result<_, _>>()?;
-        let mut keys = Vec::new();
+        let answers: Vec<Option<Vec<u8>>> = self.trips(commands, TRIP_COMMANDS).await?;
+        let mut listed = Vec::new();
         for (c, answer) in candidates.iter().zip(answers.chunks(3)) {
             let [gone, done, head] = answer else { continue };
             let is_set = |map: &Option<Vec<u8>>, i: usize| {
@@ -403,38 +391,30 @@ impl Store {
                 (_, Some(head)) => read_dues(&head.clone().into()).unwrap_or_default(),
                 (_, None) => Vec::new(),
             };
-            keys.extend(
-                dues.into_iter()
-                    .enumerate()
-                    .filter(|(i, due)| !is_set(gone, *i) && !is_set(done, *i) && *due != NO_DUE)
-                    .map(|(index, due)| BrowseKey {
-                        due,
-                        partition: c.partition,
-                        bundle: c.id.as_str().to_owned(),
-                        index: index as u32,
-                    }),
+            let waits = |(i, _): &(usize, UnixMs)| !is_set(gone, *i) && !is_set(done, *i);
+            let waiting = dues.into_iter().enumerate().filter(waits);
+            let keys = waiting.map(|(index, due)| c.key(index, due));
+            listed.extend(
+                keys.filter(|key| belongs(key, query, from, horizon))
+                    .map(|key| Listed { key, content: None }),
             );
         }
-        keys.retain(|key| {
-            let in_window = key.due >= query.from && key.due <= query.to;
-            in_window && horizon.is_none_or(|h| key.due.0 < h) && key > from
-        });
-        keys.sort();
-        Ok(keys)
+        Ok(listed)
     }
 
     /// Reads these messages without their bodies, as many as the budget and the query allow, at least one. Returns how many
     /// it went through.
     pub(super) async fn contents(
         &self,
-        keys: &[BrowseKey],
+        listed: &[Listed],
         query: &BrowseQuery,
         budget: &mut usize,
         found: &mut Vec<StoredMessage>,
     ) -> Result<usize, StoreError> {
-        let mut ids: Vec<(Partition, BundleId)> = keys
+        let mut ids: Vec<(Partition, BundleId)> = listed
             .iter()
-            .filter_map(|k| Some((k.partition, BundleId::parse(&k.bundle)?)))
+            .filter(|one| one.content.is_none())
+            .filter_map(|one| Some((one.key.partition, BundleId::parse(&one.key.bundle)?)))
             .collect();
         ids.sort();
         ids.dedup();
@@ -443,19 +423,26 @@ impl Store {
             .map(|(p, id)| (*p, self.0.keys.blob(*p, id)))
             .collect();
         let heads = self.0.browse.measure_blobs_of(&blob_keys).await?;
-        let measured: BTreeMap<(Partition, &str), (String, Option<BlobHead>)> = ids
+        let mut measured: BTreeMap<_, (String, Option<BlobHead>)> = ids
             .iter()
             .zip(blob_keys)
             .zip(heads)
-            .map(|(((p, id), (_, key)), head)| ((*p, id.as_str()), (key, head)))
+            .map(|(((p, id), (_, key)), head)| ((*p, id.as_str(), None), (key, head)))
             .collect();
+        for one in listed {
+            if let Some(content) = &one.content {
+                let head = BlobHead::whole(content.clone());
+                measured.insert(one.place(), (String::new(), Some(head)));
+            }
+        }
         let mut wanted: BTreeMap<_, Option<BundleOutline>> = BTreeMap::new();
         let mut taken: usize = 0;
-        for key in keys {
-            let place = (key.partition, key.bundle.as_str());
-            let head = measured.get(&place).and_then(|(_, head)| head.as_ref());
+        for one in listed {
+            let head = measured
+                .get(&one.place())
+                .and_then(|(_, head)| head.as_ref());
             let size = head.map_or(0, |head| head.opened_len(false));
-            if let Entry::Vacant(fresh) = wanted.entry(place) {
+            if let Entry::Vacant(fresh) = wanted.entry(one.place()) {
                 if size > *budget && taken > 0 {
                     *budget = 0;
                     break;
@@ -479,17 +466,20 @@ impl Store {
             // not shown.
             wanted.insert(place, blob.and_then(|blob| decode_outline(&blob).ok()));
         }
-        for (n, key) in keys[..taken].iter().enumerate() {
+        for (n, one) in listed[..taken].iter().enumerate() {
             if found.len() >= query.limit {
                 return Ok(n);
             }
-            let Some(Some(outline)) = wanted.get(&(key.partition, key.bundle.as_str())) else {
+            let key = &one.key;
+            let Some(Some(outline)) = wanted.get(&one.place()) else {
                 continue;
             };
             let Some(id) = BundleId::parse(&key.bundle) else {
                 continue;
             };
-            let Some(entry) = outline.bundle.entries.get(key.index as usize) else {
+            let index = one.content.as_ref().map_or(key.index as usize, |_| 0);
+            let entries = &outline.bundle.entries;
+            let Some((entry, &size)) = entries.get(index).zip(outline.sizes.get(index)) else {
                 continue;
             };
             let name = entry.id.clone();
@@ -502,13 +492,9 @@ impl Store {
                 route: id.route().to_owned(),
                 id: message_id,
                 state: StoredState::Pending,
-                version: version(&id, key.index),
+                version: version_of(entry, size),
                 target: outline.bundle.target.clone(),
-                size: outline
-                    .sizes
-                    .get(key.index as usize)
-                    .copied()
-                    .unwrap_or_default(),
+                size,
                 entry: entry.clone(),
             });
         }
@@ -529,16 +515,55 @@ impl Store {
     }
 }
 
-/// The bytes of an answer: a text, or a growing bundle's messages as one blob.
-fn bytes_of(answer: redis::Value) -> Result<Option<Vec<u8>>, StoreError> {
-    match answer {
-        redis::Value::Array(elements) => {
-            let elements = elements.into_iter().map(read::<Vec<u8>>);
-            let elements: Vec<Vec<u8>> = elements.collect::<Result<_, _>>()?;
-            Ok(Some(join_elements(&elements).to_vec()))
+impl Candidate {
+    pub(super) fn key(&self, index: usize, due: UnixMs) -> BrowseKey {
+        BrowseKey {
+            due,
+            partition: self.partition,
+            bundle: self.id.as_str().to_owned(),
+            index: index as u32,
         }
-        other => read(other),
     }
+}
+
+impl Round {
+    /// Nobody has seen what is due at this moment or later.
+    fn see_until(&mut self, horizon: Option<i64>) {
+        self.horizon = [self.horizon, horizon].into_iter().flatten().min();
+    }
+
+    /// Leaves bundles to the next round where enough messages come before them.
+    fn cut(&mut self, from: i64, wanted: usize) {
+        let place = |c: &Candidate| (c.first, c.partition, c.id.clone());
+        let mut all: Vec<Candidate> = self
+            .growing
+            .drain(..)
+            .chain(self.others.drain(..))
+            .collect();
+        all.sort_by_cached_key(place);
+        let mut messages = 0;
+        for at in 0..all.len() {
+            let first = all[at].first;
+            if messages >= wanted && first > from && first > all[at - 1].first {
+                self.see_until(Some(first));
+                all.truncate(at);
+                break;
+            }
+            messages += if first >= from { all[at].messages() } else { 0 };
+        }
+        (self.growing, self.others) = all.into_iter().partition(|c| c.id.is_growing());
+    }
+}
+
+/// Tells whether a message belongs to what is looked for.
+pub(super) fn belongs(
+    key: &BrowseKey,
+    query: &BrowseQuery,
+    from: &BrowseKey,
+    horizon: Option<i64>,
+) -> bool {
+    let in_window = key.due >= query.from && key.due <= query.to;
+    in_window && horizon.is_none_or(|h| key.due.0 < h) && key > from
 }
 
 fn command(name: &str, key: &str, field: &str) -> redis::Cmd {

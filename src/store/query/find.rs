@@ -2,12 +2,13 @@
 
 use bytes::Bytes;
 
-use crate::domain::{Partition, RouteName, Text};
+use crate::domain::{Partition, RouteName};
 use crate::store::call::keys::Keys;
 use crate::store::call::names::{name_key, parse_place};
 use crate::store::call::scripts;
 use crate::store::connection::link::StoreLink;
 use crate::store::model::bundle::{BundleId, place_in};
+use crate::store::model::view::version_of;
 use crate::store::{
     CodecError, Store, StoreError, StoredMessage, StoredState, decode, decode_outline,
 };
@@ -46,21 +47,10 @@ impl MessagePlace {
         })
     }
 
-    /// The message's [`StoredMessage::version`].
-    pub(in crate::store) fn version(&self) -> Text {
-        version(&self.bundle, self.index)
-    }
-
     /// The place as an entry of `names`.
     pub(in crate::store) fn text(&self) -> String {
         format!("{} {}", self.bundle, self.index)
     }
-}
-
-/// A message that changes leaves its bundle, and no two bundles have one id.
-pub(in crate::store) fn version(bundle: &BundleId, index: u32) -> Text {
-    let own = bundle.as_str().rsplit('/').next().unwrap_or_default();
-    format!("{own}.{index}").as_str().into()
 }
 
 /// One read of a place: the state at one moment, and the blob if it was still there right after.
@@ -182,7 +172,7 @@ impl Store {
         route: &RouteName,
         id: &str,
     ) -> Result<Option<StoredMessage>, StoreError> {
-        let Some((place, state, blob, index)) = self.stable_blob(route, id).await? else {
+        let Some((state, blob, index)) = self.stable_blob(route, id).await? else {
             return Ok(None);
         };
         let outline = decode_outline(&blob).map_err(|why| unreadable(id, &why))?;
@@ -196,7 +186,7 @@ impl Store {
             route: route.as_str().to_owned(),
             id: id.into(),
             state,
-            version: place.version(),
+            version: version_of(entry, size),
             target: outline.bundle.target.clone(),
             size,
             entry: entry.clone(),
@@ -210,7 +200,7 @@ impl Store {
         route: &RouteName,
         id: &str,
     ) -> Result<Option<Bytes>, StoreError> {
-        let Some((_, _, blob, index)) = self.stable_blob(route, id).await? else {
+        let Some((_, blob, index)) = self.stable_blob(route, id).await? else {
             return Ok(None);
         };
         let bundle = decode(&blob).map_err(|why| unreadable(id, &why))?;
@@ -218,18 +208,18 @@ impl Store {
         Ok(Some(entry.message.body.clone().unwrap_or_default()))
     }
 
-    /// The place, the state and the bundle of a message that the store has, and its place in what was read.
+    /// The state and the bundle of a message that the store has, and its place in what was read.
     async fn stable_blob(
         &self,
         route: &RouteName,
         id: &str,
-    ) -> Result<Option<(MessagePlace, StoredState, Bytes, usize)>, StoreError> {
+    ) -> Result<Option<(StoredState, Bytes, usize)>, StoreError> {
         let p = self.locate(route, id, self.home_of(route, id)).await?;
         let name = name_key(route, &id.into());
         let found = read_until_stable(&self.0.browse, &self.0.keys, p, &name).await?;
-        Ok(found.and_then(|(place, reading)| {
+        Ok(found.and_then(|(_, reading)| {
             let blob = reading.blob.unwrap_or_default();
-            Some((place, reading.state?, blob, reading.index))
+            Some((reading.state?, blob, reading.index))
         }))
     }
 }

@@ -1,10 +1,15 @@
 //! How many messages fall due when, and the numbers of each partition. Both are read from the index and the
 //! entries' ids alone, in small trips.
 
+use redis::Value;
+
 use super::browse::range;
 use crate::domain::{Partition, RouteName, UnixMs};
 use crate::store::call::keys::Keys;
-use crate::store::model::bundle::{BundleId, SPREAD_AHEAD_MS, is_of_growing};
+use crate::store::connection::link;
+use crate::store::model::bundle::{
+    BundleId, first_message_due, is_of_growing, slice_of, slice_start,
+};
 use crate::store::{DueHistogram, DueMonth, PartitionView, Store, StoreError};
 
 /// Commands of one trip.
@@ -31,7 +36,7 @@ impl Store {
     pub async fn histogram(&self, route: Option<&RouteName>) -> Result<DueHistogram, StoreError> {
         let now = self.0.clock.now();
         let first_day = [DueSpan {
-            from: "-inf".to_owned(),
+            after: None,
             until: now.0 + DAY_MS,
         }];
         let SampledSums { sums, scale, exact } = self.sampled_sums(now, route, &first_day).await?;
@@ -55,7 +60,7 @@ impl Store {
         // Each day is sampled by itself: the last one as well as the first.
         let later_days: Vec<_> = days
             .map(|day| DueSpan {
-                from: format!("({}", end_of(day)),
+                after: Some(end_of(day)),
                 until: end_of(day + 1),
             })
             .collect();
@@ -129,7 +134,7 @@ impl Store {
                 let key = self.0.keys.due(p, &due_set.name);
                 (
                     Keys::slot(p),
-                    range(&key, first.from.clone(), last.until, 0, DUE_SET_ENTRIES),
+                    range(&key, first.begin(), last.until, 0, DUE_SET_ENTRIES),
                 )
             };
             let lists: Vec<Vec<(String, f64)>> = self
@@ -144,48 +149,50 @@ impl Store {
                 }
             }
         }
-        let (of_growing, all) = self.sum_up_growing(p, route, spans, sums).await?;
+        let (of_growing, all) = self.sum_up_growing(p, route, sums).await?;
         Ok((read + of_growing, whole && all))
     }
 
-    /// The same for growing bundles: all of one count where its span begins.
+    /// The same for growing bundles, whenever they are due: all of one count where its span begins. Of many a random sample
+    /// stands for all.
     async fn sum_up_growing(
         &self,
         p: Partition,
         route: Option<&RouteName>,
-        spans: &[DueSpan],
         sums: &mut HistogramSums,
     ) -> Result<(usize, bool), StoreError> {
-        let (Some(first), Some(last)) = (spans.first(), spans.last()) else {
-            return Ok((0, true));
-        };
-        let due_sets = self.growing_due_sets_of(&[p], route).await?;
-        let ranges = due_sets.iter().map(|(p, due_set)| {
-            let key = self.0.keys.due(*p, due_set);
-            let until = last.until - SPREAD_AHEAD_MS;
-            (
-                Keys::slot(*p),
-                range(&key, first.lower_end_ahead(), until, 0, DUE_SET_ENTRIES),
-            )
-        });
-        let lists: Vec<Vec<(String, f64)>> = self.trips(ranges.collect(), TRIP_COMMANDS).await?;
-        let whole = lists.iter().all(|list| list.len() < DUE_SET_ENTRIES);
-        let bundles: Vec<(String, f64)> = lists.into_iter().flatten().collect();
-        for some in bundles.chunks(GONE_FIELDS) {
-            let mut gone = redis::cmd("HMGET");
-            gone.arg(self.0.keys.of(p, "gone"));
-            gone.arg(some.iter().map(|(id, _)| id).collect::<Vec<_>>());
-            let gone: Vec<Vec<Option<String>>> = self
-                .trips(vec![(Keys::slot(p), gone)], TRIP_COMMANDS)
-                .await?;
-            for ((id, due), gone) in some.iter().zip(gone.into_iter().flatten()) {
-                let places = BundleId::parse(id).map_or(0, |id| id.count());
-                let gone = gone.map_or(0, |gone| gone.matches('1').count());
-                let messages = places.saturating_sub(gone);
-                sums.add(*due as i64 + SPREAD_AHEAD_MS, messages as f64);
+        let (mut read, mut whole) = (0, true);
+        for (_, due_set) in self.growing_due_sets(&[p], route).await? {
+            let key = self.0.keys.due(p, &due_set);
+            let mut count = redis::cmd("ZCARD");
+            count.arg(&key);
+            let mut sample = redis::cmd("ZRANDMEMBER");
+            sample.arg(&key).arg(DUE_SET_ENTRIES).arg("WITHSCORES");
+            let commands = [count, sample].map(|command| (Keys::slot(p), command));
+            let answers: Vec<Value> = self.trips(commands.to_vec(), TRIP_COMMANDS).await?;
+            let [count, sample] = &answers[..] else {
+                continue;
+            };
+            let bundles: Vec<(String, f64)> = link::read(sample.clone())?;
+            let count: f64 = link::read(count.clone())?;
+            let stands_for = (count / bundles.len().max(1) as f64).max(1.0);
+            read += bundles.len();
+            whole &= bundles.len() < DUE_SET_ENTRIES;
+            for some in bundles.chunks(GONE_FIELDS) {
+                let mut gone = redis::cmd("HMGET");
+                gone.arg(self.0.keys.of(p, "gone"));
+                gone.arg(some.iter().map(|(id, _)| id).collect::<Vec<_>>());
+                let gone: Vec<Vec<Option<String>>> =
+                    self.trips(vec![(Keys::slot(p), gone)], 1).await?;
+                for ((id, score), gone) in some.iter().zip(gone.into_iter().flatten()) {
+                    let places = BundleId::parse(id).map_or(0, |id| id.count());
+                    let gone = gone.map_or(0, |gone| gone.matches('1').count());
+                    let messages = places.saturating_sub(gone) as f64 * stands_for;
+                    sums.add(first_message_due(&due_set, *score as i64).0, messages);
+                }
             }
         }
-        Ok((bundles.len(), whole))
+        Ok((read, whole))
     }
 
     /// The first due sets of each span in one partition, each with how many of its span it stands for.
@@ -196,20 +203,21 @@ impl Store {
     ) -> Result<Vec<SampledDueSet>, StoreError> {
         let most = SAMPLED_DUE_SETS / spans.len();
         let index = self.0.keys.of(p, "idx");
-        let names = spans.iter().map(|span| {
-            (
-                Keys::slot(p),
-                range(&index, span.from.clone(), span.until, 0, most),
-            )
-        });
-        let names: Vec<Vec<(String, f64)>> = self.trips(names.collect(), TRIP_COMMANDS).await?;
-        let full = spans
+        // A due set that begins before all spans may reach into the first one.
+        let begin = |at: usize| match spans[at].after {
+            Some(after) if at == 0 => slice_start(slice_of(UnixMs(after))).to_string(),
+            _ => spans[at].begin(),
+        };
+        let names = spans
             .iter()
-            .zip(&names)
-            .filter(|(_, names)| names.len() >= most);
-        let counts = full.map(|(span, _)| {
+            .enumerate()
+            .map(|(at, span)| (Keys::slot(p), range(&index, begin(at), span.until, 0, most)));
+        let names: Vec<Vec<(String, f64)>> = self.trips(names.collect(), TRIP_COMMANDS).await?;
+        let full = spans.iter().zip(&names).enumerate();
+        let full = full.filter(|(_, (_, names))| names.len() >= most);
+        let counts = full.map(|(at, (span, _))| {
             let mut count = redis::cmd("ZCOUNT");
-            count.arg(&index).arg(&span.from).arg(span.until);
+            count.arg(&index).arg(begin(at)).arg(span.until);
             (Keys::slot(p), count)
         });
         let counts: Vec<u64> = self.trips(counts.collect(), TRIP_COMMANDS).await?;
@@ -246,14 +254,17 @@ impl Store {
         let counts: Vec<Vec<(String, i64)>> = self.trips(counts, TRIP_COMMANDS).await?;
         let claims = all.iter().map(|&p| command("ZCARD", p, "claims")).collect();
         let claims: Vec<u64> = self.trips(claims, TRIP_COMMANDS).await?;
-        let heads = all.iter().map(|&p| {
-            let (slot, mut head) = command("ZRANGE", p, "idx");
-            head.arg(0).arg(0).arg("WITHSCORES");
-            (slot, head)
+        // Growing bundles are in the one index alone, and may come before the others there.
+        let heads = all.iter().flat_map(|&p| {
+            ["idx", "heads"].map(|index| {
+                let (slot, mut head) = command("ZRANGE", p, index);
+                head.arg(0).arg(0).arg("WITHSCORES");
+                (slot, head)
+            })
         });
         let heads: Vec<Vec<(String, f64)>> = self.trips(heads.collect(), TRIP_COMMANDS).await?;
-        let views = all.iter().zip(counts).zip(claims).zip(heads).map(
-            |(((&partition, counts), claims), head)| {
+        let views = all.iter().zip(counts).zip(claims).zip(heads.chunks(2)).map(
+            |(((&partition, counts), claims), heads)| {
                 let sum = |kind: &str| {
                     counts
                         .iter()
@@ -267,7 +278,11 @@ impl Store {
                     bytes: sum("b:"),
                     dead: sum("d:"),
                     claims,
-                    head: head.first().map(|(_, due)| UnixMs(*due as i64)),
+                    head: heads
+                        .iter()
+                        .flatten()
+                        .map(|(due_set, score)| first_message_due(due_set, *score as i64))
+                        .min(),
                 }
             },
         );
@@ -275,20 +290,18 @@ impl Store {
     }
 }
 
-/// Due times that are read: the lower end as Redis writes it, the upper one, Unix ms.
+/// Due times that are read, Unix ms.
 struct DueSpan {
-    from: String,
+    /// The end of the span before.
+    after: Option<i64>,
     until: i64,
 }
 
 impl DueSpan {
-    /// The lower end for growing bundles, which are due that much before their first messages.
-    fn lower_end_ahead(&self) -> String {
-        let after = self.from.strip_prefix('(');
-        match after.and_then(|after| after.parse::<i64>().ok()) {
-            Some(after) => format!("({}", after - SPREAD_AHEAD_MS),
-            None => self.from.clone(),
-        }
+    /// The lower end, as Redis reads it.
+    fn begin(&self) -> String {
+        self.after
+            .map_or_else(|| "-inf".to_owned(), |after| format!("({after}"))
     }
 }
 

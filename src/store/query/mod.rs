@@ -4,6 +4,7 @@
 pub(super) mod browse;
 pub(super) mod counts;
 pub(super) mod find;
+mod growing;
 pub(super) mod histogram;
 mod in_flight;
 pub(super) mod overdue;

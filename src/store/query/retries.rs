@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::browse::{Candidate, PAGE_BYTES, TRIP_COMMANDS, range};
+use super::browse::{Candidate, Listed, PAGE_BYTES, TRIP_COMMANDS, range};
 use crate::domain::{Partition, RouteName, UnixMs};
 use crate::store::call::keys::Keys;
 use crate::store::model::bundle::BundleId;
@@ -157,19 +157,21 @@ impl Store {
             filter: MessageFilter::default(),
         };
         let start = BrowseKey::start_of(UnixMs(0));
-        let mut keys = self.messages(&query, &start, None, candidates).await?;
-        keys.retain(|key| {
+        let mut listed = self.messages(&query, &start, None, candidates).await?;
+        listed.retain(|Listed { key, .. }| {
             from.is_none_or(|from| key.bundle != from.bundle || key.index > from.index)
         });
-        keys.sort_by_key(|key| (order.get(&key.bundle).map(|(place, _)| *place), key.index));
-        let is_cut = keys.len() > wanted;
-        keys.truncate(wanted);
+        listed.sort_by_key(|Listed { key, .. }| {
+            (order.get(&key.bundle).map(|(place, _)| *place), key.index)
+        });
+        let is_cut = listed.len() > wanted;
+        listed.truncate(wanted);
         let mut at = 0;
-        while at < keys.len() {
+        while at < listed.len() {
             let mut budget = PAGE_BYTES;
             let mut found = Vec::new();
             at += self
-                .contents(&keys[at..], &query, &mut budget, &mut found)
+                .contents(&listed[at..], &query, &mut budget, &mut found)
                 .await?
                 .max(1);
             page.found.extend(
@@ -178,8 +180,8 @@ impl Store {
                     .filter(|message| message.entry.failures > 0),
             );
         }
-        let last = keys.last().filter(|_| is_cut);
-        Ok(last.and_then(|key| {
+        let last = listed.last().filter(|_| is_cut);
+        Ok(last.and_then(|Listed { key, .. }| {
             let (_, asked) = order.get(&key.bundle)?;
             Some(RetryMark {
                 partition: p,

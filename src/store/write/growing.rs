@@ -21,8 +21,8 @@ const LEAST_SPAN_MS: i64 = 1 << 12;
 const MAX_MESSAGE_BYTES: usize = 4096;
 /// Messages of a span that are stored alone before one begins a growing bundle: for so few it is dearer than theirs.
 const ALONE_FIRST: u32 = 2;
-/// Most spans that one partition's writer knows: some 100 KiB. It forgets the latest ones.
-const MAX_SPANS: usize = 512;
+/// Most spans that one partition's writer knows: some 200 KiB. It forgets the latest ones.
+const MAX_SPANS: usize = 1024;
 
 /// A time span of one route and target. The earliest comes first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,6 +39,9 @@ enum SpanState {
     /// So many messages came, and were stored alone.
     Alone(u32),
     Open(OpenBundle),
+    /// Its bundle is full. Later messages join one of the half of the span that they lie in: where many messages wait, few
+    /// bundles hold those of one moment.
+    Halved,
 }
 
 #[derive(Clone, Debug)]
@@ -125,40 +128,29 @@ impl GrowthPlan {
         if !bundle.entries.iter().all(|entry| joins(entry, now)) {
             return Vec::new();
         }
-        let key = |entry: &Entry| {
-            let (begin_ms, width_ms) = span_of(entry.due, now);
-            let target = bundle.target.as_str().to_owned();
-            let route = route.clone();
-            SpanKey {
-                begin_ms,
-                width_ms,
-                route,
-                target,
-            }
+        let target = bundle.target.as_str();
+        let span = |plan: &Self, entry: &Entry| plan.span(known, route, target, entry.due, now);
+        let early = |entry: &Entry| match span(self, entry) {
+            (key, SpanState::Alone(came)) if came < ALONE_FIRST => Some((key, came)),
+            _ => None,
         };
-        let keys: Vec<SpanKey> = bundle.entries.iter().map(key).collect();
-        let state = |plan: &Self, key: &SpanKey| {
-            let state = plan.spans.get(key).or_else(|| known.0.get(key));
-            state.cloned().unwrap_or(SpanState::Alone(0))
-        };
-        let is_early = |key: &SpanKey| matches!(state(self, key), SpanState::Alone(came) if came < ALONE_FIRST);
-        if keys.iter().any(is_early) {
-            for key in keys {
-                if let SpanState::Alone(came) = state(self, &key) {
-                    self.spans.insert(key, SpanState::Alone(came + 1));
-                }
+        let early: Vec<(SpanKey, u32)> = bundle.entries.iter().filter_map(early).collect();
+        if !early.is_empty() {
+            for (key, came) in early {
+                let came = match self.spans.get(&key) {
+                    Some(&SpanState::Alone(came)) => came,
+                    _ => came,
+                };
+                self.spans.insert(key, SpanState::Alone(came + 1));
             }
             return Vec::new();
         }
-        let mut places = Vec::with_capacity(keys.len());
-        for (key, entry) in keys.into_iter().zip(bundle.entries.iter()) {
-            let open = match state(self, &key) {
-                SpanState::Open(open)
-                    if open.filled < GROWING_PLACES && open.bytes < GROWING_BYTES =>
-                {
-                    open
-                }
-                _ => OpenBundle {
+        let mut places = Vec::with_capacity(bundle.entries.len());
+        for entry in bundle.entries.iter() {
+            let (key, state) = span(self, entry);
+            let open = match state {
+                SpanState::Open(open) => open,
+                SpanState::Alone(_) | SpanState::Halved => OpenBundle {
                     id: BundleId::growing(route, &writer.ids.unique()),
                     filled: 0,
                     bytes: 0,
@@ -167,6 +159,35 @@ impl GrowthPlan {
             places.push(self.add(key, open, entry.stored_size()));
         }
         places
+    }
+
+    /// The span that takes in what is due then, and what is known of it.
+    fn span(
+        &self,
+        known: &GrowingBundles,
+        route: &RouteName,
+        target: &str,
+        due: UnixMs,
+        now: UnixMs,
+    ) -> (SpanKey, SpanState) {
+        let mut width_ms = span_width(due, now);
+        let mut unseen = SpanState::Alone(0);
+        loop {
+            let key = SpanKey {
+                begin_ms: due.0 & !(width_ms - 1),
+                width_ms,
+                route: route.clone(),
+                target: target.to_owned(),
+            };
+            let state = self.spans.get(&key).or_else(|| known.0.get(&key));
+            let state = state.cloned().unwrap_or_else(|| unseen.clone());
+            if !matches!(state, SpanState::Halved) || width_ms == LEAST_SPAN_MS {
+                return (key, state);
+            }
+            width_ms /= 2;
+            // Its whole was filled: it will have company.
+            unseen = SpanState::Alone(ALONE_FIRST);
+        }
     }
 
     /// Adds a message to this bundle.
@@ -185,7 +206,13 @@ impl GrowthPlan {
         let place = open.filled;
         open.filled += 1;
         open.bytes += bytes;
-        self.spans.insert(key, SpanState::Open(open));
+        let is_full = open.filled == GROWING_PLACES || open.bytes >= GROWING_BYTES;
+        let state = if is_full {
+            SpanState::Halved
+        } else {
+            SpanState::Open(open)
+        };
+        self.spans.insert(key, state);
         (growth, place)
     }
 }
@@ -225,11 +252,10 @@ fn joins(entry: &Entry, now: UnixMs) -> bool {
         && entry.stored_size() <= MAX_MESSAGE_BYTES
 }
 
-/// The span that a due time lies in: its beginning and its width, some sixteenth of the wait.
-fn span_of(due: UnixMs, now: UnixMs) -> (i64, i64) {
+/// The width of the span that a due time lies in: some sixteenth of the wait, a power of two.
+fn span_width(due: UnixMs, now: UnixMs) -> i64 {
     let share = (due.since(now) / 16).clamp(LEAST_SPAN_MS, GROWING_SPAN_MS);
-    let width = 1 << share.ilog2();
-    (due.0 & !(width - 1), width)
+    1 << share.ilog2()
 }
 
 #[cfg(test)]
@@ -244,7 +270,8 @@ mod tests {
             let bits = rng.u32(1..40);
             let wait = LEAST_WAIT_MS + rng.i64(0..1 << bits);
             let due = now.plus(wait);
-            let (begin, width) = span_of(due, now);
+            let width = span_width(due, now);
+            let begin = due.0 & !(width - 1);
             assert!(
                 (begin..begin + width).contains(&due.0),
                 "{due} {begin} {width}"

@@ -13,7 +13,8 @@ use crate::store::call::names::name_key;
 use crate::store::call::numbered::{CallTurn, ScriptArg, ScriptCall};
 use crate::store::call::reply::{shape, text};
 use crate::store::call::scripts::{self, ScriptVariant};
-use crate::store::query::find::{MessagePlace, PlaceReading, read_until_stable};
+use crate::store::model::view::version_of;
+use crate::store::query::find::{PlaceReading, read_until_stable};
 use crate::store::{
     Bundle, IntendedMessage, StoreError, StoredState, WriteOp, WriteResult, decode, encode,
 };
@@ -43,10 +44,7 @@ impl PartitionWriter {
                 }
                 None => (None, PendingMessage::No(None)),
             };
-            let is_other = |bundle: &Bundle| {
-                of.zip(place.as_ref())
-                    .is_some_and(|(of, place)| !is_meant(place, bundle, of))
-            };
+            let is_other = |bundle: &Bundle| of.is_some_and(|of| !is_meant(bundle, of));
             let (script, mode, mut entry) = match (pending, fallback) {
                 (PendingMessage::Yes(other), _) if is_other(&other) => {
                     return Ok(WriteResult::Unknown);
@@ -128,7 +126,7 @@ impl PartitionWriter {
                 return Ok(WriteResult::Unknown);
             };
             match pending(&reading) {
-                PendingMessage::Yes(bundle) if is_meant(&place, &bundle, of) => {}
+                PendingMessage::Yes(bundle) if is_meant(&bundle, of) => {}
                 PendingMessage::Yes(_) | PendingMessage::No(None) => {
                     return Ok(WriteResult::Unknown);
                 }
@@ -151,15 +149,12 @@ impl PartitionWriter {
     }
 }
 
-/// Reports whether the bundle of one from this place is the intended message.
-fn is_meant(place: &MessagePlace, bundle: &Bundle, of: &IntendedMessage) -> bool {
-    match of {
-        IntendedMessage::ReadAt(position) => bundle
-            .entries
-            .first()
-            .is_some_and(|e| e.position == Some(*position)),
-        IntendedMessage::Seen(version) => place.version() == *version,
-    }
+/// Reports whether a bundle of one is the intended message.
+fn is_meant(bundle: &Bundle, of: &IntendedMessage) -> bool {
+    bundle.entries.first().is_some_and(|entry| match of {
+        IntendedMessage::ReadAt(position) => entry.position == Some(*position),
+        IntendedMessage::Seen(version) => version_of(entry, entry.message.body_len()) == *version,
+    })
 }
 
 /// The message of a name, as one read showed it.

@@ -29,9 +29,22 @@ local function drop_fields(id)
   local dropped = redis.call('HDEL', TOKENS, id) + redis.call('HDEL', GONE, id) + redis.call('HDEL', DONE, id)
   return dropped + redis.call('HDEL', EXPIRIES, id) + redis.call('ZREM', PUT_BACK, id)
 end
--- Repairs the fields of a bundle: bitmaps are as long as it, its expiries a whole number.
-local function repair(id)
+-- Repairs the fields of a bundle: bitmaps are as long as it, its expiries a whole number. What is gone from a growing bundle
+-- its list shows.
+local function repair(id, blob)
   local count, repaired = count_of(id), 0
+  if is_growing(id) then
+    local bits = string.rep('1', count)
+    for i, element in ipairs(redis.call('LRANGE', blob, 0, count - 1)) do
+      if element ~= '' then
+        bits = string.sub(bits, 1, i - 1) .. '0' .. string.sub(bits, i + 1)
+      end
+    end
+    if redis.call('HGET', GONE, id) ~= bits then
+      redis.call('HSET', GONE, id, bits)
+      repaired = 1
+    end
+  end
   for _, key in ipairs({ GONE, DONE }) do
     local map = redis.call('HGET', key, id)
     if map and (#map ~= count or string.find(map, '[^01]')) then
@@ -68,10 +81,10 @@ local function judge(id, due, blob, first)
   end
   if pending then
     -- A token without a claim.
-    return repair(id) + redis.call('HDEL', TOKENS, id) > 0 and 's' or 'n', true
+    return repair(id, blob) + redis.call('HDEL', TOKENS, id) > 0 and 's' or 'n', true
   end
   if deadline then
-    return repair(id) > 0 and 's' or 'n', true
+    return repair(id, blob) > 0 and 's' or 'n', true
   end
   if there and redis.call('PTTL', blob) == -1 then
     if first == '' then
