@@ -29,6 +29,7 @@ pub mod mutants;
 pub mod plan;
 pub mod publishing;
 pub mod replay;
+pub mod sizing;
 pub mod store;
 pub mod telemetry;
 pub mod timer;

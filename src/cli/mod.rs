@@ -22,6 +22,7 @@ mod reschedule;
 mod run;
 mod send;
 mod show;
+mod size;
 mod skip;
 mod status;
 mod table;
@@ -86,6 +87,7 @@ enum CliCommand {
     Import(import::ImportArgs),
     Plan(plan::PlanArgs),
     Bench(bench::BenchArgs),
+    Size(size::SizeArgs),
     Top(top::TopArgs),
 }
 
@@ -143,6 +145,7 @@ fn run_command() -> ExitCode {
         CliCommand::Import(args) => import::run(args),
         CliCommand::Plan(args) => Ok(plan::run(args)),
         CliCommand::Bench(args) => bench::run(args),
+        CliCommand::Size(args) => Ok(size::run(&args)),
         CliCommand::Top(args) => Ok(top::run(&args)),
     };
     done.unwrap_or_else(|error| {

@@ -1,7 +1,9 @@
-//! The tables of `docs/operate.md` on how large a Redis must be, computed from `docs/benchmarks.json`.
+//! How large an installation must be: the tables of `docs/operate.md`, computed from `docs/benchmarks.json`; what
+//! `postdate size` computes with, which is what was measured; and its table in `docs/scaling.md`.
 
 use std::fmt::Write;
 
+use postdate::sizing::{ALONE, IN_COMPANY, Load, MessageCost, NAMED, size};
 use serde_json::Value;
 
 use super::{read, repository};
@@ -148,4 +150,95 @@ fn the_bytes_of_a_message_in_prose_are_those_that_were_measured() {
             "{page} says no longer: {words}"
         );
     }
+}
+
+/// What `postdate size` computes with is what was measured, rounded up.
+#[test]
+fn the_costs_of_a_message_are_those_that_were_measured() {
+    let all = benchmarks();
+    let of = |bench: &str, series: &str| median(&all, bench, series);
+    let in_company = MessageCost {
+        redis_us: of("backlog", "random 10,000,000.redis"),
+        replica_us: of("backlog", "random 10,000,000.itself"),
+        bytes: of("memory", "equal.beyond"),
+    };
+    let alone = MessageCost {
+        redis_us: of("random", "alone.redis"),
+        replica_us: of("random", "alone.itself"),
+        bytes: of("memory", "alone.beyond"),
+    };
+    let named = MessageCost {
+        redis_us: of("orders", "orders store.redis") + of("orders", "orders drain.redis"),
+        replica_us: of("orders", "orders store.itself") + of("orders", "orders drain.itself"),
+        bytes: of("orders", "orders memory.each") - of("orders", "orders memory.body"),
+    };
+    for (what, taken, measured) in [
+        ("in company", IN_COMPANY, in_company),
+        ("alone", ALONE, alone),
+        ("named", NAMED, named),
+    ] {
+        for (unit, taken, measured) in [
+            ("us of Redis", taken.redis_us, measured.redis_us),
+            ("us of the replicas", taken.replica_us, measured.replica_us),
+            ("bytes", taken.bytes, measured.bytes),
+        ] {
+            assert!(
+                (measured..=measured * 1.05 + 0.5).contains(&taken),
+                "src/sizing.rs takes {taken} {unit} for a message {what}, and {measured} were measured"
+            );
+        }
+    }
+}
+
+fn sizes() -> String {
+    let mut table = String::from(
+        "| messages a second | waiting, bodies of 400 bytes | names | replicas of 2 cores | masters of Redis | `maxmemory` of each | connections |\n\
+         |---:|---:|---|---:|---:|---:|---:|\n",
+    );
+    for (rate, pending) in [(100.0, 1e6), (1e3, 1e7), (1e4, 1e7), (1e4, 1e8), (1e5, 1e8)] {
+        for is_named in [false, true] {
+            let load = Load {
+                rate,
+                pending,
+                body: 400.0,
+                is_named,
+            };
+            let size = size(&load);
+            writeln!(
+                table,
+                "| {} | {} million | {} | {} | {} | {} | {} |",
+                thousands(rate),
+                pending / 1e6,
+                if is_named { "yes" } else { "no" },
+                size.replicas,
+                size.shards,
+                gibibytes(size.shard_bytes),
+                size.connections
+            )
+            .expect("a String");
+        }
+    }
+    table
+}
+
+fn thousands(n: f64) -> String {
+    if n < 1000.0 {
+        format!("{n}")
+    } else {
+        format!("{},000", n / 1000.0)
+    }
+}
+
+#[test]
+fn the_table_of_sizes_is_what_the_command_computes() {
+    let path = repository("docs/scaling.md");
+    let page = read(&path);
+    let made = replaced(&page, 0, "<!-- end of sizes -->\n", &sizes());
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&path, &made).expect("written");
+    }
+    assert!(
+        read(path) == made,
+        "docs/scaling.md is not fresh: UPDATE_DOCS=1 cargo test --test contract"
+    );
 }

@@ -485,19 +485,27 @@ async fn growing_bundles_alone_are_no_damage() {
         ..ScrubReport::default()
     };
     assert_eq!(report, clean);
-    let score: f64 = fixture
-        .command(&["ZSCORE", &fixture.key("idx"), "orders/+"])
-        .await;
-    let place = format!("orders/{:016}/+", score as i64);
-    let shelves = fixture.key("shelves");
-    fixture
-        .command::<i64>(&["ZADD", &shelves, "0", &place])
-        .await;
-    let heads = fixture.key("heads");
-    fixture
-        .command::<i64>(&["ZADD", &heads, "1", "orders/+"])
-        .await;
+    // Entries that no transition makes, in the indexes of what is published.
+    make_due(&fixture).await;
+    let (shelves, heads) = (fixture.key("shelves"), fixture.key("heads"));
+    let plant = async || {
+        let place = format!("orders/{:016}/+", 1);
+        let planted: i64 = fixture.command(&["ZADD", &shelves, "0", &place]).await;
+        assert_eq!(planted, 1);
+        let planted: i64 = fixture.command(&["ZADD", &heads, "1", "orders/+"]).await;
+        assert_eq!(planted, 1);
+    };
+    plant().await;
     fixture.store.scrub(P).await.expect("scrubbed");
+    fixture.check().await;
+    // Who meets them before a scrub claims nothing, and they are gone after that.
+    plant().await;
+    assert_eq!(fixture.claim(LONG).await.len(), 0);
+    fixture
+        .keep(vec![named("soon", far_ms(1000), "body")])
+        .await;
+    let heads: Vec<String> = fixture.command(&["ZRANGE", &heads, "0", "-1"]).await;
+    assert!(!heads.contains(&"orders/+".to_owned()), "{heads:?}");
     fixture.check().await;
 }
 

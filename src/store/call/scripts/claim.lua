@@ -93,7 +93,9 @@ for s = 1, due_sets do
     local taken, claims, tokens, step, full = 0, {}, {}, 8, false
     repeat
       step = math.min(2 * step, room - taken)
-      local found = redis.call('ZRANGEBYSCORE', due, '-inf', until_ms, 'WITHSCORES', 'LIMIT', taken, step)
+      -- Nobody claims a growing bundle, whatever an index says.
+      local found = is_growing(due_set) and {}
+        or redis.call('ZRANGEBYSCORE', due, '-inf', until_ms, 'WITHSCORES', 'LIMIT', taken, step)
       for i = 1, #found, 2 do
         local count = count_of(found[i])
         full = taken > 0 and count > messages

@@ -200,7 +200,7 @@ local function earliest(route)
       redis.call('ZRANGEBYLEX', SHELVES, '[' .. route .. '/', '(' .. route .. '0', 'LIMIT', 0, 2)) do
       local due_set = due_set_at(place)
       local score = due_set and redis.call('ZSCORE', IDX, due_set)
-      if score and place == place_of(due_set, score) then
+      if score and place == place_of(due_set, score) and not is_growing(due_set) then
         found[#found + 1], found[#found + 2] = due_set, score
       else
         redis.call('ZREM', SHELVES, place)
