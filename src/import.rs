@@ -10,6 +10,7 @@
 //! names of the batch. A run that finds such names asks what became of their messages: they wait, or the trail says that
 //! they have left.
 
+pub mod foreign;
 mod judge;
 mod mover;
 mod note;
@@ -19,18 +20,18 @@ use std::sync::Arc;
 
 use anyhow::Context;
 
+pub use self::foreign::ForeignServer;
 pub use self::types::{
     BodyCodec, EntryForm, ImportOutcome, ImportPreview, ImportQueue, ImportRequest, ImportTally,
     ImportWait, ImportWatcher, RefusalReason, RefusedEntries, ScoreUnit,
 };
-pub use crate::store::import::ForeignServer;
 
+use self::foreign::{ForeignPhase, ForeignQueue, QueueSize};
 use self::judge::{AcceptedEntry, EntryJudge};
 use self::mover::{EntryMover, refused_unread, take_lock};
 use crate::app::runtime;
 use crate::app::storing::StoringRooms;
 use crate::config::Config;
-use crate::store::import::{ForeignPhase, ForeignQueue, QueueSize};
 
 /// Log filter unless another one is configured.
 const DEFAULT_LOG_FILTER: &str = "warn,lapin=off,rdkafka=error,librdkafka=error";

@@ -14,9 +14,9 @@ use super::types::{BodyCodec, EntryForm, ImportQueue, ImportRequest, RefusalReas
 use crate::domain::{
     Arrival, Endpoint, Header, HeaderValue, Message, Origin, Properties, Route, UnixMs,
 };
+use crate::import::foreign::{ForeignEntry, unpack};
 use crate::ingress::admit::{Admitted, admit};
 use crate::ingress::intake::ImportedMessage;
-use crate::store::import::{ForeignEntry, unpack};
 
 /// Least time between reading an entry and the publish of its message, ms. Within it the entry is removed from its
 /// queue, or the message called back if its own program has taken it.

@@ -13,12 +13,12 @@ use super::types::{ImportRequest, ImportTally, ImportWait, ImportWatcher, Refusa
 use crate::app::storing::StoringRooms;
 use crate::config::Config;
 use crate::domain::{OnDuplicate, Route, Text, TrailWord, UnixMs};
+use crate::import::foreign::{
+    EntryProblem, ForeignEntry, ForeignError, ForeignPhase, ForeignQueue, QueueSize,
+};
 use crate::ingress::intake::ImportedMessage;
 use crate::ingress::{Ledger, Source};
 use crate::lifecycle::tick;
-use crate::store::import::{
-    EntryProblem, ForeignEntry, ForeignError, ForeignPhase, ForeignQueue, QueueSize,
-};
 use crate::store::{Store, StoreError, TRAIL_DELAY, WriteOp, WriteResult};
 
 /// Time between two extensions of the lock while the store is waited for.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::store::import::BatchMark;
+use crate::import::foreign::BatchMark;
 
 /// Who has removed an entry from the queue, if it is there no longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

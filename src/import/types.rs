@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::domain::{Because, Route, UnixMs};
-use crate::store::import::{ForeignKeys, ForeignServer};
+use crate::import::foreign::{ForeignKeys, ForeignServer};
 
 /// Request to import a queue.
 #[derive(Clone, Debug)]

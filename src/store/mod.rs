@@ -38,7 +38,6 @@ mod dead_letters;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod handle;
-pub mod import;
 mod model;
 mod patience;
 mod query;
@@ -53,6 +52,9 @@ pub use self::claim::heads::HeadsQuery;
 pub use self::claim::rate_tokens::RateGrant;
 pub use self::claim::spread::DueToSpread;
 pub use self::config::Config;
+pub(crate) use self::connection::client::{RedisClient, RedisServer};
+pub(crate) use self::connection::deadline::RedisWire;
+pub(crate) use self::connection::node::{RESPONSE_TIMEOUT, open as open_connection};
 pub use self::connection::preflight::{PreflightFailure, preflight};
 pub use self::connection::rights::user_rules;
 pub use self::control::activity::{ACTIVITY_SLOT_MS, ActivitySlot};

@@ -13,6 +13,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("health", &["domain"]),
     ("telemetry", &["domain", "backoff", "credential", "tls"]),
     ("mutants", &[]),
+    ("sizing", &[]),
     ("api", &["domain"]),
     ("tls", &["domain"]),
     // A link keeps itself up and reports on itself: it needs tasks and readiness.
@@ -153,13 +154,26 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("bench", BUILDS_ROOMS),
-    ("import", BUILDS_ROOMS),
+    // It speaks to another program's Redis beside the rooms that it builds.
+    (
+        "import",
+        &[
+            "domain",
+            "credential",
+            "tls",
+            "lifecycle",
+            "store",
+            "config",
+            "app",
+            "ingress",
+        ],
+    ),
     ("plan", &["domain", "broker"]),
     ("replay", BUILDS_ROOMS),
     (
         "cli",
         &[
-            "api", "app", "bench", "import", "plan", "replay", "config", "domain", "tls",
+            "api", "app", "bench", "import", "plan", "replay", "sizing", "config", "domain", "tls",
         ],
     ),
     ("main", &["cli"]),
@@ -202,7 +216,7 @@ const CONFIG_FACES: &[&str] = &[
 /// A client library and the places (prefixes under `src/`) whose business it is. `config/clients.rs` only
 /// asks their parsers whether a URL or a property is one.
 const CLIENTS: &[(&str, &[&str])] = &[
-    ("redis", &["store/", "config/clients.rs"]),
+    ("redis", &["store/", "import/foreign/", "config/clients.rs"]),
     (
         "rdkafka",
         &[

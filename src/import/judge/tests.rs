@@ -4,7 +4,7 @@ use super::*;
 use crate::domain::Secret;
 use crate::domain::testing::route;
 use crate::import::RefusalReason::{BadScore, Invalid, NotJson, NotRedisson, NotText};
-use crate::store::import::ForeignServer;
+use crate::import::foreign::ForeignServer;
 
 /// The arrival of the tests' entries, Unix ms.
 const ARRIVAL_MS: i64 = 1_900_000_000_000;

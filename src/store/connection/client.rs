@@ -14,7 +14,7 @@ use crate::tls::{ClientFiles, Expected, IdentityFiles, KeyHints, examine};
 
 /// Address, login and certificates of one server. The files, passwords in files too, are read at each connection.
 #[derive(Clone)]
-pub(in crate::store) struct RedisClient {
+pub(crate) struct RedisClient {
     server: RedisServer,
     files: ClientFiles,
     hints: KeyHints,
@@ -22,7 +22,7 @@ pub(in crate::store) struct RedisClient {
 
 /// The address of a server, and the login to it.
 #[derive(Clone)]
-pub(in crate::store) enum RedisServer {
+pub(crate) enum RedisServer {
     /// The URL has both.
     Url(Credential),
     Node(Address, Login),
@@ -30,7 +30,7 @@ pub(in crate::store) enum RedisServer {
 
 /// Why a connection cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::store) struct ConnectFault {
+pub(crate) struct ConnectFault {
     text: String,
     cause: FaultCause,
 }
@@ -148,11 +148,7 @@ impl RedisClient {
     }
 
     /// A client of a server that is no part of the store.
-    pub(in crate::store) fn with_files(
-        server: RedisServer,
-        files: ClientFiles,
-        hints: KeyHints,
-    ) -> Self {
+    pub(crate) fn with_files(server: RedisServer, files: ClientFiles, hints: KeyHints) -> Self {
         Self {
             server,
             files,
@@ -190,7 +186,7 @@ impl RedisClient {
     }
 
     /// The fault with the sentence of its cause, if TLS is the cause. Connects once more to find out.
-    pub(in crate::store) async fn explain(&self, fault: ConnectFault) -> ConnectFault {
+    pub(crate) async fn explain(&self, fault: ConnectFault) -> ConnectFault {
         let Ok(info) = self.server.info() else {
             return fault;
         };
@@ -213,7 +209,7 @@ impl RedisClient {
 
     /// The same for a server that does not answer: it may wait for the end of a line that TLS never sends. For the
     /// start only, since it takes time of its own.
-    pub(in crate::store) async fn explain_silence(&self, fault: ConnectFault) -> ConnectFault {
+    pub(crate) async fn explain_silence(&self, fault: ConnectFault) -> ConnectFault {
         if fault.is_silence() {
             self.explain(fault).await
         } else {

@@ -27,7 +27,7 @@ const FRAME_BYTES: usize = 16;
 
 /// A connection to one server. Cheap to clone. Clones share their traffic.
 #[derive(Clone)]
-pub(in crate::store) struct RedisWire {
+pub(crate) struct RedisWire {
     connection: MultiplexedConnection,
     traffic: Arc<WireTraffic>,
     /// Longest wait for the answer to a small call on an idle connection.
@@ -65,7 +65,7 @@ impl RedisWire {
     }
 
     /// The same connection, for calls whose answers may have this many bytes.
-    pub(in crate::store) fn asking(&self, bytes: u64) -> Self {
+    pub(crate) fn asking(&self, bytes: u64) -> Self {
         Self {
             asked: bytes,
             ..self.clone()

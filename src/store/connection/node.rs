@@ -22,7 +22,7 @@ use crate::store::config::Durability;
 
 /// Longest wait for a small answer on an idle connection. A large answer may take longer, see
 /// [`super::deadline`]. Redis's own slow scripts are bounded far below this.
-pub(in crate::store) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
+pub(crate) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest wait for a connection to be made.
 pub(in crate::store) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often a quiet connection is asked whether it is still there, and still to a master.
@@ -171,7 +171,7 @@ pub(in crate::store) async fn connect(
 }
 
 /// Connects to whatever server is there, within a deadline.
-pub(in crate::store) async fn open(
+pub(crate) async fn open(
     client: &RedisClient,
     response: Duration,
 ) -> Result<RedisWire, ConnectFault> {

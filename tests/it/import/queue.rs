@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use postdate::domain::{Secret, Text};
-use postdate::store::import::{
+use postdate::import::foreign::{
     BatchMark, EntryProblem, ForeignEntry, ForeignError, ForeignKeys, ForeignPhase, ForeignQueue,
     ForeignServer,
 };

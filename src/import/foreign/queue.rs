@@ -9,9 +9,7 @@ use redis::{Script, ScriptInvocation, Value};
 
 use crate::credential::Credential;
 use crate::domain::{Secret, Text};
-use crate::store::connection::client::{RedisClient, RedisServer};
-use crate::store::connection::deadline::RedisWire;
-use crate::store::connection::node::{RESPONSE_TIMEOUT, open};
+use crate::store::{RESPONSE_TIMEOUT, RedisClient, RedisServer, RedisWire, open_connection};
 use crate::tls::{ClientFiles, KeyHints};
 
 /// Most entries of one read.
@@ -227,7 +225,7 @@ impl ForeignQueue {
             identity: None,
         };
         let client = RedisClient::with_files(RedisServer::Url(url), files, key_hints());
-        let wire = match open(&client, RESPONSE_TIMEOUT).await {
+        let wire = match open_connection(&client, RESPONSE_TIMEOUT).await {
             Ok(wire) => wire,
             Err(fault) => return Err(failed(client.explain_silence(fault).await.to_string())),
         };
