@@ -115,7 +115,9 @@ impl StoreLink {
                         let element = |value: &Value| read::<Vec<u8>>(value.clone());
                         let elements: Vec<_> =
                             elements.iter().map(element).collect::<Result<_, _>>()?;
-                        Some(BlobHead::whole(join_elements(&elements)))
+                        Some(BlobHead::whole(join_elements(
+                            elements.iter().map(Vec::as_slice),
+                        )))
                     }
                     [Value::Int(len @ 1..), Value::BulkString(head)] => Some(BlobHead {
                         len: *len as usize,

@@ -16,7 +16,7 @@ use crate::domain::{DeadReason, Entry, Partition, RouteName, TargetRef, UnixMs};
 use crate::store::call::keys::Keys;
 use crate::store::connection::link::read;
 use crate::store::model::bundle::{BundleId, SPREAD_AHEAD_MS, growing_due_set};
-use crate::store::model::codec::{elements_of, later_version};
+use crate::store::model::codec::{GrowingElements, elements_of, later_version};
 use crate::store::query::browse::range;
 use crate::store::{
     Bundle, Claim, DeadLetter, Division, NewBundle, Remainder, SettleAnswer, Store, StoreError,
@@ -146,7 +146,8 @@ impl Store {
                 warn!(bundle = %id, "a growing bundle cannot be read; it stays where it is");
                 return Ok(false);
             };
-            let spread = Spread::read(&route, &gone, elements, self.0.clock.now());
+            let elements = GrowingElements(elements);
+            let spread = Spread::read(&route, &gone, &elements, self.0.clock.now());
             let corrupt = spread.dead.len();
             let entries = spread.spans.values().flat_map(|(entries, _)| entries);
             let first = entries.map(|entry| entry.due).min();
@@ -188,23 +189,26 @@ impl Store {
 
 impl Spread {
     /// Reads the messages that are not gone.
-    fn read(route: &RouteName, gone: &str, elements: Vec<Bytes>, now: UnixMs) -> Self {
+    fn read(route: &RouteName, gone: &str, elements: &GrowingElements, now: UnixMs) -> Self {
         let mut spread = Self::default();
-        for (index, element) in elements.into_iter().enumerate() {
-            // One that has left since the bitmap was read is empty too; the call is refused then.
-            if element.is_empty() || gone.as_bytes().get(index) == Some(&b'1') {
+        for index in 0..elements.0.len() {
+            if gone.as_bytes().get(index) == Some(&b'1') {
                 continue;
             }
+            // One that has left since the bitmap was read is none; the call is refused then.
+            let Some((element, place)) = elements.alone(index) else {
+                continue;
+            };
             match decode(&element) {
                 Ok(bundle) => {
-                    spread.target = bundle.target;
-                    for entry in bundle.entries.iter() {
+                    if let Some(entry) = bundle.entries.get(place) {
                         // What is overdue leaves at once, all of it.
                         let begin = entry.due.max(now).0.div_euclid(SPAN_MS);
                         let (entries, from) = spread.spans.entry(begin).or_default();
                         entries.push(entry.clone());
                         from.push(index as u32);
                     }
+                    spread.target = bundle.target;
                 }
                 Err(_) => spread.dead.push(unreadable(route, element)),
             }

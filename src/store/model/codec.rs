@@ -1,7 +1,7 @@
 //! The bundle format, version 2.
 //!
 //! ```text
-//! "PB" | version 2 | codec (0 plain, 1 zstd, 2 zstd of the heads alone) | crc32 (LE) of all that follows
+//! "PB" | version 2 | codec (0 plain, 1 zstd, 2 zstd of the heads alone, 3 like an example) | crc32 (LE) of all that follows
 //! | target: len, bytes | count | plain length of the heads | plain length of the bodies
 //! | per message: due (first: absolute, then zigzag difference), lengths of head and body, flags,
 //!                handouts, failures          -- the index, never compressed
@@ -9,7 +9,8 @@
 //! head: shape | request | id? | position? | asked due time? | history? | message without its body
 //! ```
 //! Heads are much alike and nearly always compress. Bodies may be encrypted or compressed already: they are not
-//! tried if their beginning does not compress. All numbers are LEB128 varints. Texts and bytes are their length
+//! tried if their beginning does not compress. A message of a growing bundle is compressed with the example that the bundle
+//! begins with, see `growing`. All numbers are LEB128 varints. Texts and bytes are their length
 //! and their bytes. A head of version 1 has no request, and is read still. A blob is immutable. A reader that does not know its version leaves it alone. Golden files
 //! in `tests/golden` pin the format.
 
@@ -20,6 +21,7 @@ use std::thread::LocalKey;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use zstd::bulk::{Compressor, Decompressor};
+use zstd::zstd_safe::{CCtx, DCtx, compress_bound};
 
 use crate::domain::limits::BUNDLE_MESSAGES;
 use crate::domain::{Entry, Failure, Flags, TargetRef, Text, UnixMs};
@@ -33,7 +35,7 @@ mod tests;
 mod trail;
 mod varint;
 
-pub(in crate::store) use growing::{elements_of, join_elements};
+pub(in crate::store) use growing::{GrowingElements, elements_of, example_element, join_elements};
 pub use outline::{BundleOutline, decode_outline};
 pub(in crate::store) use trail::{NewTrailEvent, PACK_EVENTS, TrailPack, read_trail};
 use varint::{Reader, put_bytes, put_signed, put_unsigned};
@@ -46,6 +48,7 @@ const FIRST_VERSION: u8 = 1;
 const CODEC_PLAIN: u8 = 0;
 const CODEC_ZSTD: u8 = 1;
 const CODEC_ZSTD_HEADS: u8 = 2;
+const CODEC_LIKE: u8 = 3;
 const PREFIX_LEN: usize = 8;
 /// Fewer bytes are never worth compressing.
 const COMPRESS_FROM: usize = 512;
@@ -58,6 +61,10 @@ const BODIES_LEVEL: i32 = 1;
 const HEADS_LEVEL: i32 = -1;
 /// Most bytes that records may decompress to: a bomb is refused.
 const MAX_PLAIN: usize = 256 << 20;
+/// Most bytes of an example.
+const MAX_EXAMPLE_BYTES: usize = 1024;
+/// Most bytes that what was written like an example may decompress to.
+const MAX_LIKE_BYTES: usize = 64 << 10;
 /// Longest text of a target: exchange and routing key of 255 bytes each are the longest that a broker knows. The
 /// lengths of the records stand behind it, and must lie among the first bytes of a blob.
 const MAX_TARGET_BYTES: usize = 1024;
@@ -85,66 +92,145 @@ pub enum CodecError {
     Malformed(usize),
 }
 
-/// Writes a bundle.
-pub fn encode(bundle: &Bundle) -> Bytes {
-    let count = bundle.entries.len();
-    let mut heads = Vec::with_capacity(count * 128);
-    let mut index = Vec::with_capacity(count * 12);
-    let mut last_due = 0i64;
-    let mut bodies_len = 0;
-    for entry in bundle.entries.iter() {
-        let start = heads.len();
-        records::put_head(&mut heads, entry);
-        put_signed(&mut index, entry.due.0.wrapping_sub(last_due));
-        put_unsigned(&mut index, (heads.len() - start) as u64);
-        put_unsigned(&mut index, entry.message.body_len() as u64);
-        index.push(entry.flags.0);
-        put_unsigned(&mut index, u64::from(entry.handouts));
-        put_unsigned(&mut index, u64::from(entry.failures));
-        last_due = entry.due.0;
-        bodies_len += entry.message.body_len();
-    }
-    let heads_len = heads.len();
-    let bodies = || {
-        bundle
-            .entries
-            .iter()
-            .filter_map(|entry| entry.message.body.as_deref())
-    };
-    let BlobPayload {
-        codec,
-        begin,
-        bodies_follow,
-    } = compress(heads, bodies, bodies_len);
-    let payload = begin.len() + if bodies_follow { bodies_len } else { 0 };
-    let mut blob = BytesMut::with_capacity(
-        PREFIX_LEN + 32 + bundle.target.as_str().len() + index.len() + payload,
-    );
-    blob.put_slice(MAGIC_BYTES);
-    blob.put_u8(FORMAT_VERSION);
-    blob.put_u8(codec);
-    blob.put_u32_le(0);
-    let mut head = Vec::with_capacity(16 + bundle.target.as_str().len());
-    put_bytes(&mut head, bundle.target.as_str().as_bytes());
-    for number in [count, heads_len, bodies_len] {
-        put_unsigned(&mut head, number as u64);
-    }
-    blob.put_slice(&head);
-    blob.put_slice(&index);
-    blob.put_slice(&begin);
-    if bodies_follow {
-        bodies().for_each(|body| blob.put_slice(body));
-    }
-    let crc = checksum(&blob);
-    blob[4..PREFIX_LEN].copy_from_slice(&crc.to_le_bytes());
-    blob.freeze()
+/// The records of a bundle, written but for its bodies.
+struct Records<'a> {
+    bundle: &'a Bundle,
+    heads: Vec<u8>,
+    index: Vec<u8>,
+    bodies_len: usize,
 }
 
-/// The checksum covers version and codec too: everything but itself.
-fn checksum(blob: &[u8]) -> u32 {
+impl<'a> Records<'a> {
+    fn of(bundle: &'a Bundle) -> Self {
+        let count = bundle.entries.len();
+        let mut heads = Vec::with_capacity(count * 128);
+        let mut index = Vec::with_capacity(count * 12);
+        let mut last_due = 0i64;
+        let mut bodies_len = 0;
+        for entry in bundle.entries.iter() {
+            let start = heads.len();
+            records::put_head(&mut heads, entry);
+            put_signed(&mut index, entry.due.0.wrapping_sub(last_due));
+            put_unsigned(&mut index, (heads.len() - start) as u64);
+            put_unsigned(&mut index, entry.message.body_len() as u64);
+            index.push(entry.flags.0);
+            put_unsigned(&mut index, u64::from(entry.handouts));
+            put_unsigned(&mut index, u64::from(entry.failures));
+            last_due = entry.due.0;
+            bodies_len += entry.message.body_len();
+        }
+        Self {
+            bundle,
+            heads,
+            index,
+            bodies_len,
+        }
+    }
+
+    fn bodies(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let entries = self.bundle.entries.iter();
+        entries.filter_map(|entry| entry.message.body.as_deref())
+    }
+
+    /// Heads and bodies.
+    fn plain(&self) -> Vec<u8> {
+        let mut plain = Vec::with_capacity(self.heads.len() + self.bodies_len);
+        plain.extend_from_slice(&self.heads);
+        self.bodies().for_each(|body| plain.extend_from_slice(body));
+        plain
+    }
+
+    fn write(&self, payload: &BlobPayload, example: &[u8]) -> Bytes {
+        let BlobPayload {
+            codec,
+            begin,
+            bodies_follow,
+        } = payload;
+        let target = self.bundle.target.as_str().as_bytes();
+        let length = begin.len() + if *bodies_follow { self.bodies_len } else { 0 };
+        let mut blob =
+            BytesMut::with_capacity(PREFIX_LEN + 32 + target.len() + self.index.len() + length);
+        blob.put_slice(MAGIC_BYTES);
+        blob.put_u8(FORMAT_VERSION);
+        blob.put_u8(*codec);
+        blob.put_u32_le(0);
+        let mut head = Vec::with_capacity(16 + target.len());
+        put_bytes(&mut head, target);
+        for number in [self.bundle.entries.len(), self.heads.len(), self.bodies_len] {
+            put_unsigned(&mut head, number as u64);
+        }
+        blob.put_slice(&head);
+        blob.put_slice(&self.index);
+        blob.put_slice(begin);
+        if *bodies_follow {
+            self.bodies().for_each(|body| blob.put_slice(body));
+        }
+        let crc = checksum(&blob, example);
+        blob[4..PREFIX_LEN].copy_from_slice(&crc.to_le_bytes());
+        blob.freeze()
+    }
+}
+
+/// Writes a bundle.
+pub fn encode(bundle: &Bundle) -> Bytes {
+    let records = Records::of(bundle);
+    records.write(&compress(&records), &[])
+}
+
+/// Writes a bundle like an example, if that makes it smaller.
+pub(in crate::store) fn encode_like(bundle: &Bundle, example: &[u8]) -> Bytes {
+    let records = Records::of(bundle);
+    let plain = records.plain();
+    let payload = like(&plain, example).map(|begin| BlobPayload {
+        codec: CODEC_LIKE,
+        begin,
+        bodies_follow: false,
+    });
+    records.write(&payload.unwrap_or_else(|| compress(&records)), example)
+}
+
+/// The content of a bundle as an example for others; `None` if it is too long for one.
+pub(in crate::store) fn example_of(bundle: &Bundle) -> Option<Bytes> {
+    let plain = Records::of(bundle).plain();
+    (plain.len() <= MAX_EXAMPLE_BYTES).then(|| plain.into())
+}
+
+/// Tells whether a bundle is so much like an example that it takes half its bytes.
+pub(in crate::store) fn is_like(bundle: &Bundle, example: &[u8]) -> bool {
+    let plain = Records::of(bundle).plain();
+    like(&plain, example).is_some_and(|like| like.len() * 2 <= plain.len())
+}
+
+/// These bytes compressed with an example as the dictionary, if that pays.
+fn like(plain: &[u8], example: &[u8]) -> Option<Vec<u8>> {
+    let mut compressed = Vec::with_capacity(compress_bound(plain.len()));
+    LIKE_COMPRESSOR.with_borrow_mut(|c| {
+        c.compress_using_dict(&mut compressed, plain, example, BODIES_LEVEL)
+            .ok()
+    })?;
+    (compressed.len() < plain.len() - plain.len() / 8).then_some(compressed)
+}
+
+/// The bytes that were compressed with this example.
+fn plain_like(payload: &[u8], example: &[u8], len: usize) -> Option<Bytes> {
+    if len > MAX_LIKE_BYTES {
+        return None;
+    }
+    let mut plain = Vec::with_capacity(len);
+    LIKE_DECOMPRESSOR
+        .with_borrow_mut(|d| d.decompress_using_dict(&mut plain, payload, example).ok())?;
+    Some(plain.into())
+}
+
+/// The checksum covers version and codec too: everything but itself. Of what was written like an example it covers that: with
+/// another one it would be opened as something else.
+fn checksum(blob: &[u8], example: &[u8]) -> u32 {
     let mut hash = crc32fast::Hasher::new();
     hash.update(&blob[..4]);
     hash.update(&blob[PREFIX_LEN..]);
+    if blob[3] == CODEC_LIKE {
+        hash.update(example);
+    }
     hash.finalize()
 }
 
@@ -153,6 +239,11 @@ thread_local! {
     static COMPRESSOR: ZstdContext = RefCell::new(Compressor::new(BODIES_LEVEL).ok());
     static HEADS_COMPRESSOR: ZstdContext = RefCell::new(Compressor::new(HEADS_LEVEL).ok());
     static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = RefCell::new(Decompressor::new().ok());
+}
+
+thread_local! {
+    static LIKE_COMPRESSOR: RefCell<CCtx<'static>> = RefCell::new(CCtx::create());
+    static LIKE_DECOMPRESSOR: RefCell<DCtx<'static>> = RefCell::new(DCtx::create());
 }
 
 type ZstdContext = RefCell<Option<Compressor<'static>>>;
@@ -165,31 +256,23 @@ struct BlobPayload {
 }
 
 /// Heads and bodies, compressed as far as it pays, and together if possible.
-fn compress<'a, B: Iterator<Item = &'a [u8]>>(
-    mut heads: Vec<u8>,
-    bodies: impl Fn() -> B,
-    bodies_len: usize,
-) -> BlobPayload {
+fn compress(records: &Records) -> BlobPayload {
+    let (heads, bodies_len) = (&records.heads, records.bodies_len);
     let sample_len = (bodies_len / 8).clamp(*SAMPLE_BYTES.start(), *SAMPLE_BYTES.end());
     // A reader opens no frame above the bound.
     let fits = heads.len() + bodies_len <= MAX_PLAIN;
     if fits
         && (bodies_len < 2 * sample_len
-            || smaller(&COMPRESSOR, &first(bodies(), sample_len)).is_some())
+            || smaller(&COMPRESSOR, &first(records.bodies(), sample_len)).is_some())
+        && let Some(begin) = smaller(&COMPRESSOR, &records.plain())
     {
-        let heads_len = heads.len();
-        heads.reserve_exact(bodies_len);
-        bodies().for_each(|body| heads.extend_from_slice(body));
-        if let Some(begin) = smaller(&COMPRESSOR, &heads) {
-            return BlobPayload {
-                codec: CODEC_ZSTD,
-                begin,
-                bodies_follow: false,
-            };
-        }
-        heads.truncate(heads_len);
+        return BlobPayload {
+            codec: CODEC_ZSTD,
+            begin,
+            bodies_follow: false,
+        };
     }
-    match smaller(&HEADS_COMPRESSOR, &heads) {
+    match smaller(&HEADS_COMPRESSOR, heads) {
         Some(begin) => BlobPayload {
             codec: CODEC_ZSTD_HEADS,
             begin,
@@ -197,7 +280,7 @@ fn compress<'a, B: Iterator<Item = &'a [u8]>>(
         },
         None => BlobPayload {
             codec: CODEC_PLAIN,
-            begin: heads,
+            begin: heads.clone(),
             bodies_follow: true,
         },
     }
@@ -245,13 +328,18 @@ pub(in crate::store) fn is_whole(blob: &Bytes) -> bool {
     if let Some(elements) = elements_of(blob) {
         return growing::are_whole(&elements);
     }
+    is_whole_by(blob, &[])
+}
+
+/// The same of a bundle that may be written like this example.
+fn is_whole_by(blob: &Bytes, example: &[u8]) -> bool {
     let Some(prefix) = blob
         .get(..PREFIX_LEN)
         .filter(|prefix| &prefix[..2] == MAGIC_BYTES)
     else {
         return false;
     };
-    !is_known(prefix[2]) || checksum(blob).to_le_bytes() == prefix[4..8]
+    !is_known(prefix[2]) || checksum(blob, example).to_le_bytes() == prefix[4..8]
 }
 
 /// Reports whether this version of Postdate reads bundles of a format version.
@@ -282,7 +370,7 @@ struct BlobParts {
 }
 
 impl BlobParts {
-    fn read(blob: &Bytes) -> Result<Self, CodecError> {
+    fn read(blob: &Bytes, example: &[u8]) -> Result<Self, CodecError> {
         if blob.len() < PREFIX_LEN || &blob[..2] != MAGIC_BYTES {
             return Err(CodecError::NotABundle);
         }
@@ -290,7 +378,7 @@ impl BlobParts {
             return Err(CodecError::UnknownVersion(blob[2]));
         }
         let stored = u32::from_le_bytes([blob[4], blob[5], blob[6], blob[7]]);
-        if checksum(blob) != stored {
+        if checksum(blob, example) != stored {
             return Err(CodecError::Checksum);
         }
         let mut reader = Reader::new(blob.slice(PREFIX_LEN..));
@@ -344,16 +432,16 @@ impl BlobParts {
 
 /// Reads a bundle. Keys, headers and bodies are slices of the blob (or of its decompressed records).
 pub fn decode(blob: &Bytes) -> Result<Bundle, CodecError> {
-    if let Some(elements) = elements_of(blob) {
-        return growing::decode_elements(&elements);
+    match elements_of(blob) {
+        Some(elements) => growing::decode_elements(&elements),
+        None => decode_by(blob, &[]),
     }
-    let parts = BlobParts::read(blob)?;
-    let (heads, bodies) = plain(
-        parts.codec,
-        &parts.payload,
-        parts.heads_len,
-        parts.bodies_len,
-    )?;
+}
+
+/// Reads a bundle that may be written like this example.
+fn decode_by(blob: &Bytes, example: &[u8]) -> Result<Bundle, CodecError> {
+    let parts = BlobParts::read(blob, example)?;
+    let (heads, bodies) = parts.plain(example)?;
     let mut at = 0;
     let body = |item: &IndexEntry| {
         let start = at;
@@ -368,34 +456,28 @@ pub fn decode(blob: &Bytes) -> Result<Bundle, CodecError> {
     })
 }
 
-/// Heads and bodies decompressed, each of the stated length.
-fn plain(
-    codec: u8,
-    payload: &Bytes,
-    heads: usize,
-    bodies: usize,
-) -> Result<(Bytes, Bytes), CodecError> {
-    let malformed = CodecError::Malformed(PREFIX_LEN);
-    let whole = match codec {
-        CODEC_PLAIN => payload.clone(),
-        CODEC_ZSTD if heads + bodies <= MAX_PLAIN => {
-            decompress(payload, heads + bodies).ok_or_else(|| malformed.clone())?
-        }
-        CODEC_ZSTD_HEADS => {
-            let at = payload
-                .len()
-                .checked_sub(bodies)
-                .ok_or_else(|| malformed.clone())?;
-            let plain = decompress(&payload[..at], heads).filter(|plain| plain.len() == heads);
-            return Ok((plain.ok_or(malformed)?, payload.slice(at..)));
-        }
-        CODEC_ZSTD => return Err(malformed),
-        _ => return Err(CodecError::Malformed(3)),
-    };
-    if whole.len() != heads + bodies {
-        return Err(malformed);
+impl BlobParts {
+    /// Heads and bodies decompressed, each of the stated length.
+    fn plain(&self, example: &[u8]) -> Result<(Bytes, Bytes), CodecError> {
+        let malformed = || CodecError::Malformed(PREFIX_LEN);
+        let (payload, heads, bodies) = (&self.payload, self.heads_len, self.bodies_len);
+        let whole = match self.codec {
+            CODEC_PLAIN => Some(payload.clone()),
+            CODEC_ZSTD if heads + bodies <= MAX_PLAIN => decompress(payload, heads + bodies),
+            CODEC_ZSTD => None,
+            CODEC_LIKE => plain_like(payload, example, heads + bodies),
+            CODEC_ZSTD_HEADS => {
+                let at = payload.len().checked_sub(bodies).ok_or_else(malformed)?;
+                let plain = decompress(&payload[..at], heads);
+                let plain = plain.filter(|plain| plain.len() == heads);
+                return Ok((plain.ok_or_else(malformed)?, payload.slice(at..)));
+            }
+            _ => return Err(CodecError::Malformed(3)),
+        };
+        let whole = whole.filter(|whole| whole.len() == heads + bodies);
+        let whole = whole.ok_or_else(malformed)?;
+        Ok((whole.slice(..heads), whole.slice(heads..)))
     }
-    Ok((whole.slice(..heads), whole.slice(heads..)))
 }
 
 /// The due time of each message, from the first bytes of a blob: the index stands before the records. The

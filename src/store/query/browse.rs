@@ -96,8 +96,8 @@ impl Candidate {
 /// A message that may be on the page.
 pub(super) struct Listed {
     pub(super) key: BrowseKey,
-    /// Its content as a bundle of one, if it was read with its place.
-    pub(super) content: Option<Bytes>,
+    /// Its content, if it was read with its place, and its place in that.
+    pub(super) content: Option<(Bytes, usize)>,
 }
 
 impl Listed {
@@ -430,7 +430,7 @@ impl Store {
             .map(|(((p, id), (_, key)), head)| ((*p, id.as_str(), None), (key, head)))
             .collect();
         for one in listed {
-            if let Some(content) = &one.content {
+            if let Some((content, _)) = &one.content {
                 let head = BlobHead::whole(content.clone());
                 measured.insert(one.place(), (String::new(), Some(head)));
             }
@@ -477,7 +477,8 @@ impl Store {
             let Some(id) = BundleId::parse(&key.bundle) else {
                 continue;
             };
-            let index = one.content.as_ref().map_or(key.index as usize, |_| 0);
+            let index = one.content.as_ref().map(|(_, place)| *place);
+            let index = index.unwrap_or(key.index as usize);
             let entries = &outline.bundle.entries;
             let Some((entry, &size)) = entries.get(index).zip(outline.sizes.get(index)) else {
                 continue;

@@ -8,6 +8,7 @@ use crate::store::call::names::{name_key, parse_place};
 use crate::store::call::scripts;
 use crate::store::connection::link::StoreLink;
 use crate::store::model::bundle::{BundleId, place_in};
+use crate::store::model::codec::GrowingElements;
 use crate::store::model::view::version_of;
 use crate::store::{
     CodecError, Store, StoreError, StoredMessage, StoredState, decode, decode_outline,
@@ -88,11 +89,13 @@ pub(in crate::store) async fn read_place(
     }
     let key = keys.blob(p, &place.bundle);
     let (blob, index) = if place.bundle.is_growing() {
-        (element(link, p, key, place.index).await?, 0)
+        element(link, p, key, place.index).await?.unzip()
     } else {
         let blobs = link.get_blobs(Keys::slot(p), vec![key]).await?;
-        (blobs.into_iter().next().flatten(), place.index as usize)
+        let blob = blobs.into_iter().next().flatten();
+        (blob, Some(place.index as usize))
     };
+    let index = index.unwrap_or_default();
     let is_set = |map: &[u8]| map.get(place.index as usize) == Some(&b'1');
     let state = match (!due.is_empty(), !claimed.is_empty()) {
         (false, false) => None,
@@ -104,21 +107,28 @@ pub(in crate::store) async fn read_place(
     Ok(Some(PlaceReading { state, blob, index }))
 }
 
-/// One message of a growing bundle. `None`: it has gone meanwhile, or the key holds another type.
+/// One message of a growing bundle, and its place in what was read. `None`: it has gone meanwhile, or the key holds another
+/// type.
 async fn element(
     link: &StoreLink,
     p: Partition,
     key: String,
     index: u32,
-) -> Result<Option<Bytes>, StoreError> {
-    let mut lindex = redis::cmd("LINDEX");
-    lindex.arg(key).arg(index);
-    let answer = link.gather(vec![(Keys::slot(p), lindex)]).await.pop();
-    match answer.unwrap_or(Ok(redis::Value::Nil)) {
-        Ok(redis::Value::BulkString(element)) if !element.is_empty() => Ok(Some(element.into())),
-        Ok(_) | Err(StoreError::Damaged(_)) => Ok(None),
-        Err(why) => Err(why),
+) -> Result<Option<(Bytes, usize)>, StoreError> {
+    let lindex = |index: u32| {
+        let mut lindex = redis::cmd("LINDEX");
+        lindex.arg(&key).arg(index);
+        (Keys::slot(p), lindex)
+    };
+    let mut elements = Vec::with_capacity(2);
+    for answer in link.gather(vec![lindex(0), lindex(index)]).await {
+        match answer {
+            Ok(redis::Value::BulkString(element)) => elements.push(element.into()),
+            Ok(_) | Err(StoreError::Damaged(_)) => return Ok(None),
+            Err(why) => return Err(why),
+        }
     }
+    Ok(GrowingElements(elements).alone(1))
 }
 
 /// The current place of a name's message.

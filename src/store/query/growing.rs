@@ -7,7 +7,7 @@ use crate::domain::{Partition, RouteName};
 use crate::store::call::keys::Keys;
 use crate::store::connection::link::read;
 use crate::store::model::bundle::growing_due_set;
-use crate::store::model::codec::read_dues;
+use crate::store::model::codec::{GrowingElements, read_dues};
 use crate::store::{BrowseKey, BrowseQuery, Store, StoreError};
 
 /// Bundles that one trip reads: some 64 KiB each.
@@ -71,13 +71,16 @@ impl Store {
                 if content.is_empty() && stands.is_none() {
                     return Ok(None);
                 }
-                // An element that is empty is one that is gone. A scrub finds those that cannot be read.
-                let messages = content.into_iter().map(Bytes::from).enumerate();
-                listed.extend(messages.filter_map(|(index, content)| {
-                    let due = *read_dues(&content).ok()?.first()?;
+                let elements = GrowingElements(content.into_iter().map(Bytes::from).collect());
+                // A scrub finds those that cannot be read. What is gone, and an example, have no due time.
+                let dues = elements.0.iter().enumerate();
+                let dues =
+                    dues.filter_map(|(index, one)| Some((index, *read_dues(one).ok()?.first()?)));
+                listed.extend(dues.filter_map(|(index, due)| {
                     let key = c.key(index, due);
-                    let content = Some(content);
-                    belongs(&key, query, from, horizon).then_some(Listed { key, content })
+                    let is_wanted = belongs(&key, query, from, horizon);
+                    let content = is_wanted.then(|| elements.alone(index)).flatten();
+                    is_wanted.then_some(Listed { key, content })
                 }));
             }
         }

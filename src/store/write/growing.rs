@@ -6,11 +6,15 @@
 //! another.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
 
 use super::PartitionWriter;
 use crate::domain::{Entry, Flags, RouteName, UnixMs};
 use crate::store::claim::blobs::GROWING_BYTES;
 use crate::store::model::bundle::{BundleId, GROWING_PLACES, GROWING_SPAN_MS, SPREAD_AHEAD_MS};
+use crate::store::model::codec::{example_of, is_like};
 use crate::store::{Bundle, WriteOp};
 
 /// Shortest wait of a message that joins a growing bundle, ms: four times what its bundle is due before it.
@@ -23,6 +27,9 @@ const MAX_MESSAGE_BYTES: usize = 4096;
 const ALONE_FIRST: u32 = 2;
 /// Most spans that one partition's writer knows: some 200 KiB. It forgets the latest ones.
 const MAX_SPANS: usize = 1024;
+
+/// Most examples that one partition's writer keeps: a KiB each.
+const MAX_EXAMPLES: usize = 64;
 
 /// A time span of one route and target. The earliest comes first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,13 +54,31 @@ enum SpanState {
 #[derive(Clone, Debug)]
 struct OpenBundle {
     id: BundleId,
+    /// What its messages are like.
+    example: Option<Bytes>,
     filled: usize,
     bytes: usize,
 }
 
+impl OpenBundle {
+    /// A bundle whose messages are like this one. An example takes its first place.
+    fn new(id: BundleId, example: Option<Bytes>) -> Self {
+        Self {
+            id,
+            filled: usize::from(example.is_some()),
+            bytes: 0,
+            example,
+        }
+    }
+}
+
 /// The growing bundles that a partition's writer fills.
 #[derive(Debug, Default)]
-pub(super) struct GrowingBundles(BTreeMap<SpanKey, SpanState>);
+pub(super) struct GrowingBundles {
+    spans: BTreeMap<SpanKey, SpanState>,
+    /// By route and target, a message that came.
+    examples: BTreeMap<(RouteName, String), Bytes>,
+}
 
 /// A growing bundle, and what one call adds to it.
 #[derive(Debug)]
@@ -61,7 +86,11 @@ pub(super) struct Growth {
     pub(super) id: BundleId,
     /// When it is due to be spread.
     pub(super) due: UnixMs,
-    /// Places that were taken before. 0: the call makes the bundle.
+    /// Set if the call makes the bundle.
+    pub(super) is_new: bool,
+    /// What its messages are like.
+    pub(super) example: Option<Bytes>,
+    /// Places that were taken before, that of the example among them.
     pub(super) base: usize,
     /// Messages that the call adds.
     pub(super) added: usize,
@@ -105,7 +134,7 @@ impl GrowthPlan {
     pub(super) fn places_in_call(&self, new_bundles: usize) -> Vec<usize> {
         let (mut new, mut standing) = (0, new_bundles);
         let place = |growth: &Growth| {
-            let at = if growth.base == 0 {
+            let at = if growth.is_new {
                 &mut new
             } else {
                 &mut standing
@@ -120,7 +149,7 @@ impl GrowthPlan {
     fn place(
         &mut self,
         writer: &PartitionWriter,
-        known: &GrowingBundles,
+        known: &mut GrowingBundles,
         route: &RouteName,
         bundle: &Bundle,
         now: UnixMs,
@@ -129,8 +158,7 @@ impl GrowthPlan {
             return Vec::new();
         }
         let target = bundle.target.as_str();
-        let span = |plan: &Self, entry: &Entry| plan.span(known, route, target, entry.due, now);
-        let early = |entry: &Entry| match span(self, entry) {
+        let early = |entry: &Entry| match self.span(known, route, target, entry.due, now) {
             (key, SpanState::Alone(came)) if came < ALONE_FIRST => Some((key, came)),
             _ => None,
         };
@@ -143,20 +171,23 @@ impl GrowthPlan {
                 };
                 self.spans.insert(key, SpanState::Alone(came + 1));
             }
+            if let Some(first) = bundle.entries.first() {
+                known.example_for(route, &alone(bundle, first));
+            }
             return Vec::new();
         }
         let mut places = Vec::with_capacity(bundle.entries.len());
         for entry in bundle.entries.iter() {
-            let (key, state) = span(self, entry);
-            let open = match state {
-                SpanState::Open(open) => open,
-                SpanState::Alone(_) | SpanState::Halved => OpenBundle {
-                    id: BundleId::growing(route, &writer.ids.unique()),
-                    filled: 0,
-                    bytes: 0,
-                },
+            let (key, state) = self.span(known, route, target, entry.due, now);
+            let (is_new, open) = match state {
+                SpanState::Open(open) => (false, open),
+                SpanState::Alone(_) | SpanState::Halved => {
+                    let id = BundleId::growing(route, &writer.ids.unique());
+                    let example = known.example_for(route, &alone(bundle, entry));
+                    (true, OpenBundle::new(id, example))
+                }
             };
-            places.push(self.add(key, open, entry.stored_size()));
+            places.push(self.add(key, is_new, open, entry.stored_size()));
         }
         places
     }
@@ -179,7 +210,7 @@ impl GrowthPlan {
                 route: route.clone(),
                 target: target.to_owned(),
             };
-            let state = self.spans.get(&key).or_else(|| known.0.get(&key));
+            let state = self.spans.get(&key).or_else(|| known.spans.get(&key));
             let state = state.cloned().unwrap_or_else(|| unseen.clone());
             if !matches!(state, SpanState::Halved) || width_ms == LEAST_SPAN_MS {
                 return (key, state);
@@ -191,12 +222,20 @@ impl GrowthPlan {
     }
 
     /// Adds a message to this bundle.
-    fn add(&mut self, key: SpanKey, mut open: OpenBundle, bytes: usize) -> (usize, usize) {
+    fn add(
+        &mut self,
+        key: SpanKey,
+        is_new: bool,
+        mut open: OpenBundle,
+        bytes: usize,
+    ) -> (usize, usize) {
         let known = self.growths.iter().position(|growth| growth.id == open.id);
         let growth = known.unwrap_or_else(|| {
             self.growths.push(Growth {
                 id: open.id.clone(),
                 due: UnixMs(key.begin_ms - SPREAD_AHEAD_MS),
+                is_new,
+                example: open.example.clone(),
                 base: open.filled,
                 added: 0,
             });
@@ -220,28 +259,54 @@ impl GrowthPlan {
 impl GrowingBundles {
     /// Notes what a call has done.
     pub(super) fn applied(&mut self, plan: GrowthPlan) {
-        self.0.extend(plan.spans);
-        while self.0.len() > MAX_SPANS {
-            self.0.pop_last();
+        self.spans.extend(plan.spans);
+        while self.spans.len() > MAX_SPANS {
+            self.spans.pop_last();
         }
     }
 
     /// Begins other bundles from here on instead of those that a call wanted to add to. Nobody knows what became of it.
     pub(super) fn refused(&mut self, plan: &GrowthPlan) {
         for key in plan.spans.keys() {
-            if let Some(state @ SpanState::Open(_)) = self.0.get_mut(key) {
+            if let Some(state @ SpanState::Open(_)) = self.spans.get_mut(key) {
                 *state = SpanState::Alone(ALONE_FIRST);
             }
         }
     }
 
+    /// An example for a bundle that begins with this message: one that it is like. Where there is none it becomes that of the
+    /// next ones.
+    fn example_for(&mut self, route: &RouteName, first: &Bundle) -> Option<Bytes> {
+        let target = (route.clone(), first.target.as_str().to_owned());
+        if let Some(example) = self.examples.get(&target)
+            && is_like(first, example)
+        {
+            return Some(example.clone());
+        }
+        if self.examples.len() >= MAX_EXAMPLES {
+            self.examples.pop_first();
+        }
+        if let Some(example) = example_of(first) {
+            self.examples.insert(target, example);
+        }
+        None
+    }
+
     fn forget_past(&mut self, now: UnixMs) {
-        while let Some(first) = self.0.first_entry() {
+        while let Some(first) = self.spans.first_entry() {
             if first.key().begin_ms - SPREAD_AHEAD_MS > now.0 {
                 return;
             }
             first.remove();
         }
+    }
+}
+
+/// One message of a bundle, as a bundle of its own.
+pub(super) fn alone(bundle: &Bundle, entry: &Entry) -> Bundle {
+    Bundle {
+        target: bundle.target.clone(),
+        entries: Arc::new(vec![entry.clone()]),
     }
 }
 

@@ -1,14 +1,13 @@
 //! Turns operations into one call of the script: keys in their order, arguments in theirs, blobs beside them.
 
-use std::sync::Arc;
-
 use super::PartitionWriter;
-use super::growing::{Growth, GrowthPlan};
+use super::growing::{Growth, GrowthPlan, alone};
 use crate::domain::{Entry, Flags, OnDuplicate, Partition, RouteName, UnixMs};
 use crate::store::call::names::{dead_blob, dead_id, name_key, queues_of};
 use crate::store::call::numbered::{ScriptArg, ScriptCall};
 use crate::store::call::scripts::{self, ScriptVariant};
 use crate::store::model::bundle::BundleId;
+use crate::store::model::codec::{encode_like, example_element};
 use crate::store::query::find::MessagePlace;
 use crate::store::{Bundle, DeadId, WriteOp, encode};
 
@@ -39,14 +38,17 @@ impl WritePlan {
         let mut blobs = Vec::new();
         let mut dues = Vec::new();
         let mut bundles = 0usize;
-        let is_new = |growth: &&Growth| growth.base == 0;
-        for grown in growth.growths.iter().filter(is_new) {
+        let (new, standing): (Vec<&Growth>, Vec<&Growth>) =
+            growth.growths.iter().partition(|grown| grown.is_new);
+        for grown in new {
             bundles += 1;
-            fresh.extend::<[ScriptArg; 4]>([
+            let example = grown.example.as_deref().map(example_element);
+            fresh.extend::<[ScriptArg; 5]>([
                 grown.id.as_str().into(),
                 due_sets.place(grown.id.due_set()).into(),
                 grown.due.0.into(),
                 grown.added.into(),
+                ScriptArg::Blob(example.unwrap_or_default()),
             ]);
             fresh_keys.push(keys.blob(p, &grown.id));
         }
@@ -67,9 +69,10 @@ impl WritePlan {
                     with.remembers |= own;
                     let policy = policy(*on_duplicate, own);
                     for (entry, (grown, index)) in bundle.entries.iter().zip(&growth.places[at]) {
-                        let alone = Bundle {
-                            target: bundle.target.clone(),
-                            entries: Arc::new(vec![entry.clone()]),
+                        let alone = alone(bundle, entry);
+                        let message = match &growth.growths[*grown].example {
+                            Some(example) => encode_like(&alone, example),
+                            None => encode(&alone),
                         };
                         let id = entry.id.clone().unwrap_or_default();
                         script_ops.push([
@@ -78,7 +81,7 @@ impl WritePlan {
                             (*index).into(),
                             name_key(route, &id).into(),
                             policy.into(),
-                            ScriptArg::Blob(encode(&alone)),
+                            ScriptArg::Blob(message),
                         ]);
                     }
                 }
@@ -119,7 +122,6 @@ impl WritePlan {
             }
         }
         let mut behind: Vec<ScriptArg> = Vec::with_capacity(meant.len() * 3);
-        let standing: Vec<&Growth> = growth.growths.iter().filter(|one| one.base > 0).collect();
         for grown in &standing {
             behind.extend::<[ScriptArg; 4]>([
                 grown.id.as_str().into(),

@@ -1,14 +1,11 @@
 //! Checks the invariants of a partition's keys, read raw; they must hold after every step.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use bytes::Bytes;
-use postdate::domain::{Entry, Partition, TargetRef, UnixMs};
+use postdate::domain::Partition;
 use postdate::store::{Bundle, BundleId, DeadId, decode};
 use redis::aio::MultiplexedConnection;
-
-use super::fixture::unnamed;
 
 /// All that stands in a partition.
 #[derive(Debug, Default)]
@@ -92,23 +89,14 @@ async fn elements(raw: &mut MultiplexedConnection, key: &str) -> Vec<Vec<u8>> {
         .expect("a list")
 }
 
-/// A growing bundle of these elements. An empty one stands for a message without a name and a due time.
+/// A growing bundle of these elements, as the store joins them. A place without a message has no due time.
 fn grown(elements: &[Vec<u8>]) -> Bundle {
-    let mut target = TargetRef::Own;
-    let entries = elements.iter().map(|element| {
-        if element.is_empty() {
-            return unnamed(UnixMs(i64::MIN), "");
-        }
-        let one = decode(&Bytes::from(element.clone())).expect("a bundle of one");
-        assert_eq!(one.entries.len(), 1, "a bundle of one");
-        target = one.target.clone();
-        one.entries[0].clone()
-    });
-    let entries: Vec<Entry> = entries.collect();
-    Bundle {
-        target,
-        entries: Arc::new(entries),
+    let mut joined = b"PL".to_vec();
+    for element in elements {
+        joined.extend((element.len() as u32).to_le_bytes());
+        joined.extend(element);
     }
+    decode(&joined.into()).expect("bundles of one")
 }
 
 /// A shelf's member of `shelves`.

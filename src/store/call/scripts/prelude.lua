@@ -17,7 +17,7 @@
 --  12 shelves  zset, all scores 0: "route/due/slice" for each entry of `idx`, due with 16 digits: in this order
 --              the due sets of a route lie side by side, the earliest first
 -- A due set `route/+` has the growing bundles of a route. It is in `idx` alone: nobody publishes from it. A growing bundle
--- is a list, an element for each message, empty for one that is gone.
+-- is a list, an element for each message, empty for one that is gone. The first one may be an example, see the bundle format.
 -- and if the call concerns a route that remembers delivered names (`REMEMBERS`):
 --  13 delivered zset: route/name -> until when the name stays taken, ms
 -- and if it concerns an ordered route (`ORDERED`), as the last of the fixed ones:

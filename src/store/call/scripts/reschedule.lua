@@ -53,7 +53,7 @@ if was == 'pending' then
   local had, count = redis.call('HGET', GONE, id), count_of(id)
   local gone, emptied = with_set(had, index, count), is_growing(id) and empty_place(OLD, index) or 0
   if ones(union(gone, redis.call('HGET', DONE, id))) == count then
-    local length = is_growing(id) and emptied or redis.call('STRLEN', OLD)
+    local length = is_growing(id) and emptied + grown_bytes(OLD) or redis.call('STRLEN', OLD)
     redis.call('ZREM', OLD_DUE, id)
     forget({ { id = id, blob = OLD, length = length, messages = count - ones(had) } })
     reindex(OLD_DUE, due_set_of(id))

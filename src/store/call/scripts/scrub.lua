@@ -36,7 +36,7 @@ local function repair(id, blob)
   if is_growing(id) then
     local bits = string.rep('1', count)
     for i, element in ipairs(redis.call('LRANGE', blob, 0, count - 1)) do
-      if element ~= '' then
+      if element ~= '' and string.sub(element, 1, 2) ~= 'PE' then
         bits = string.sub(bits, 1, i - 1) .. '0' .. string.sub(bits, i + 1)
       end
     end

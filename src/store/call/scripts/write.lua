@@ -7,7 +7,7 @@
 -- ARGV  caller number answered; D B O X G; ordered: the lowest and the highest sequence number of those bundles;
 --       D times: due set
 --       B times: id, place of its due set, first due ms, bytes; of a growing bundle, which has no blob yet, instead of
---       bytes how many messages it gets
+--       bytes how many messages it gets, then its example or ""
 --       O times: id, place of its due set, "" or, of a growing bundle that gets messages, how many places are taken, and
 --       how many messages it gets
 --       X times: dead id, place of its queue
@@ -42,7 +42,8 @@ for i = 1, B do
   local b = { id = id, due = num(), first = arg(), length = num(), fresh = true, blob = KEYS[FIXED + D + i] }
   b.count, b.grows = count_of(id), is_growing(id)
   if b.grows then
-    b.base, b.filled, b.length = 0, b.length, 0
+    b.example, b.filled, b.length = arg(), b.length, 0
+    b.base = b.example == '' and 0 or 1
     wrong = wrong or wrong_kind(FIXED + D + i, FIXED + D + i, 'list')
   end
   bundles[i], known[id] = b, b
@@ -202,8 +203,8 @@ end
 -- The places of a growing bundle that messages of this call take are gone no more.
 for _, b in pairs(known) do
   if b.filled and not b.stands then
-    -- Where its bitmap was lost, nothing that it has is known to be gone.
-    local gone = b.gone or string.rep('0', b.base) .. string.rep('1', b.count - b.base)
+    -- Nobody takes the place of an example. Where a bitmap was lost, nothing that the bundle has is known to be gone.
+    local gone = b.gone or string.rep(b.fresh and '1' or '0', b.base) .. string.rep('1', b.count - b.base)
     b.gone = string.sub(gone, 1, b.base) .. string.rep('0', b.filled) .. string.sub(gone, b.base + b.filled + 1)
     b.messages_new = {}
   end
@@ -303,6 +304,10 @@ local function grow(b)
     bytes = bytes + (gone and 0 or #message)
   end
   if b.messages_new then
+    if b.fresh and b.base > 0 then
+      redis.call('RPUSH', b.blob, b.example)
+      bytes = bytes + #b.example
+    end
     redis.call('RPUSH', b.blob, unpack(b.messages_new))
   end
   for _, index in ipairs(b.emptied or {}) do
@@ -332,7 +337,7 @@ for _, b in pairs(known) do
       table.insert(spent[b.due], b)
       dirty[b.due] = true
       b.messages = b.count - ones(b.gone) - came
-      b.length = b.length - bytes
+      b.length = (b.grows and grown_bytes(b.blob) or b.length) - bytes
     else
       pair(bitmaps, b.id, b.gone)
       add(route_of(b.id), came, bytes)

@@ -10,7 +10,8 @@ use bytes::Bytes;
 use zstd::stream::read::Decoder;
 
 use super::{
-    BlobParts, CODEC_PLAIN, CODEC_ZSTD, CODEC_ZSTD_HEADS, CodecError, PREFIX_LEN, decompress,
+    BlobParts, CODEC_LIKE, CODEC_PLAIN, CODEC_ZSTD, CODEC_ZSTD_HEADS, CodecError, PREFIX_LEN,
+    decompress,
 };
 use crate::store::Bundle;
 
@@ -30,11 +31,16 @@ pub struct BundleOutline {
 
 /// Reads a bundle without its bodies.
 pub fn decode_outline(blob: &Bytes) -> Result<BundleOutline, CodecError> {
-    if let Some(elements) = super::elements_of(blob) {
-        return super::growing::outline_elements(&elements);
+    match super::elements_of(blob) {
+        Some(elements) => super::growing::outline_elements(&elements),
+        None => outline_by(blob, &[]),
     }
-    let parts = BlobParts::read(blob)?;
-    let heads = parts.heads()?;
+}
+
+/// Reads a bundle that may be written like this example, without its bodies.
+pub(super) fn outline_by(blob: &Bytes, example: &[u8]) -> Result<BundleOutline, CodecError> {
+    let parts = BlobParts::read(blob, example)?;
+    let heads = parts.heads(example)?;
     let sizes = parts.index.iter().map(|item| item.body).collect();
     let bodies = vec![Bytes::new(); parts.index.len()];
     let entries = Arc::new(parts.entries(&heads, bodies)?);
@@ -49,9 +55,10 @@ pub fn decode_outline(blob: &Bytes) -> Result<BundleOutline, CodecError> {
 
 impl BlobParts {
     /// The heads, decompressed.
-    fn heads(&self) -> Result<Bytes, CodecError> {
+    fn heads(&self, example: &[u8]) -> Result<Bytes, CodecError> {
         let malformed = || CodecError::Malformed(PREFIX_LEN);
         let heads = match self.codec {
+            CODEC_LIKE => return Ok(self.plain(example)?.0),
             CODEC_PLAIN => self.payload.slice(..self.heads_len.min(self.payload.len())),
             CODEC_ZSTD_HEADS => {
                 let at = self

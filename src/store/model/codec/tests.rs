@@ -195,7 +195,7 @@ proptest! {
 
 /// A blob with a checksum that fits its content.
 fn sealed(blob: &mut BytesMut) -> Bytes {
-    let crc = checksum(blob);
+    let crc = checksum(blob, &[]);
     blob[4..PREFIX_LEN].copy_from_slice(&crc.to_le_bytes());
     blob.clone().freeze()
 }
@@ -500,8 +500,12 @@ fn what_is_no_bundle_or_of_a_later_version_is_called_so() {
         Err(CodecError::UnknownVersion(FORMAT_VERSION + 1))
     );
     let mut codec = BytesMut::from(GOLDEN_PLAIN);
-    codec[3] = 3;
+    codec[3] = CODEC_LIKE + 1;
     assert_eq!(decode(&sealed(&mut codec)), Err(CodecError::Malformed(3)));
+    // What was written like an example is nothing without it.
+    codec[3] = CODEC_LIKE;
+    let malformed = Err(CodecError::Malformed(PREFIX_LEN));
+    assert_eq!(decode(&sealed(&mut codec)), malformed);
 }
 
 /// A blob whose records claim to be `plain` bytes long and decompress to `truly`.

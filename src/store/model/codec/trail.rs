@@ -176,7 +176,7 @@ impl TrailPack {
         blob.put_u32_le(0);
         blob.put_slice(&head);
         blob.put_slice(payload);
-        let crc = checksum(&blob);
+        let crc = checksum(&blob, &[]);
         blob[4..PREFIX_LEN].copy_from_slice(&crc.to_le_bytes());
         blob.freeze()
     }
@@ -219,7 +219,7 @@ pub(in crate::store) fn read_trail(
     if blob[2] != FORMAT_VERSION {
         return Err(CodecError::UnknownVersion(blob[2]));
     }
-    if checksum(blob).to_le_bytes() != blob[4..PREFIX_LEN] {
+    if checksum(blob, &[]).to_le_bytes() != blob[4..PREFIX_LEN] {
         return Err(CodecError::Checksum);
     }
     let mut reader = Reader::new(blob.slice(PREFIX_LEN..));
@@ -549,7 +549,7 @@ mod tests {
             for value in 0..=u8::MAX {
                 let mut changed = whole.to_vec();
                 changed[at] = value;
-                let crc = checksum(&changed);
+                let crc = checksum(&changed, &[]);
                 changed[4..PREFIX_LEN].copy_from_slice(&crc.to_le_bytes());
                 // An answer of either kind, and no panic.
                 drop(events(&changed.into()));
@@ -559,7 +559,7 @@ mod tests {
             let mut blob = b"PT\x01\x00\0\0\0\0".to_vec();
             put_unsigned(&mut blob, count);
             put_unsigned(&mut blob, len);
-            let crc = checksum(&blob);
+            let crc = checksum(&blob, &[]);
             blob[4..PREFIX_LEN].copy_from_slice(&crc.to_le_bytes());
             Bytes::from(blob)
         };
