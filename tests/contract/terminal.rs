@@ -49,6 +49,8 @@ const LINES: &[&[&str]] = &[
     &["send", "--route", "orders", "--json"],
     &["send", "--route", NASTY],
     &["send", "--route", "orders", "--header", NASTY],
+    &["size", "--rate", "1k", "--pending", "1M", "--body", "400B"],
+    &["size", "--rate", NASTY, "--pending", "1M", "--body", "400B"],
     &["pause", "orders"],
     &["pause", "orders", "--json"],
     &["pause", "--", NASTY],

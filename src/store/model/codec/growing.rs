@@ -263,15 +263,16 @@ mod tests {
         let outline = decode_outline(&blob).expect("read");
         let dues = read_dues(&blob).expect("read");
         let elements = GrowingElements(elements_of(&blob).expect("elements"));
-        for at in 0..elements.0.len() {
+        assert_eq!(dues.len(), elements.0.len());
+        for (at, due) in dues.into_iter().enumerate() {
             let alone = elements.alone(at);
             assert_eq!(alone.is_none(), at == 0 || at == 5);
             let Some((alone, place)) = alone else {
-                assert!(is_gone(&bundle.entries[at]) && dues[at] == NO_DUE);
+                assert!(is_gone(&bundle.entries[at]) && due == NO_DUE);
                 continue;
             };
             let body = bundle.entries[at].message.body.clone().expect("a body");
-            let expected = match dues[at].0 {
+            let expected = match due.0 {
                 99 => random.clone().into(),
                 n => order(n as u32),
             };
