@@ -203,6 +203,9 @@ pub(in crate::store) fn is_like(bundle: &Bundle, example: &[u8]) -> bool {
 
 /// These bytes compressed with an example as the dictionary, if that pays.
 fn like(plain: &[u8], example: &[u8]) -> Option<Vec<u8>> {
+    if plain.len() > MAX_LIKE_BYTES {
+        return None;
+    }
     let mut compressed = Vec::with_capacity(compress_bound(plain.len()));
     LIKE_COMPRESSOR.with_borrow_mut(|c| {
         c.compress_using_dict(&mut compressed, plain, example, BODIES_LEVEL)

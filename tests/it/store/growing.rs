@@ -657,10 +657,25 @@ async fn a_bitmap_that_is_lost_takes_no_message_with_it() {
         assert_eq!(histogram.day.iter().sum::<u64>(), 4);
         fixture.check().await;
     }
-    fixture.command::<i64>(&["DEL", &gone]).await;
-    store_at(&fixture, due, &["f"]).await;
+    // Whoever writes before a scrub reads what is gone from the list.
+    let lose = async || fixture.command::<i64>(&["DEL", &gone]).await;
+    lose().await;
+    assert_eq!(fixture.cancel("d").await, WriteResult::Unknown);
+    assert_eq!(fixture.cancel("c").await, WriteResult::Cancelled);
+    fixture.check().await;
+    lose().await;
+    let moved = fixture.reschedule("e", later(&mut rng), "").await;
+    assert_eq!(moved, WriteResult::Rescheduled);
+    fixture.check().await;
+    lose().await;
+    store_at(&fixture, due, &["c", "f"]).await;
+    fixture.check().await;
+    assert_eq!(fixture.counts().await.messages, 5);
+    lose().await;
     make_due(&fixture).await;
     assert_eq!(spread(&fixture.store).await, 1);
+    fixture.check().await;
+    assert_eq!(fixture.counts().await.messages, 5);
     let kept = listed(&fixture.store).await.into_iter();
     let kept: BTreeSet<_> = kept.map(|(name, _)| name).collect();
     assert_eq!(

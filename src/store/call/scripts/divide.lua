@@ -145,6 +145,6 @@ if grows then
 end
 local length = grows and grown_bytes(old) or redis.call('STRLEN', old)
 forget({
-  { id = id, blob = old, length = length, messages = count - ones(redis.call('HGET', GONE, id)) },
+  { id = id, blob = old, length = length, messages = count - ones(gone_from(id, old)) },
 })
 return answer('o')

@@ -347,6 +347,23 @@ local function grown_bytes(key)
   end
   return bytes
 end
+-- The bitmap of what is gone from a bundle. Where that of a growing bundle was lost, its list shows it: an element for each
+-- message that is there. An example is none.
+local function gone_of_list(key, count)
+  local bits = {}
+  for i = 1, count do
+    bits[i] = '1'
+  end
+  for i, element in ipairs(redis.call('LRANGE', key, 0, count - 1)) do
+    if element ~= '' and string.sub(element, 1, 2) ~= 'PE' then
+      bits[i] = '0'
+    end
+  end
+  return table.concat(bits)
+end
+local function gone_from(id, key)
+  return redis.call('HGET', GONE, id) or (is_growing(id) and gone_of_list(key, count_of(id)))
+end
 -- Empties the place of a message that is gone from a growing bundle. Returns how many bytes it had.
 local function empty_place(key, index)
   local element = redis.call('LINDEX', key, index)

@@ -23,13 +23,14 @@ local name, saw, mode, new, first, blob, said = arg(), arg(), arg(), arg(), arg(
 if (redis.call('HGET', NAMES, name) or '') ~= saw then
   return answer('CHANGED')
 end
-local was, id, index = 'free', nil, nil
+local was, id, index, had = 'free', nil, nil, nil
 local place = saw ~= '' and saw or said
 if place ~= '' then
   local text
   id, text = string.match(place, '^(%S+) (%d+)$')
   index = tonumber(text)
-  local away = is_set(redis.call('HGET', GONE, id), index) or is_set(redis.call('HGET', DONE, id), index)
+  had = gone_from(id, OLD)
+  local away = is_set(had, index) or is_set(redis.call('HGET', DONE, id), index)
   if not away then
     was = (redis.call('ZSCORE', OLD_DUE, id) and 'pending') or (redis.call('ZSCORE', CLAIMS, id) and 'claimed') or 'free'
   end
@@ -50,7 +51,7 @@ if was == 'pending' then
   if expired then
     redis.call('HSET', EXPIRIES, new, expired)
   end
-  local had, count = redis.call('HGET', GONE, id), count_of(id)
+  local count = count_of(id)
   local gone, emptied = with_set(had, index, count), is_growing(id) and empty_place(OLD, index) or 0
   if ones(union(gone, redis.call('HGET', DONE, id))) == count then
     local length = is_growing(id) and emptied + grown_bytes(OLD) or redis.call('STRLEN', OLD)

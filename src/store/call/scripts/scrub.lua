@@ -34,12 +34,7 @@ end
 local function repair(id, blob)
   local count, repaired = count_of(id), 0
   if is_growing(id) then
-    local bits = string.rep('1', count)
-    for i, element in ipairs(redis.call('LRANGE', blob, 0, count - 1)) do
-      if element ~= '' and string.sub(element, 1, 2) ~= 'PE' then
-        bits = string.sub(bits, 1, i - 1) .. '0' .. string.sub(bits, i + 1)
-      end
-    end
+    local bits = gone_of_list(blob, count)
     if redis.call('HGET', GONE, id) ~= bits then
       redis.call('HSET', GONE, id, bits)
       repaired = 1

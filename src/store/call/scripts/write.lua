@@ -155,7 +155,8 @@ local function look(bundles)
   end
   local gone, done, claims = fields(GONE, ids), fields(DONE, ids), redis.call('ZMSCORE', CLAIMS, unpack(ids))
   for i, b in ipairs(bundles) do
-    b.gone, b.done, b.claimed, b.seen = gone[i] or nil, done[i] or nil, claims[i], true
+    b.gone = gone[i] or (b.grows and gone_of_list(b.blob, b.count)) or nil
+    b.done, b.claimed, b.seen = done[i] or nil, claims[i], true
   end
   for due, these in pairs(of_due) do
     local members = {}
@@ -203,8 +204,8 @@ end
 -- The places of a growing bundle that messages of this call take are gone no more.
 for _, b in pairs(known) do
   if b.filled and not b.stands then
-    -- Nobody takes the place of an example. Where a bitmap was lost, nothing that the bundle has is known to be gone.
-    local gone = b.gone or string.rep(b.fresh and '1' or '0', b.base) .. string.rep('1', b.count - b.base)
+    -- Nobody takes the place of an example.
+    local gone = b.gone or string.rep('1', b.count)
     b.gone = string.sub(gone, 1, b.base) .. string.rep('0', b.filled) .. string.sub(gone, b.base + b.filled + 1)
     b.messages_new = {}
   end
