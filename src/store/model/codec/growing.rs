@@ -290,6 +290,20 @@ mod tests {
         assert!(decode(&joined(&[other.to_vec(), elements.0[1].to_vec()])).is_err());
     }
 
+    /// A growing bundle of the second format version, as its elements are joined.
+    const GOLDEN: &[u8] = include_bytes!("../../../../tests/golden/growing-v2.bundle");
+
+    #[test]
+    fn a_golden_file_is_read_as_ever() {
+        let bundle = decode(&Bytes::from_static(GOLDEN)).expect("read");
+        let [example, first, second] = &bundle.entries[..] else {
+            panic!("three places: {bundle:?}");
+        };
+        assert!(is_gone(example));
+        assert_eq!(*first, alone(7, &order(2)).entries[0]);
+        assert_eq!(*second, alone(9, &order(3)).entries[0]);
+    }
+
     #[test]
     fn any_bytes_are_refused_without_a_panic() {
         let mut rng = fastrand::Rng::with_seed(3);
