@@ -37,7 +37,7 @@ pub const COMPANY_RATE: f64 = 1000.0;
 /// Share of a core that is used where messages are still on time.
 const BUSY_SHARE: f64 = 0.5;
 /// Cores of a replica.
-pub const REPLICA_CORES: f64 = 2.0;
+pub const REPLICA_CORES: u64 = 2;
 /// Fewest replicas: another one takes over.
 const MIN_REPLICAS: u64 = 2;
 /// Share of `maxmemory` from which on a route may use only its even share of it.
@@ -102,7 +102,7 @@ pub fn size(load: &Load) -> Size {
         bytes,
     } = load.cost();
     let cores = |us: f64| load.rate * us / 1e6 / BUSY_SHARE;
-    let replicas = (cores(replica_us) / REPLICA_CORES).ceil() as u64;
+    let replicas = (cores(replica_us) / REPLICA_CORES as f64).ceil() as u64;
     let replicas = replicas.max(MIN_REPLICAS);
     let all_bytes = load.pending * (load.body + bytes) / FULL_SHARE;
     let by_time = (cores(redis_us).ceil() as u64).max(1);

@@ -58,7 +58,7 @@ fn as_json(size: &Size) -> serde_json::Value {
         "replicas": size.replicas,
         "replica_cores": REPLICA_CORES,
         "redis_shards": size.shards,
-        "maxmemory_each": size.shard_bytes.ceil(),
+        "maxmemory_each": size.shard_bytes.ceil() as u64,
         "partitions": size.partitions,
         "redis_connections": size.connections,
     })
@@ -71,30 +71,30 @@ fn lines(load: &Load, size: &Size) -> Vec<String> {
         (false, true) => "alone in its bundle, as most are below 1,000 a second",
         (false, false) => "that shares its bundle",
     };
-    let limit = if size.is_by_memory {
-        "memory"
-    } else {
-        "Redis's one core"
+    let maxmemory = gibibytes(size.shard_bytes);
+    let redis = match (size.shards, size.is_by_memory) {
+        (1, _) => format!("1 master and its replica, maxmemory {maxmemory}"),
+        (masters, true) => {
+            format!(
+                "{masters} masters and a replica for each, maxmemory {maxmemory} each; memory asks for so many"
+            )
+        }
+        (masters, false) => {
+            format!(
+                "{masters} masters and a replica for each, maxmemory {maxmemory} each; their one core asks for so many"
+            )
+        }
     };
     vec![
         format!("replicas      {} of {REPLICA_CORES} cores", size.replicas),
-        format!(
-            "Redis         {} with maxmemory {} each; each with a replica of its own",
-            counted(size.shards, "master"),
-            gibibytes(size.shard_bytes)
-        ),
+        format!("Redis         {redis}"),
         format!("partitions    {}", size.partitions),
         format!("connections   {} to Redis", size.connections),
-        format!("what limits   {limit}"),
         format!(
             "a message     {:.0} us of Redis, {:.0} us of the replicas, {:.0} bytes beyond its body ({kind})",
             cost.redis_us, cost.replica_us, cost.bytes
         ),
     ]
-}
-
-fn counted(n: u64, what: &str) -> String {
-    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
 fn gibibytes(bytes: f64) -> String {
