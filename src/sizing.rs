@@ -32,6 +32,11 @@ pub const NAMED: MessageCost = MessageCost {
     bytes: 200.0,
 };
 
+/// Bytes more that a message with a name takes when it is near, for some minutes: it is alone in its bundle then.
+pub const NEAR_BYTES: f64 = 310.0;
+/// How long that is at most, seconds.
+const NEAR_SECONDS: f64 = 161.0;
+
 /// Messages a second from which on those without a name have company.
 pub const COMPANY_RATE: f64 = 1000.0;
 /// Share of a core that is used where messages are still on time.
@@ -104,7 +109,12 @@ pub fn size(load: &Load) -> Size {
     let cores = |us: f64| load.rate * us / 1e6 / BUSY_SHARE;
     let replicas = (cores(replica_us) / REPLICA_CORES as f64).ceil() as u64;
     let replicas = replicas.max(MIN_REPLICAS);
-    let all_bytes = load.pending * (load.body + bytes) / FULL_SHARE;
+    let near = if load.is_named {
+        load.pending.min(load.rate * NEAR_SECONDS)
+    } else {
+        0.0
+    };
+    let all_bytes = (load.pending * (load.body + bytes) + near * NEAR_BYTES) / FULL_SHARE;
     let by_time = (cores(redis_us).ceil() as u64).max(1);
     let by_memory = ((all_bytes / SHARD_BYTES).ceil() as u64).max(1);
     let shards = by_time.max(by_memory);

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use postdate::sizing::{ALONE, IN_COMPANY, Load, MessageCost, NAMED, size};
+use postdate::sizing::{ALONE, IN_COMPANY, Load, MessageCost, NAMED, NEAR_BYTES, size};
 use serde_json::Value;
 
 use super::{read, repository};
@@ -176,6 +176,8 @@ fn the_costs_of_a_message_are_those_that_were_measured() {
     let body = of("orders", "orders memory.body");
     let beyond = |case: &str| of("orders", &format!("{case} memory.each")) - body;
     assert!((beyond("orders")..beyond("orders-apart")).contains(&NAMED.bytes));
+    let near = beyond("orders-apart") - NAMED.bytes;
+    assert!((near..near * 1.05).contains(&NEAR_BYTES), "{near}");
     for (what, taken, measured) in [
         ("in company", IN_COMPANY, in_company),
         ("alone", ALONE, alone),
