@@ -50,7 +50,7 @@ const FULL_SHARE: f64 = 0.7;
 /// `maxmemory` of one shard, bytes: a larger one takes minutes to copy to a replica, and to load.
 const SHARD_BYTES: f64 = (24_u64 << 30) as f64;
 /// Connections of a replica to each master.
-const REPLICA_CONNECTIONS: u64 = 5;
+const REPLICA_CONNECTIONS: u64 = 6;
 /// Shards over which the default number of partitions is spread evenly, and the number for more.
 const EVEN_SHARDS: u64 = 4;
 const DEFAULT_PARTITIONS: u64 = 64;
@@ -151,7 +151,7 @@ mod tests {
     fn a_small_load_needs_two_replicas_and_one_redis() {
         let size = size(&load(10.0, 1e6, true));
         assert_eq!((size.replicas, size.shards, size.partitions), (2, 1, 64));
-        assert_eq!(size.connections, 10);
+        assert_eq!(size.connections, 12);
         assert!(!size.is_by_memory);
     }
 
