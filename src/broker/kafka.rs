@@ -4,7 +4,7 @@
 //! ([`OWNED_PROPERTIES`]). Their values are secrets: neither logs nor errors show one.
 
 mod client_report;
-mod credential_watch;
+mod client_watch;
 mod examine;
 mod oauth;
 mod properties;
@@ -27,7 +27,7 @@ use tokio::time::Instant;
 use tracing::{debug, trace, warn};
 
 pub use self::client_report::client_report;
-pub use self::credential_watch::{CredentialWatch, RENEWED, Refusals};
+pub use self::client_watch::{ClientWatch, KnownBrokers, Refusals};
 pub use self::examine::{BatchSettings, ReadObstacle};
 pub use self::oauth::{AwsEnvironment, AwsIam, ClientCredentials, TokenIssuer, TokenSource};
 pub use self::properties::Properties;

@@ -347,6 +347,20 @@ impl Kafka {
         .await;
     }
 
+    /// Makes its one node answer that the cluster has no broker, as one does that was frozen for longer than its session.
+    /// Lasts until it is started again.
+    pub async fn forget_brokers(&self) {
+        files::unregister(&self.bootstrap(), 1).await;
+        eventually("no broker is named", async || {
+            let consumer: BaseConsumer = self.client().create()?;
+            let metadata = consumer.fetch_metadata(None, Duration::from_secs(5))?;
+            let named = metadata.brokers().len();
+            anyhow::ensure!(named == 0, "{named} are");
+            anyhow::Ok(())
+        })
+        .await;
+    }
+
     /// SIGKILL; what was written stays in its folder.
     pub async fn kill9(&mut self) {
         for node in 0..self.nodes.len() {

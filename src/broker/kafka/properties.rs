@@ -1,7 +1,7 @@
 //! librdkafka properties that the operator set: those of the configuration, or of the file that it names.
 //!
 //! librdkafka takes its properties, and reads the files that they name, only when a client is made. So the file is read
-//! again for each new client ([`super::CredentialWatch`] tells when a new one is needed).
+//! again for each new client ([`super::ClientWatch`] tells when a new one is needed).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

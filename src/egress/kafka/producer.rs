@@ -1,5 +1,5 @@
 //! The producers of one connection: their threads, their delivery reports, and their replacement when a fatal error
-//! (idempotence lost) ends one.
+//! (idempotence lost) ends one, or it is of no use any more.
 
 use std::error::Error;
 use std::sync::{Arc, OnceLock, Weak};
@@ -18,7 +18,7 @@ use super::connection::{ProducerConnection, ProducerKind};
 use super::in_flight::InFlightTable;
 use super::topics;
 use crate::backoff::Backoff;
-use crate::broker::kafka::{self, ConfigError, Connection, CredentialWatch, RENEWED};
+use crate::broker::kafka::{self, ClientWatch, ConfigError, Connection, KnownBrokers};
 use crate::domain::KafkaPosition;
 use crate::health::Part;
 use crate::lifecycle::{Shutdown, Tasks};
@@ -29,7 +29,8 @@ use crate::lifecycle::{Shutdown, Tasks};
 const POLL_TIMEOUT: Duration = Duration::from_micros(100_020);
 /// Longest poll while no messages wait: each poll costs a wake-up.
 const IDLE_POLL_TIMEOUT: Duration = Duration::from_micros(400_020);
-/// Longest wait for the messages in flight of a producer whose credentials a broker refuses: another may still know them.
+/// Longest wait for the messages in flight of a producer that is of no use any more: if a broker refuses its credentials,
+/// another may still know them.
 const RENEWAL_FLUSH: Duration = Duration::from_secs(1);
 
 /// Starts the producers of a connection, its feeder, and the task that asks its brokers about topics.
@@ -46,14 +47,14 @@ pub(super) fn start(
         error,
     };
     for producer_kind in ProducerKind::ALL {
-        let credentials = CredentialWatch::new(settings, connection.suspicion.refusals());
+        let watch = ClientWatch::new(settings, connection.suspicion.refusals());
         let producer = KafkaProducer::new(settings, producer_kind, &connection)?;
         connection.replace(producer_kind, Some(producer));
         let thread = ProducerThread {
             connection: connection.clone(),
             producer_kind,
             settings: settings.clone(),
-            credentials,
+            watch,
             retired: Vec::new(),
         };
         let shutdown = shutdown.clone();
@@ -82,6 +83,7 @@ struct ProducerCallbacks {
     settings: Connection,
     producer_kind: ProducerKind,
     in_flight: Arc<InFlightTable>,
+    brokers: KnownBrokers,
     /// The producer, of which librdkafka is asked for the cause of a fatal error.
     producer: OnceLock<Weak<KafkaProducer>>,
 }
@@ -99,6 +101,7 @@ impl KafkaProducer {
             settings: settings.clone(),
             producer_kind,
             in_flight: in_flight.clone(),
+            brokers: KnownBrokers::default(),
             producer: OnceLock::new(),
         };
         let inner: BaseProducer<ProducerCallbacks> = config
@@ -156,6 +159,7 @@ impl ClientContext for ProducerCallbacks {
     }
 
     fn stats(&self, statistics: Statistics) {
+        self.brokers.report(&statistics);
         let ProducerConnection { name, reports, .. } = &*self.connection;
         reports.show(
             name,
@@ -195,8 +199,8 @@ struct ProducerThread {
     connection: Arc<ProducerConnection>,
     producer_kind: ProducerKind,
     settings: Connection,
-    /// Those of the current producer.
-    credentials: CredentialWatch,
+    /// Over the current producer.
+    watch: ClientWatch,
     /// Producers that have ended but are still in use by another thread for a moment.
     retired: Vec<Arc<KafkaProducer>>,
 }
@@ -221,14 +225,15 @@ impl ProducerThread {
                     self.retired
                         .extend(self.connection.replace(self.producer_kind, None));
                     failures += 1;
-                } else if self.must_renew() {
-                    self.retire_refused();
+                } else if let Some(why) = self.renewal(&producer) {
+                    drop(producer);
+                    self.retire(why);
                 }
             } else {
                 // A fatal error that comes again at once (no permission) must not spin.
                 std::thread::park_timeout(Backoff::CLIENT.wait(failures));
                 let refusals = self.connection.suspicion.refusals();
-                self.credentials = CredentialWatch::new(&self.settings, refusals);
+                self.watch = ClientWatch::new(&self.settings, refusals);
                 match KafkaProducer::new(&self.settings, self.producer_kind, &self.connection) {
                     Ok(producer) => {
                         drop(self.connection.replace(self.producer_kind, Some(producer)));
@@ -248,15 +253,16 @@ impl ProducerThread {
         self.end();
     }
 
-    fn must_renew(&mut self) -> bool {
+    fn renewal(&mut self, producer: &KafkaProducer) -> Option<&'static str> {
         let refusals = self.connection.suspicion.refusals();
         let now_us = self.connection.clock.mono_us();
-        self.credentials.must_renew(refusals, now_us)
+        let brokers = &producer.inner.context().brokers;
+        self.watch.renewal(refusals, brokers, now_us)
     }
 
-    /// Takes the producer away, with time for what is in flight at brokers that still know its credentials.
-    fn retire_refused(&mut self) {
-        info!(connection = %self.connection.name, why = RENEWED, "starting another kafka producer");
+    /// Takes the producer away, with time for what is in flight at brokers that answer it still.
+    fn retire(&mut self, why: &str) {
+        info!(connection = %self.connection.name, why, "starting another kafka producer");
         let Some(producer) = self.connection.replace(self.producer_kind, None) else {
             return;
         };

@@ -20,9 +20,7 @@ use super::reading_mode::ReadingMode;
 use super::rebalance::{GroupClient, GroupContext};
 use super::{KafkaDependencies, largest_record, record};
 use crate::backoff::Backoff;
-use crate::broker::kafka::{
-    ConfigError, Connection, CredentialWatch, FetchSizes, OutageSuspicion, RENEWED,
-};
+use crate::broker::kafka::{ClientWatch, ConfigError, Connection, FetchSizes, OutageSuspicion};
 use crate::domain::{Endpoint, Flags, KafkaPosition, Route};
 use crate::ingress::{Delivery, Missing, Sink};
 
@@ -135,7 +133,7 @@ impl<S: Sink> GroupConsumer<S> {
     ) -> KafkaResult<ConsumerExit> {
         let clock = self.setup.deps.clock;
         let refusals = self.setup.suspicion.refusals();
-        let mut credentials = CredentialWatch::new(&self.setup.connection, refusals);
+        let mut watch = ClientWatch::new(&self.setup.connection, refusals);
         let config = match self.config(mode.sizes()) {
             Ok(config) => config,
             Err(error) => return Ok(ConsumerExit::Broken(error.to_string())),
@@ -173,9 +171,11 @@ impl<S: Sink> GroupConsumer<S> {
                 consumer.context().carry_out_skips(&consumer);
                 consumer.context().skip_undecodable(&consumer);
                 contact.check(&self.setup, &consumer, now);
-                if credentials.must_renew(self.setup.suspicion.refusals(), now) {
+                let refusals = self.setup.suspicion.refusals();
+                let brokers = &consumer.context().brokers;
+                if let Some(why) = watch.renewal(refusals, brokers, now) {
                     let state = &consumer.context().state;
-                    state.lock().mark_broken(RENEWED.to_owned());
+                    state.lock().mark_broken(why.to_owned());
                 }
                 let counts = consumer.context().state.lock().fetch_counts.take();
                 if let Some(counts) = counts

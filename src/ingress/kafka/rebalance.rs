@@ -18,7 +18,7 @@ use tracing::{debug, error, warn};
 use super::group_state::{GroupSetup, GroupState, Unplaced, list, partitions};
 use super::placement::PlacementCause;
 use super::undecodable::{Standstill, is_decode_error};
-use crate::broker::kafka;
+use crate::broker::kafka::{self, KnownBrokers};
 use crate::ingress::Sink;
 
 /// Longest wait for the records of a revoked partition to resolve.
@@ -33,6 +33,7 @@ const OTHER_PROTOCOL: &str = "the members of the group share its partitions by a
 pub(super) struct GroupContext<S> {
     pub(super) setup: Arc<GroupSetup<S>>,
     pub(super) state: Mutex<GroupState>,
+    pub(super) brokers: KnownBrokers,
 }
 
 /// The client library's consumer.
@@ -43,6 +44,7 @@ impl<S: Sink> GroupContext<S> {
         Self {
             setup,
             state: Mutex::default(),
+            brokers: KnownBrokers::default(),
         }
     }
 
@@ -235,6 +237,7 @@ impl<S: Sink> ClientContext for GroupContext<S> {
     }
 
     fn stats(&self, statistics: Statistics) {
+        self.brokers.report(&statistics);
         {
             let mut state = self.state.lock();
             // Here a replica without partitions of a topic hears that the topic was created.

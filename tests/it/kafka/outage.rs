@@ -1,6 +1,8 @@
 //! Brokers away, at start and in mid-flow.
 
+use std::cell::Cell;
 use std::sync::Arc;
+use std::time::Duration;
 
 use postdate::domain::Verdict;
 use postdate::egress::Ticket;
@@ -55,6 +57,90 @@ async fn a_broker_that_is_not_there_at_start_is_waited_for() {
     }
     reader.stop().await;
     writer.stop().await;
+}
+
+/// The client library forgets brokers that an answer does not name. One client in some ten that have heard of none at
+/// all never connects again: here are enough for one of them in nearly every run.
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_have_heard_of_no_broker_come_back_once_there_is_one() {
+    const EACH: u64 = 8;
+    const TOPICS: u64 = 16;
+    let mut kafka = Kafka::start().await;
+    let from = kafka.unique_topic("from", 1).await;
+    let mut to = Vec::new();
+    for _ in 0..TOPICS {
+        to.push(kafka.unique_topic("to", 1).await);
+    }
+    let memories: Vec<_> = (0..EACH)
+        .map(|_| Arc::new(RecordingSink::default()))
+        .collect();
+    let readers: Vec<_> = memories
+        .iter()
+        .map(|memory| IngressFixture::start(&kafka, &names::unique("g"), &[&from], memory))
+        .collect();
+    let writers: Vec<_> = (0..EACH).map(|_| EgressFixture::start(&kafka)).collect();
+    for (number, writer) in writers.iter().enumerate() {
+        for (topic, ticket) in to.iter().zip(0..) {
+            writer.submit(ticket, topic, message(format!("before-{number}")));
+        }
+    }
+    for writer in &writers {
+        writer.verdicts(to.len()).await;
+    }
+    produce(&kafka, &from, "m", 0..10);
+    for memory in &memories {
+        memory.has("m", 10).await;
+    }
+
+    // Clients ask for each topic that they have something to write to.
+    let is_over = Cell::new(false);
+    let writing = async {
+        let mut next_ticket = TOPICS;
+        while !is_over.get() {
+            for (topic, ticket) in to.iter().zip(next_ticket..) {
+                for writer in &writers {
+                    writer.submit(ticket, topic, message("meanwhile"));
+                }
+            }
+            next_ticket += TOPICS;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        next_ticket
+    };
+    let forgetting = async {
+        kafka.forget_brokers().await;
+        is_over.set(true);
+    };
+    let (next_ticket, ()) = tokio::join!(writing, forgetting);
+    kafka.restart().await;
+    for writer in &writers {
+        writer.verdicts((next_ticket - TOPICS) as usize).await;
+    }
+
+    produce(&kafka, &from, "m", 10..20);
+    for (number, writer) in writers.iter().enumerate() {
+        let what = format!("writer {number} writes again");
+        eventually(&what, async || {
+            writer.submit(next_ticket, &to[0], message("after"));
+            let verdict = writer.verdicts(1).await.remove(&next_ticket);
+            let verdict = verdict.expect("a verdict");
+            if verdict.is_confirmed() {
+                Ok(())
+            } else {
+                Err(format!("{verdict:?}"))
+            }
+        })
+        .await;
+    }
+    for memory in &memories {
+        memory.has("m", 20).await;
+    }
+    for reader in readers {
+        reader.stop().await;
+    }
+    for writer in writers {
+        writer.stop().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -207,6 +207,25 @@ pub(super) async fn set_password(bootstrap: &str, user: &str, password: &str) {
     );
 }
 
+/// Takes a broker out of its cluster, until it is started again.
+pub(super) async fn unregister(bootstrap: &str, broker: i32) {
+    let folder = folders::new("kafka-unregister");
+    let options = ["-XX:TieredStopAtLevel=1", "-Xmx128m"];
+    let mut tool = java("kafka-unregister", &folder, &options, |command| {
+        command.arg(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/tests/support/java/UnregisterBroker.java"
+        ));
+        command.args([bootstrap, &broker.to_string()]);
+    });
+    let done = tool.wait(Duration::from_secs(60)).await;
+    assert!(
+        done.is_some_and(|status| status.success()),
+        "unregister broker {broker}: {done:?}\n{}",
+        tool.log_tail()
+    );
+}
+
 pub(super) fn run(folder: &Path, options: &[&str]) -> Process {
     // Kafka's classes as `scripts/setup --kafka-classes` has archived them: a JVM that can use them starts sooner.
     let classes = folders::cache()
