@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tracing::warn;
 
 use crate::domain::failure_policy::{
-    self, FailedMessage, FailedPublish, FailureDecision, PublishFlow,
+    self, DropReason, FailedMessage, FailedPublish, FailureDecision, PublishFlow,
 };
 use crate::domain::route::OnUnroutable;
 use crate::domain::{
@@ -194,6 +194,9 @@ impl RouteReporter {
             return;
         }
         self.end_span(message, verdict, at);
+        if *verdict == Verdict::Expired {
+            return;
+        }
         let target = &message.batch.target;
         let Verdict::Confirmed(landed) = *verdict else {
             let (reason, error) = retry::describe(verdict);
@@ -305,6 +308,9 @@ impl RouteReporter {
         if let Some(reason) = is_full {
             note(failure_policy::QUOTA_FULL, reason.as_str());
         }
+        if *verdict == Verdict::Expired {
+            self.metrics.expired.inc();
+        }
         match decision {
             FailureDecision::WaitUntil(until) => {
                 self.will_retry(verdict, target, until.since(now), at);
@@ -340,12 +346,16 @@ impl RouteReporter {
                 }
                 Fate::Dead(entry, reason)
             }
-            FailureDecision::Drop => {
-                note("a refused message was dropped", word);
-                self.metrics.dropped(failure_policy::DROP_REASON, 1);
+            FailureDecision::Drop(reason) => {
+                let what = match reason {
+                    DropReason::Refused => "a refused message was dropped",
+                    DropReason::Expired => "an expired message was dropped",
+                };
+                note(what, word);
+                let reason = reason.as_str();
+                self.metrics.dropped(reason, 1);
                 if let (Some(trail), Some(id)) = (&self.trail, &entry.id) {
-                    let due = entry.requested_due();
-                    trail.dropped(id.as_str(), now, due, failure_policy::DROP_REASON);
+                    trail.dropped(id.as_str(), now, entry.requested_due(), reason);
                 }
                 Fate::Dropped
             }

@@ -25,11 +25,14 @@ pub(super) fn request_view(entry: &Entry) -> RequestView {
         RequestedTime::Delay(ms) => (Some(ms), None),
         RequestedTime::At(at) => (None, Some(at.0)),
     };
+    let expires = entry.wanted_until();
     RequestView {
         received_ms: Some(request.received.0),
         received: rfc3339(request.received),
         delay_ms,
         deliver_at_ms,
+        expires_ms: expires.map(|last| last.0),
+        expires: expires.and_then(rfc3339),
     }
 }
 

@@ -159,6 +159,8 @@ fn policy(policy: &RoutePolicy) -> Value {
         "on_undecodable": policy.on_undecodable.as_str(),
         "on_refused": policy.on_refused.as_str(),
         "on_unroutable": policy.on_unroutable.as_str(),
+        "max_lateness": duration(policy.max_lateness_ms),
+        "on_expired": policy.on_expired.as_str(),
         "on_duplicate": match policy.on_duplicate {
             OnDuplicate::Keep => "keep",
             OnDuplicate::Replace => "replace",
@@ -186,6 +188,7 @@ fn policy(policy: &RoutePolicy) -> Value {
             "id": names.id,
             "op": names.op,
             "target": names.target,
+            "expires": names.expires,
         },
     })
 }

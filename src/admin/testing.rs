@@ -26,8 +26,8 @@ use super::{
     Skip,
 };
 use crate::domain::route::{
-    DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, OnUndecodable, OnUnroutable,
-    RetryPolicy,
+    DelayFrom, HeaderNames, OnDuplicate, OnExpired, OnInvalid, OnRefused, OnUndecodable,
+    OnUnroutable, RetryPolicy,
 };
 use crate::domain::{
     Clock, Endpoint, Header, HeaderValue, InvalidReason, Message, Route, RouteName, RoutePolicy,
@@ -164,6 +164,8 @@ pub(crate) fn route(name: &str, from: Endpoint) -> Arc<Route> {
         on_undecodable: OnUndecodable::Wait,
         on_refused: OnRefused::Retry,
         on_unroutable: OnUnroutable::Retry,
+        max_lateness_ms: 0,
+        on_expired: OnExpired::DeadLetter,
         on_duplicate: OnDuplicate::Keep,
         dedupe_ms: 0,
         rate: None,

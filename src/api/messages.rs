@@ -118,6 +118,14 @@ pub struct RequestView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub deliver_at_ms: Option<i64>,
+    /// The last moment at which it is wanted, Unix ms. Absent: for ever.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub expires_ms: Option<i64>,
+    /// The same, RFC 3339.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, format = DateTime)]
+    pub expires: Option<String>,
 }
 
 /// A failed publish.

@@ -73,7 +73,7 @@ impl Inject for IngressInject {
                 Some(Verdict::Unknown { error } | Verdict::Interrupted { error }) => {
                     Err(InjectError::Unconfirmed(error.to_string()))
                 }
-                Some(Verdict::NotTried) | None => Err(InjectError::Unreachable(
+                Some(Verdict::NotTried | Verdict::Expired) | None => Err(InjectError::Unreachable(
                     "it did not answer in time".to_owned(),
                 )),
             }

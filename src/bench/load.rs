@@ -68,7 +68,9 @@ impl SendCounts {
                     Verdict::Unknown { error } | Verdict::Interrupted { error } => {
                         error.to_string()
                     }
-                    Verdict::NotTried => "the broker did not take it in time".to_owned(),
+                    Verdict::NotTried | Verdict::Expired => {
+                        "the broker did not take it in time".to_owned()
+                    }
                 };
                 self.why.lock().get_or_insert(why);
                 self.failed.fetch_add(1, Ordering::AcqRel);

@@ -60,6 +60,9 @@ impl FactLines {
             (None, None) => String::new(),
         };
         self.add("received", &format!("{received}{asked}"));
+        if let Some(expires_ms) = request.expires_ms {
+            self.add("wanted until", &precise_moment(expires_ms));
+        }
     }
 
     /// Adds the Kafka position that a message was read at, if it was.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::connections::{DeclaredConnections, named};
 use super::section::SectionReader;
 use crate::domain::route::{
-    DeadLetterLimits, DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, OnUndecodable,
-    OnUnroutable, RateLimit, RetryPolicy, RoutePolicy, TrailLimits, split_exchange,
+    DeadLetterLimits, DelayFrom, HeaderNames, OnDuplicate, OnExpired, OnInvalid, OnRefused,
+    OnUndecodable, OnUnroutable, RateLimit, RetryPolicy, RoutePolicy, TrailLimits, split_exchange,
 };
 use crate::domain::{Endpoint, Route, RouteName, RoutingKey, Target, nearest};
 
@@ -318,6 +318,14 @@ fn policy(section: &SectionReader<'_>, delay_from: DelayFrom) -> Option<RoutePol
             ("drop", OnRefused::Drop),
         ],
     );
+    let max_lateness_ms = section.millis_or_none("max_lateness");
+    let on_expired = section.choice(
+        "on_expired",
+        &[
+            ("dead_letter", OnExpired::DeadLetter),
+            ("drop", OnExpired::Drop),
+        ],
+    );
     let on_unroutable = section.choice(
         "on_unroutable",
         &[
@@ -381,6 +389,8 @@ fn policy(section: &SectionReader<'_>, delay_from: DelayFrom) -> Option<RoutePol
         on_undecodable: on_undecodable?,
         on_refused: on_refused?,
         on_unroutable: on_unroutable?,
+        max_lateness_ms: max_lateness_ms?,
+        on_expired: on_expired?,
         on_duplicate: on_duplicate?,
         dedupe_ms: dedupe_ms?,
         rate: Some(rate?).filter(|rate| rate.per_second > 0),
@@ -466,7 +476,7 @@ fn retry(section: &SectionReader<'_>) -> Option<RetryPolicy> {
 }
 
 fn headers(section: &SectionReader<'_>) -> Option<HeaderNames> {
-    const HEADER_ROLES: [&str; 5] = ["delay", "deliver_at", "id", "op", "target"];
+    const HEADER_ROLES: [&str; 6] = ["delay", "deliver_at", "id", "op", "target", "expires"];
     let mut names: Vec<Option<String>> = Vec::new();
     for role in HEADER_ROLES {
         let name = section.parsed(role, |text| header(role, text));
@@ -489,6 +499,7 @@ fn headers(section: &SectionReader<'_>) -> Option<HeaderNames> {
         id: next()?,
         op: next()?,
         target: next()?,
+        expires: next()?,
     })
 }
 

@@ -324,6 +324,12 @@ impl StoreClock {
         self.until_due_us(due) <= 0
     }
 
+    /// Reports whether a moment is past by either clock: what is not wanted after it is not published then.
+    pub fn is_past(&self, moment: UnixMs) -> bool {
+        let store = self.now_us().unwrap_or(i64::MIN);
+        store.max(self.clock.wall_us()).div_euclid(1000) > moment.0
+    }
+
     /// Microseconds until both clocks call a moment past; at most 0 if they do already. Until the store was first
     /// reached nothing is due.
     pub fn until_due_us(&self, due: UnixMs) -> i64 {

@@ -60,7 +60,12 @@ impl Entry {
         self.asked.unwrap_or(self.due)
     }
 
-    /// The same, if its producer is known to have asked for one: an invalid message has only the moment of its death.
+    /// The last moment at which it is wanted, if there is one.
+    pub fn wanted_until(&self) -> Option<UnixMs> {
+        Some(self.request?.expires?.last)
+    }
+
+    /// The due time that was asked for, if its producer is known to have asked for one: an invalid message has only the moment of its death.
     pub fn requested_due(&self) -> Option<UnixMs> {
         self.request.map(|_| self.asked_due())
     }

@@ -3,15 +3,13 @@
 
 use super::due::UnixMs;
 use super::entry::{Entry, Flags};
-use super::route::{OnRefused, OnUnroutable, RetryPolicy, Route, RoutePolicy};
+use super::route::{OnExpired, OnRefused, OnUnroutable, RetryPolicy, Route, RoutePolicy};
 use super::verdict::{DeadReason, Refusal, Verdict};
-use super::{dying, retry};
+use super::{dying, moment, retry};
 
 /// Time between two tries of a passing message at a target that is away or missing, ms. A lane asks its broker no
 /// more often than this.
 pub const TARGET_RETRY_MS: i64 = 1000;
-/// The reason in `dropped_total` of messages that `on_refused` drops.
-pub const DROP_REASON: &str = "refused";
 /// Logged when a message is out of attempts and the dead-letter quota is exhausted.
 pub const QUOTA_FULL: &str = "dead_letters is full: what is out of attempts is tried again";
 /// Shortest and longest wait of a delayed message whose partition is away, ms. It waits half as long as it is late.
@@ -69,7 +67,26 @@ pub enum FailureDecision {
     /// The message becomes a dead letter once `dead_letter_to` has confirmed it.
     DeadLetterVia(DeadReason),
     /// The message is dropped, counted and logged.
-    Drop,
+    Drop(DropReason),
+}
+
+/// Why a message is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DropReason {
+    /// Its target refuses it, by `on_refused` or `on_unroutable`.
+    Refused,
+    /// It is not wanted any more, by `on_expired`.
+    Expired,
+}
+
+impl DropReason {
+    /// The label of `dropped_total{reason}`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Refused => "refused",
+            Self::Expired => "expired",
+        }
+    }
 }
 
 /// A message after a failed publish.
@@ -92,9 +109,40 @@ pub fn decide(
 ) -> FailedMessage {
     match publish.flow {
         PublishFlow::Dying => decide_dying(publish, route.policy.retry),
-        PublishFlow::Delayed | PublishFlow::Passing { .. } => {
-            decide_living(publish, route, take_quota)
+        PublishFlow::Delayed if *publish.verdict == Verdict::Expired => {
+            decide_expired(publish, route)
         }
+        PublishFlow::Delayed | PublishFlow::Passing { .. } => {
+            let mut failed = decide_living(publish, route, take_quota);
+            // Its key and its name are not held for longer than anybody wants it.
+            if let FailureDecision::RetryAt(at) = &mut failed.decision
+                && let Some(last) = publish.entry.wanted_until()
+            {
+                *at = last.min(*at);
+            }
+            failed
+        }
+    }
+}
+
+/// Decides on a message that is not wanted any more.
+fn decide_expired(publish: FailedPublish<'_>, route: &Route) -> FailedMessage {
+    let mut entry = publish.entry.clone();
+    let reason = DeadReason::Expired;
+    let last = entry.wanted_until().and_then(moment::render);
+    let error = format!("wanted until {}", last.unwrap_or_default());
+    retry::remember(&mut entry, publish.now, reason.as_str(), &error);
+    let decision = match route.policy.on_expired {
+        OnExpired::Drop => FailureDecision::Drop(DropReason::Expired),
+        OnExpired::DeadLetter if route.dead_letter_to.is_some() => {
+            FailureDecision::DeadLetterVia(reason)
+        }
+        OnExpired::DeadLetter => FailureDecision::DeadLetter(reason),
+    };
+    FailedMessage {
+        entry,
+        decision,
+        is_full: None,
     }
 }
 
@@ -154,7 +202,7 @@ fn decide_living(
         || verdict.is_hopeless()
         || verdict.spends_attempt() && entry.failures >= retry.attempts;
     let (decision, is_full) = if rule == RetryRule::Drop {
-        (FailureDecision::Drop, None)
+        (FailureDecision::Drop(DropReason::Refused), None)
     } else if !is_over {
         (
             again(now.plus(back_off_ms(retry, entry.failures.max(1), jitter))),

@@ -37,7 +37,7 @@ pub mod verdict;
 pub use actor::{Actor, Because, MAX_BECAUSE_BYTES};
 pub use arrival::Arrival;
 pub use clock::{Clock, StoreClock};
-pub use delay_request::{DelayRequest, RequestedTime};
+pub use delay_request::{DelayRequest, Expiry, RequestedTime};
 pub use due::{MonoUs, UnixMs};
 pub use entry::{Entry, Failure, Flags};
 pub use kafka_position::{KafkaPosition, ReadMark};
@@ -48,9 +48,9 @@ pub use pause::{Pause, RouteParts, RoutePause};
 pub use percent::{path_segment, percent_decoded, percent_encoded};
 pub use repeat_cause::RepeatCause;
 pub use route::{
-    DeadLetterLimits, DelayFrom, Endpoint, HeaderNames, OnDuplicate, OnInvalid, OnRefused,
-    OnUndecodable, RateLimit, RetryPolicy, Route, RouteName, RoutePolicy, RoutingKey, Target,
-    TargetRef, TrailLimits, routes_where,
+    DeadLetterLimits, DelayFrom, Endpoint, HeaderNames, OnDuplicate, OnExpired, OnInvalid,
+    OnRefused, OnUndecodable, RateLimit, RetryPolicy, Route, RouteName, RoutePolicy, RoutingKey,
+    Target, TargetRef, TrailLimits, routes_where,
 };
 pub use secret::Secret;
 pub use skip::{SkipGoal, SkipOutcome};

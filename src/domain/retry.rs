@@ -15,6 +15,7 @@ pub fn describe(verdict: &Verdict) -> (&'static str, Text) {
             ("confirm_unknown", error.clone())
         }
         Verdict::NotTried => ("not_tried", Text::default()),
+        Verdict::Expired => ("expired", Text::default()),
     }
 }
 

@@ -229,7 +229,7 @@ impl Target {
 /// The treatment of a route's messages.
 #[derive(Clone, Debug)]
 pub struct RoutePolicy {
-    /// The names of the five headers, lower case.
+    /// The names of the headers, lower case.
     pub headers: HeaderNames,
     /// The moment a delay counts from.
     pub delay_from: DelayFrom,
@@ -256,6 +256,10 @@ pub struct RoutePolicy {
     pub on_refused: OnRefused,
     /// The treatment of a delayed message that no binding wants.
     pub on_unroutable: OnUnroutable,
+    /// How long after its due time a delayed message that says nothing itself is wanted, ms; 0: for ever.
+    pub max_lateness_ms: i64,
+    /// The treatment of a delayed message that is not wanted any more.
+    pub on_expired: OnExpired,
     /// The treatment of a second message with the name of a pending one.
     pub on_duplicate: OnDuplicate,
     /// How long a name stays taken after its message was delivered, ms. With 0 it is free while its message is in
@@ -301,6 +305,7 @@ pub struct HeaderNames {
     pub id: String,
     pub op: String,
     pub target: String,
+    pub expires: String,
 }
 
 impl Default for HeaderNames {
@@ -311,6 +316,7 @@ impl Default for HeaderNames {
             id: "x-delay-id".into(),
             op: "x-delay-op".into(),
             target: "x-delay-target".into(),
+            expires: "x-delay-expires".into(),
         }
     }
 }
@@ -406,6 +412,25 @@ impl OnUnroutable {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Retry => "retry",
+            Self::DeadLetter => "dead_letter",
+            Self::Drop => "drop",
+        }
+    }
+}
+
+/// A route's policy for a delayed message that is not wanted any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnExpired {
+    /// Make it a dead letter.
+    DeadLetter,
+    /// Count it, and log it in bursts.
+    Drop,
+}
+
+impl OnExpired {
+    /// The name in the configuration and in the API.
+    pub fn as_str(self) -> &'static str {
+        match self {
             Self::DeadLetter => "dead_letter",
             Self::Drop => "drop",
         }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::route::OnUnroutable;
 use super::{
-    Actor, DelayFrom, Endpoint, Entry, HeaderNames, Message, OnDuplicate, OnInvalid, OnRefused,
-    OnUndecodable, Origin, Pause, RetryPolicy, Route, RouteName, RoutePause, RoutePolicy, Target,
-    UnixMs,
+    Actor, DelayFrom, Endpoint, Entry, HeaderNames, Message, OnDuplicate, OnExpired, OnInvalid,
+    OnRefused, OnUndecodable, Origin, Pause, RetryPolicy, Route, RouteName, RoutePause,
+    RoutePolicy, Target, UnixMs,
 };
 
 /// A pause of publishing by `ann`, who gave `#4711` as its reason.
@@ -58,6 +58,8 @@ pub fn route() -> Arc<Route> {
             on_undecodable: OnUndecodable::Wait,
             on_refused: OnRefused::Retry,
             on_unroutable: OnUnroutable::Retry,
+            max_lateness_ms: 0,
+            on_expired: OnExpired::DeadLetter,
             on_duplicate: OnDuplicate::Keep,
             dedupe_ms: 0,
             rate: None,

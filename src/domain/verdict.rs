@@ -28,6 +28,8 @@ pub enum Verdict {
     },
     /// The message was never handed to the broker (draining, or its claim's deadline had passed).
     NotTried,
+    /// The message was not handed to the broker, since it was not wanted any more.
+    Expired,
 }
 
 /// Why a broker refused a publish.
@@ -87,6 +89,7 @@ impl Verdict {
         !matches!(
             self,
             Self::NotTried
+                | Self::Expired
                 | Self::Interrupted { .. }
                 | Self::Refused {
                     reason: Refusal::PartitionAway,
@@ -114,12 +117,13 @@ pub enum DeadReason {
     Crashes,
     Corrupt,
     Loop,
+    Expired,
     Invalid(InvalidReason),
 }
 
 impl DeadReason {
     /// The reasons of messages that were valid.
-    pub const FAILED: [Self; 9] = [
+    pub const FAILED: [Self; 10] = [
         Self::Unroutable,
         Self::UnknownTarget,
         Self::NotAllowed,
@@ -129,6 +133,7 @@ impl DeadReason {
         Self::Crashes,
         Self::Corrupt,
         Self::Loop,
+        Self::Expired,
     ];
 
     /// All reasons, in the contract's order.
@@ -143,12 +148,12 @@ impl DeadReason {
         Self::all().find(|reason| reason.as_str() == word)
     }
 
-    /// Reports whether the message itself is to blame: no broker, setting or other message. Its dead letter pauses
-    /// nobody, and gives way to newer ones.
+    /// Reports whether the message itself is to blame, or nobody wants it any more: no broker, setting or other message
+    /// need be mended. Its dead letter pauses nobody, and gives way to newer ones.
     pub fn is_own_fault(self) -> bool {
         matches!(
             self,
-            Self::Invalid(_) | Self::TooBigForTarget | Self::Unpublishable
+            Self::Invalid(_) | Self::TooBigForTarget | Self::Unpublishable | Self::Expired
         )
     }
 
@@ -164,6 +169,7 @@ impl DeadReason {
             Self::Crashes => "crashes",
             Self::Corrupt => "corrupt",
             Self::Loop => "loop",
+            Self::Expired => "expired",
             Self::Invalid(reason) => reason.as_str(),
         }
     }
@@ -183,11 +189,12 @@ pub enum InvalidReason {
     ForbiddenTarget,
     BadHeaders,
     Undecodable,
+    BadExpiry,
 }
 
 impl InvalidReason {
     /// All reasons, for metrics.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::BadDelay,
         Self::BadTime,
         Self::Ambiguous,
@@ -198,6 +205,7 @@ impl InvalidReason {
         Self::ForbiddenTarget,
         Self::BadHeaders,
         Self::Undecodable,
+        Self::BadExpiry,
     ];
 
     /// The name in the contract.
@@ -213,6 +221,7 @@ impl InvalidReason {
             Self::ForbiddenTarget => "forbidden_target",
             Self::BadHeaders => "bad_headers",
             Self::Undecodable => "undecodable",
+            Self::BadExpiry => "bad_expiry",
         }
     }
 }

@@ -24,7 +24,7 @@ use std::time::Duration;
 pub use lanes::AllLanes;
 pub use verdict_inbox::VerdictInbox;
 
-use crate::domain::{Entry, Target, Text, UnixMs, Verdict};
+use crate::domain::{Entry, StoreClock, Target, Text, UnixMs, Verdict};
 use crate::mutants::{self, Mutant};
 use crate::telemetry::DeliverySpan;
 
@@ -45,6 +45,8 @@ pub struct PublishBatch {
     pub spans: Vec<DeliverySpan>,
     /// The target of the lane, perhaps with another routing key.
     pub target: Arc<Target>,
+    /// The clocks by which messages expire. `None`: these do not.
+    pub clock: Option<Arc<StoreClock>>,
     /// RabbitMQ also sends the messages to the routing keys in their headers `CC` and `BCC`.
     pub copies: bool,
     /// The submitter's number of the batch. Tickets carry it.
@@ -91,6 +93,7 @@ impl Publication {
             expiries: 0,
             spans: Vec::new(),
             target,
+            clock: None,
             copies: false,
             number,
             verdicts: verdicts.clone(),
@@ -123,9 +126,16 @@ impl Publication {
         })
     }
 
-    /// Reports whether it is too late to send the message to its broker. Its verdict is `NotTried` then.
-    pub fn is_late(&self, now_us: i64) -> bool {
-        now_us >= self.batch.not_after_us.load(Ordering::Acquire) && !mutants::is(Mutant::NoFencing)
+    /// The verdict on the message if it is too late to send it to its broker: its submitter may have lost it, or nobody
+    /// wants it any more.
+    pub fn too_late(&self, now_us: i64) -> Option<Verdict> {
+        let is_lost = now_us >= self.batch.not_after_us.load(Ordering::Acquire);
+        if is_lost && !mutants::is(Mutant::NoFencing) {
+            return Some(Verdict::NotTried);
+        }
+        let last = self.entry().wanted_until()?;
+        let is_expired = self.batch.clock.as_ref()?.is_past(last);
+        is_expired.then_some(Verdict::Expired)
     }
 
     /// The submitter's ticket for the message.

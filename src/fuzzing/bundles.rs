@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::input::Input;
 use crate::domain::{
-    DelayRequest, Entry, Failure, Flags, KafkaPosition, RequestedTime, TargetRef, UnixMs,
+    DelayRequest, Entry, Expiry, Failure, Flags, KafkaPosition, RequestedTime, TargetRef, UnixMs,
 };
 use crate::store::{Bundle, BundleOutline, CodecError, decode, decode_outline, encode, fuzzing};
 
@@ -117,6 +117,10 @@ fn entry(input: &mut Input<'_>) -> Entry {
             } else {
                 RequestedTime::At(UnixMs(input.signed()))
             },
+            expires: input.maybe(|input| Expiry {
+                last: UnixMs(input.signed()),
+                after_ms: input.maybe(Input::signed),
+            }),
         }),
         history: history.into_iter().take(MAX_FAILURES).collect(),
         message,

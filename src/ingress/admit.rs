@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::Missing;
-use super::headers::{self, DelayHeaders, HeaderCommand};
+use super::headers::{self, DelayHeaders, ExpiryHeader, HeaderCommand};
 use crate::domain::route::DelayFrom;
 use crate::domain::{
-    Arrival, DelayRequest, Header, InvalidReason, Message, RequestedTime, Route, Target, Text,
-    UnixMs, duration, message::stamped,
+    Arrival, DelayRequest, Expiry, Header, InvalidReason, Message, RequestedTime, Route, Target,
+    Text, UnixMs, duration, message::stamped,
 };
 
 /// The kind of a record, by its headers.
@@ -70,7 +70,7 @@ pub enum Admitted {
 /// The limits apply to every message, with a delay header or without. Beyond them only what is needed is
 /// judged, so that a refusal always concerns what was asked for: the target of a passing message, the id of a
 /// cancel. If several things are wrong, the first in this order is the reason: `bad_headers`, `too_big`,
-/// `ambiguous`, `bad_op`, `bad_id`, `forbidden_target`, `bad_delay` or `bad_time`, `too_far`.
+/// `ambiguous`, `bad_op`, `bad_id`, `forbidden_target`, `bad_delay` or `bad_time`, `too_far`, `bad_expiry`.
 pub fn admit(
     mut message: Message,
     malformed: Option<Text>,
@@ -365,10 +365,36 @@ fn due(
     let request = DelayRequest {
         received: arrival.earliest,
         time,
+        expires: expiry(found, message, route, due)?,
     };
     // RFC 3339 reaches back to the year 0. Every past due time means now, and the store need not know times
     // before 1970.
     Ok((due.max(UnixMs(0)), request))
+}
+
+/// How long a message that is due at this moment is wanted: as it says itself, else as its route says.
+fn expiry(
+    found: &DelayHeaders<'_>,
+    message: &Message,
+    route: &Route,
+    due: UnixMs,
+) -> Result<Option<Expiry>, InvalidCause> {
+    let Some(value) = found.expires else {
+        let ms = route.policy.max_lateness_ms;
+        return Ok((ms > 0).then(|| Expiry::after(due, ms)));
+    };
+    let name = &route.policy.headers.expires;
+    let bad = |e: String| (InvalidReason::BadExpiry, format!("{name}: {e}"));
+    let expiry = match headers::expires(value, message.origin).map_err(bad)? {
+        ExpiryHeader::After(ms) => Expiry::after(due, ms),
+        ExpiryHeader::At(last) => Expiry::at(last),
+    };
+    if expiry.last > due {
+        Ok(Some(expiry))
+    } else {
+        let said = headers::describe(value, message.origin);
+        Err(bad(format!("{said} is not later than the due time")))
+    }
 }
 
 /// The time that a delay counts from.
@@ -385,7 +411,7 @@ pub(super) fn credible(produced: Option<UnixMs>, now: UnixMs) -> Option<UnixMs> 
     produced.filter(|at| (headers::MIN_UNIX_MS..=now.0).contains(&at.0))
 }
 
-/// Reports whether a delayed message loses this header: the five delay headers of the route, and the three that
+/// Reports whether a delayed message loses this header: the delay headers of the route, and the three that
 /// Postdate sets when it publishes (an inbound one is from an earlier life of the message).
 pub(super) fn is_delay_header(header: &Header, route: &Route) -> bool {
     let names = &route.policy.headers;
@@ -395,6 +421,7 @@ pub(super) fn is_delay_header(header: &Header, route: &Route) -> bool {
         &names.id,
         &names.op,
         &names.target,
+        &names.expires,
     ]
     .iter()
     .any(|n| headers::has_name(header, n))

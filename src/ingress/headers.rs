@@ -23,6 +23,7 @@ pub(super) struct DelayHeaders<'a> {
     pub(super) id: Option<&'a HeaderValue>,
     pub(super) op: Option<&'a HeaderValue>,
     pub(super) target: Option<&'a HeaderValue>,
+    pub(super) expires: Option<&'a HeaderValue>,
     /// The name of a header that appears more than once.
     pub(super) repeated: Option<&'a str>,
 }
@@ -50,6 +51,8 @@ pub(super) fn find_delay_headers<'a>(
             (&mut found.op, &names.op)
         } else if has_name(header, &names.target) {
             (&mut found.target, &names.target)
+        } else if has_name(header, &names.expires) {
+            (&mut found.expires, &names.expires)
         } else {
             continue;
         };
@@ -132,6 +135,38 @@ pub(super) fn deliver_at(value: &HeaderValue, origin: Origin) -> Result<UnixMs, 
         ));
     }
     Ok(UnixMs(ms))
+}
+
+/// How long a message is wanted, as an expiry header says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ExpiryHeader {
+    /// So many milliseconds after the due time; never negative.
+    After(i64),
+    /// Until this moment.
+    At(UnixMs),
+}
+
+/// Reads an expiry header: a span as in a delay header or a moment as in a deliver-at header. Of numbers the size
+/// decides.
+pub(super) fn expires(value: &HeaderValue, origin: Origin) -> Result<ExpiryHeader, String> {
+    let is_moment = match (value, integer(value), text(value, origin)) {
+        (HeaderValue::Timestamp(_), ..) => true,
+        (_, Some(number), _) => number >= MIN_UNIX_MS,
+        (_, None, Some(text)) if text.iter().all(u8::is_ascii_digit) => {
+            let digits = std::str::from_utf8(&text).unwrap_or_default();
+            digits
+                .parse()
+                .is_ok_and(|number: i64| number >= MIN_UNIX_MS)
+        }
+        // A year, as RFC 3339 begins; no duration has a sign within.
+        (_, None, Some(text)) => text.get(4) == Some(&b'-'),
+        (_, None, None) => false,
+    };
+    if is_moment {
+        deliver_at(value, origin).map(ExpiryHeader::At)
+    } else {
+        delay_ms(value, origin).map(ExpiryHeader::After)
+    }
 }
 
 /// A producer's own id. `None` for an id that Postdate made (`~...`) in an earlier life of the message.

@@ -476,12 +476,13 @@ impl Source {
                     request: Some(request),
                     ..entry(due, id, flags, message)
                 };
+                let clock = self.intake.store.clock();
+                let wanted = entry.wanted_until();
+                let is_expired = wanted.is_some_and(|last| clock.is_past(last));
                 // Judge by the wheel's own clock, but do not ask it about a due time in the future.
-                if !named
-                    && self.bypasses_store
-                    && due <= now
-                    && self.intake.store.clock().is_due(due)
-                {
+                let is_due = || due <= now && clock.is_due(due);
+                // What is expired is not published: its lane gives it back, whatever it waits for.
+                if is_expired || !named && self.bypasses_store && is_due() {
                     direct.push(DirectMessage {
                         target,
                         entry,

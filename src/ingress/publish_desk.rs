@@ -178,6 +178,7 @@ impl PublishDesk {
             ids,
             expiries: 0,
             target,
+            clock: (flow == PublishFlow::Delayed).then(|| store.clock().clone()),
             copies: reporter.route().policy.copies,
             number,
             verdicts: self.verdicts.clone(),

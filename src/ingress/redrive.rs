@@ -84,6 +84,10 @@ fn redrive_entry(
     entry.due = due;
     entry.asked = None;
     entry.failures = 0;
+    if let Some(request) = &mut entry.request {
+        // Whoever sends it again wants it.
+        request.expires = None;
+    }
     entry.flags = entry.flags.without(Flags::DYING);
     if entry
         .id

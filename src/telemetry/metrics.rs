@@ -100,6 +100,7 @@ pub struct RouteMetrics {
     pub duplicates: Counter,
     pub published: Counter,
     pub retries: Counter,
+    pub expired: Counter,
     pub loops: Counter,
     pub trail_lost: Counter,
     pub pending: CountGauge,
@@ -131,6 +132,7 @@ struct RouteFamilies {
     duplicates: RouteFamily<Counter>,
     published: RouteFamily<Counter>,
     retries: RouteFamily<Counter>,
+    expired: RouteFamily<Counter>,
     loops: RouteFamily<Counter>,
     trail_lost: RouteFamily<Counter>,
     pending: RouteFamily<CountGauge>,
@@ -161,6 +163,7 @@ impl RouteFamilies {
         add(r, words::PUBLISHED, &self.published);
         add(r, words::PUBLISH_FAILURES, &self.publish_failures);
         add(r, words::RETRIES, &self.retries);
+        add(r, words::EXPIRED, &self.expired);
         add(r, words::LOOPS, &self.loops);
         add(r, words::TRAIL_LOST, &self.trail_lost);
         add(r, words::REDELIVERED, &self.redelivered);
@@ -297,6 +300,7 @@ impl RouteMetrics {
             duplicates: f.duplicates.get_or_create_owned(&label),
             published: f.published.get_or_create_owned(&label),
             retries: f.retries.get_or_create_owned(&label),
+            expired: f.expired.get_or_create_owned(&label),
             loops: f.loops.get_or_create_owned(&label),
             trail_lost: f.trail_lost.get_or_create_owned(&label),
             pending: f.pending.get_or_create_owned(&label),

@@ -256,6 +256,8 @@ fn enter(
             expiries,
             spans: served.reporter.spans(&bundle.entries),
             target: target.unwrap_or(&served.route.to).clone(),
+            // A dead letter is wanted whenever it comes.
+            clock: (!dying).then(|| shard.store.clock().clone()),
             copies: served.route.policy.copies,
             number: slot,
             verdicts: shard.verdicts.clone(),

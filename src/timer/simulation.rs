@@ -124,6 +124,7 @@ pub(super) fn in_flight(
         expiries,
         spans: Vec::new(),
         target: served.route.to.clone(),
+        clock: None,
         copies: served.route.policy.copies,
         number: slot,
         verdicts: Arc::default(),

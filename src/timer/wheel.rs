@@ -344,8 +344,8 @@ fn publication(in_flight: &InFlightBatch, index: u32, now_us: i64) -> Option<Pub
         });
         return None;
     }
-    if publication.is_late(now_us) {
-        publication.answer(Verdict::NotTried);
+    if let Some(verdict) = publication.too_late(now_us) {
+        publication.answer(verdict);
         return None;
     }
     if mutants::drops() {

@@ -6,6 +6,7 @@ mod commands;
 mod contents;
 mod dead;
 mod directions;
+mod expiry;
 pub(crate) mod fixture;
 mod forms;
 mod growing;

@@ -140,14 +140,14 @@ async fn a_route_is_shown_in_the_words_of_the_configuration() {
         "policy": {
             "delay_from": "produced", "max_delay": "30d", "max_size": "1MiB", "max_headers": "64KiB",
             "max_pending": 10_000_000, "max_pending_bytes": "4GiB", "commands": true, "copies": false, "on_invalid": "dead_letter", "on_undecodable": "wait", "on_refused": "retry", "on_unroutable": "retry",
-            "on_duplicate": "keep",
+            "max_lateness": "0s", "on_expired": "dead_letter", "on_duplicate": "keep",
             "dedupe": "0s", "rate": 0, "burst": 0, "jitter": "0s",
             "history": "1h", "history_max": 100_000,
             "retry": { "attempts": 16, "initial": "1s", "max": "5m" },
             "dead_letters": { "max": 100_000, "max_bytes": "256MiB", "max_message": "16MiB", "keep": "30d" },
             "headers": {
                 "delay": "x-delay", "deliver_at": "x-deliver-at", "id": "x-delay-id",
-                "op": "x-delay-op", "target": "x-delay-target",
+                "op": "x-delay-op", "target": "x-delay-target", "expires": "x-delay-expires",
             },
         },
         "pending": 7, "in_flight": 2, "dead": 1, "paused": ["max_pending"],

@@ -1,5 +1,5 @@
 use super::*;
-use crate::domain::{DelayRequest, Flags, RequestedTime, testing};
+use crate::domain::{DelayRequest, Expiry, Flags, RequestedTime, testing};
 
 const NOW: UnixMs = UnixMs(10_000);
 const MAX_MS: i64 = 1500;
@@ -51,7 +51,7 @@ fn fate(
         FailureDecision::WaitUntil(at) => format!("={}", at.since(NOW)),
         FailureDecision::DeadLetter(reason) => reason.as_str().to_owned(),
         FailureDecision::DeadLetterVia(reason) => format!(">{}", reason.as_str()),
-        FailureDecision::Drop => "drop".to_owned(),
+        FailureDecision::Drop(reason) => format!("drop {}", reason.as_str()),
     };
     let is_dead = matches!(
         failed.decision,
@@ -89,19 +89,19 @@ fn the_table_of_what_passes_through() {
             "unroutable",
             refused(Refusal::Unroutable),
             1,
-            ["+1000", "=1000", "unroutable", "drop"],
+            ["+1000", "=1000", "unroutable", "drop refused"],
         ),
         (
             "its third time",
             refused(Refusal::Unroutable),
             3,
-            ["unroutable", "unroutable", "unroutable", "drop"],
+            ["unroutable", "unroutable", "unroutable", "drop refused"],
         ),
         (
             "not allowed",
             refused(Refusal::NotAllowed),
             1,
-            ["+1000", "=1000", "not_allowed", "drop"],
+            ["+1000", "=1000", "not_allowed", "drop refused"],
         ),
         (
             "too big",
@@ -406,6 +406,7 @@ fn a_delayed_message_that_no_binding_wants_is_treated_by_on_unroutable() {
         decide(publish, &route, |_| true).decision
     };
     let request = Some(DelayRequest {
+        expires: None,
         received: NOW,
         time: RequestedTime::Delay(0),
     });
@@ -416,7 +417,10 @@ fn a_delayed_message_that_no_binding_wants_is_treated_by_on_unroutable() {
         unwanted(OnUnroutable::DeadLetter),
         FailureDecision::DeadLetter(DeadReason::Unroutable)
     );
-    assert_eq!(unwanted(OnUnroutable::Drop), FailureDecision::Drop);
+    assert_eq!(
+        unwanted(OnUnroutable::Drop),
+        FailureDecision::Drop(DropReason::Refused)
+    );
     for (refusal, request, flow) in [
         (Refusal::UnknownTarget, request, PublishFlow::Delayed),
         (Refusal::Unavailable, request, PublishFlow::Delayed),
@@ -427,5 +431,73 @@ fn a_delayed_message_that_no_binding_wants_is_treated_by_on_unroutable() {
     ] {
         let decision = decided(OnUnroutable::Drop, refusal, request, flow);
         assert!(again(decision), "{refusal:?} {flow:?}: {decision:?}");
+    }
+}
+
+#[test]
+fn what_is_not_wanted_any_more_takes_no_attempt_and_no_quota_and_ends_as_its_route_says() {
+    let mut route = (*testing::route()).clone();
+    let mut entry = testing::entry(NOW.plus(-500), b"body");
+    entry.request = Some(DelayRequest {
+        received: UnixMs(0),
+        time: RequestedTime::Delay(1),
+        expires: Some(Expiry::at(NOW.plus(-1))),
+    });
+    let decided = |route: &Route| {
+        let publish = FailedPublish {
+            entry: &entry,
+            verdict: &Verdict::Expired,
+            handouts: 1,
+            flow: PublishFlow::Delayed,
+            now: NOW,
+            jitter: 1.0,
+        };
+        let failed = decide(publish, route, |_| panic!("it takes no quota"));
+        assert_eq!((failed.entry.failures, failed.entry.handouts), (0, 0));
+        let last = failed.entry.history.last().expect("the reason");
+        assert_eq!(last.reason.as_str(), "expired");
+        assert_eq!(last.error.as_str(), "wanted until 1970-01-01T00:00:09.999Z");
+        failed.decision
+    };
+    let expired = DeadReason::Expired;
+    assert_eq!(decided(&route), FailureDecision::DeadLetter(expired));
+    route.dead_letter_to = Some(route.to.clone());
+    assert_eq!(decided(&route), FailureDecision::DeadLetterVia(expired));
+    route.policy.on_expired = OnExpired::Drop;
+    assert_eq!(decided(&route), FailureDecision::Drop(DropReason::Expired));
+}
+
+#[test]
+fn no_retry_is_later_than_the_message_is_wanted() {
+    let route = testing::route();
+    let retried = |verdict: &Verdict, wanted_ms: i64| {
+        let mut entry = testing::entry(NOW, b"body");
+        entry.request = Some(DelayRequest {
+            received: UnixMs(0),
+            time: RequestedTime::Delay(1),
+            expires: Some(Expiry::after(NOW, wanted_ms)),
+        });
+        let publish = FailedPublish {
+            entry: &entry,
+            verdict,
+            handouts: 1,
+            flow: PublishFlow::Delayed,
+            now: NOW,
+            jitter: 1.0,
+        };
+        match decide(publish, &route, |_| true).decision {
+            FailureDecision::RetryAt(at) => at.since(NOW),
+            other => panic!("{other:?}"),
+        }
+    };
+    for verdict in [
+        refused(Refusal::Unavailable),
+        refused(Refusal::PartitionAway),
+        Verdict::Unknown { error: "no".into() },
+    ] {
+        let unlimited = retried(&verdict, i64::MAX);
+        assert!(unlimited > 300, "{verdict:?}: {unlimited}");
+        assert_eq!(retried(&verdict, 300), 300, "{verdict:?}");
+        assert_eq!(retried(&verdict, unlimited + 1), unlimited, "{verdict:?}");
     }
 }

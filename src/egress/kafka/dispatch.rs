@@ -131,9 +131,9 @@ fn send_one(
     alone: bool,
     now_us: i64,
 ) -> SendResult {
-    if publication.is_late(now_us) {
+    if let Some(verdict) = publication.too_late(now_us) {
         // This is true of a suspect too: its batch was refused, so it is not written.
-        return SendResult::Answered(Verdict::NotTried);
+        return SendResult::Answered(verdict);
     }
     let original = publication.clone();
     let mapped = to_kafka(&original.entry().message, original.delay_headers());

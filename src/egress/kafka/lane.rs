@@ -304,11 +304,12 @@ impl TopicLane {
             }
         }
         state.queues.retain(|publication| {
-            let alive = !publication.is_late(now);
-            if !alive {
-                publication.answer(Verdict::NotTried);
+            let verdict = publication.too_late(now);
+            let is_kept = verdict.is_none();
+            if let Some(verdict) = verdict {
+                publication.answer(verdict);
             }
-            alive
+            is_kept
         });
         self.pump(state, PumpCaller::Anyone);
     }

@@ -108,7 +108,7 @@ impl ExchangeLane {
         self.waiting.lock().queue.begin_round(answered, all);
     }
 
-    /// Takes out the next message that `admit` lets go. Expired messages before it get `NotTried`.
+    /// Takes out the next message that `admit` lets go. Those before it that it is too late to send get their verdicts.
     pub(super) fn next(
         &self,
         now_us: i64,
@@ -118,16 +118,16 @@ impl ExchangeLane {
             let next = self.waiting.lock().queue.next(now_us, &mut admit);
             match next? {
                 NextMessage::Publish(publication) => return Some(publication),
-                NextMessage::Expired(publication) => self.answer(&publication, Verdict::NotTried),
+                NextMessage::TooLate(publication, verdict) => self.answer(&publication, verdict),
             }
         }
     }
 
-    /// Gives `NotTried` to all messages whose deadline has passed.
+    /// Gives their verdicts to all messages that it is too late to send.
     pub(super) fn expire(&self, now_us: i64) {
-        let expired = self.waiting.lock().queue.take_expired(now_us);
-        for publication in &expired {
-            self.answer(publication, Verdict::NotTried);
+        let late = self.waiting.lock().queue.take_late(now_us);
+        for (publication, verdict) in late {
+            self.answer(&publication, verdict);
         }
     }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::domain::{RoutingKey, Target, Text};
+use crate::domain::{RoutingKey, Target, Text, Verdict};
 use crate::egress::Publication;
 
 /// Held streams that are tried in each round, besides those that are likely to go on. All are tried in turn.
@@ -31,8 +31,8 @@ pub(super) enum Admission {
 #[derive(Debug)]
 pub(super) enum NextMessage {
     Publish(Publication),
-    /// Its deadline has passed.
-    Expired(Publication),
+    /// It is too late to send it: its verdict.
+    TooLate(Publication, Verdict),
 }
 
 /// Name of a stream.
@@ -109,8 +109,8 @@ impl LaneQueue {
                 self.to_try.pop();
                 continue;
             };
-            if front.is_late(now_us) {
-                return self.pop_tried().map(NextMessage::Expired);
+            if let Some(verdict) = front.too_late(now_us) {
+                return Some(NextMessage::TooLate(self.pop_tried()?, verdict));
             }
             match admit(front) {
                 Admission::Publish => return self.pop_tried().map(NextMessage::Publish),
@@ -120,8 +120,8 @@ impl LaneQueue {
         }
         loop {
             let front = self.new.front()?;
-            if front.is_late(now_us) {
-                return self.new.pop_front().map(NextMessage::Expired);
+            if let Some(verdict) = front.too_late(now_us) {
+                return Some(NextMessage::TooLate(self.new.pop_front()?, verdict));
             }
             if self.stream_of(front).is_some() {
                 self.hold_first();
@@ -182,15 +182,14 @@ impl LaneQueue {
         }
     }
 
-    /// Takes out all messages whose deadline has passed.
-    pub(super) fn take_expired(&mut self, now_us: i64) -> Vec<Publication> {
-        let mut expired = Vec::new();
+    /// Takes out all messages that it is too late to send, with their verdicts.
+    pub(super) fn take_late(&mut self, now_us: i64) -> Vec<(Publication, Verdict)> {
+        let mut late = Vec::new();
         let mut keep = |publication: &Publication| {
-            let late = publication.is_late(now_us);
-            if late {
-                expired.push(publication.clone());
-            }
-            !late
+            let verdict = publication.too_late(now_us);
+            let is_kept = verdict.is_none();
+            late.extend(verdict.map(|verdict| (publication.clone(), verdict)));
+            is_kept
         };
         self.new.retain(&mut keep);
         self.passing.retain(|_, stream| {
@@ -201,7 +200,7 @@ impl LaneQueue {
             stream.retain(&mut keep);
             !stream.is_empty()
         });
-        expired
+        late
     }
 
     /// Takes out all messages: first those of held streams.
@@ -271,6 +270,7 @@ mod tests {
             expiries: 0,
             spans: Vec::new(),
             target,
+            clock: None,
             copies: false,
             number: ticket,
             verdicts: Arc::default(),
@@ -298,7 +298,7 @@ mod tests {
         while let Some(next) = queue.next(1, admit) {
             match next {
                 NextMessage::Publish(publication) => left.push(publication),
-                NextMessage::Expired(publication) => panic!("{}", publication.ticket().batch),
+                NextMessage::TooLate(publication, _) => panic!("{}", publication.ticket().batch),
             }
         }
         left
@@ -351,6 +351,7 @@ mod tests {
                     expiries: 0,
                     spans: Vec::new(),
                     target,
+                    clock: None,
                     copies: false,
                     number: ticket,
                     verdicts: Arc::default(),
@@ -404,12 +405,17 @@ mod tests {
         queue.push_all(all(2, 9));
         assert!(round(&mut queue, &BTreeSet::new(), false).is_empty());
         queue.push_all(all(4, 5));
-        assert!(queue.take_expired(4).is_empty());
-        assert_eq!(tickets(&queue.take_expired(5)), [4, 5, 1, 0]);
+        assert!(queue.take_late(4).is_empty());
+        let late = queue
+            .take_late(5)
+            .into_iter()
+            .unzip::<_, _, Vec<_>, Vec<_>>();
+        assert_eq!(tickets(&late.0), [4, 5, 1, 0]);
+        assert!(late.1.iter().all(|verdict| *verdict == Verdict::NotTried));
         queue.push_all(all(6, 5));
         queue.begin_round(&[], false);
         let mut expired = Vec::new();
-        while let Some(NextMessage::Expired(next)) = queue.next(9, |_| Admission::Publish) {
+        while let Some(NextMessage::TooLate(next, _)) = queue.next(9, |_| Admission::Publish) {
             expired.push(next.ticket().batch);
         }
         expired.sort_unstable();

@@ -5,10 +5,12 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::domain::route::{
-    HeaderNames, OnDuplicate, OnInvalid, OnRefused, OnUndecodable, OnUnroutable, RetryPolicy,
+    HeaderNames, OnDuplicate, OnExpired, OnInvalid, OnRefused, OnUndecodable, OnUnroutable,
+    RetryPolicy,
 };
 use crate::domain::{Endpoint, HeaderValue, Origin, RouteName, RoutePolicy, RoutingKey};
 
+mod expiry;
 mod routes;
 mod times;
 
@@ -49,6 +51,8 @@ fn route() -> Route {
             on_undecodable: OnUndecodable::Wait,
             on_refused: OnRefused::Retry,
             on_unroutable: OnUnroutable::Retry,
+            max_lateness_ms: 0,
+            on_expired: OnExpired::DeadLetter,
             on_duplicate: OnDuplicate::Keep,
             dedupe_ms: 0,
             rate: None,
@@ -84,6 +88,7 @@ fn both(headers: &[(&str, &str)]) -> [Message; 2] {
 /// The request of a message that came at [`ARRIVAL`].
 fn asked(time: RequestedTime) -> DelayRequest {
     DelayRequest {
+        expires: None,
         received: ARRIVAL,
         time,
     }

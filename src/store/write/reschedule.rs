@@ -60,7 +60,9 @@ impl PartitionWriter {
                     return Ok(WriteResult::TooLate);
                 }
             };
-            move_to(&mut entry, id, due);
+            if !move_to(&mut entry, id, due) {
+                return Ok(WriteResult::TooLate);
+            }
             let fresh = self.order.id(&self.ids, route, due, 1, None);
             let mut keys = self.keys.fixed_of(p, with);
             keys.push(self.keys.blob(p, &fresh));
@@ -191,11 +193,18 @@ fn pending(reading: &PlaceReading) -> PendingMessage {
 }
 
 /// Sets the new due time and the id by which the message is known: a `~` id stays with its message when that
-/// leaves its bundle.
-fn move_to(bundle: &mut Bundle, id: &Text, due: UnixMs) {
+/// leaves its bundle. Returns false if the message is not wanted any more then.
+fn move_to(bundle: &mut Bundle, id: &Text, due: UnixMs) -> bool {
     for entry in Arc::make_mut(&mut bundle.entries) {
+        if let Some(request) = &mut entry.request {
+            match request.moved_to(due) {
+                Some(moved) => *request = moved,
+                None => return false,
+            }
+        }
         entry.id.get_or_insert_with(|| id.clone());
         entry.due = due;
         entry.asked = None;
     }
+    true
 }

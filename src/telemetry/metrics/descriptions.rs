@@ -88,6 +88,13 @@ descriptions! {
         action: "Mend the target before the attempts run out: then they are dead letters.",
         runbook: "messages-are-late",
     }
+    EXPIRED {
+        name: "expired",
+        unit: "messages",
+        meaning: "Messages that were not published, since they were not wanted any more (`x-delay-expires`, `max_lateness`)",
+        action: "Find out what made them late: `postdate why` and the route's troubles. They are dead letters, unless `on_expired` drops them.",
+        runbook: "messages-are-late",
+    }
     LOOPS {
         name: "loops",
         unit: "messages",

@@ -20,6 +20,7 @@ const CONTRACT: &[(&str, &str, &str)] = &[
     ("published_total", "counter", "route"),
     ("publish_failures_total", "counter", "route,reason"),
     ("retries_total", "counter", "route"),
+    ("expired_total", "counter", "route"),
     ("redelivered_total", "counter", "route,cause"),
     ("dead_letters_total", "counter", "route,reason"),
     ("dropped_total", "counter", "route,reason"),

@@ -16,8 +16,8 @@ const BOUND: &str = "bound";
 const UNBOUND: &str = "unbound";
 
 /// A queue's route to a direct exchange of which the queue of the same name is bound under one key.
-async fn path(fixture: &FlowFixture, policy: &str) -> Path {
-    let path = Path::new(policy.replace('_', "-"), Side::Quorum, Side::Classic);
+pub(super) async fn path_to_two_keys(fixture: &FlowFixture, route: &str) -> Path {
+    let path = Path::new(route, Side::Quorum, Side::Classic);
     fixture.make(path.from, &path.ingress).await;
     fixture
         .rabbitmq
@@ -52,7 +52,7 @@ async fn an_unroutable_passing_message_is_treated_by_on_refused_and_stops_nobody
     let mut config = config(&fixture);
     let mut paths = Vec::new();
     for policy in ["retry", "wait", "dead_letter", "drop"] {
-        let path = path(&fixture, policy).await;
+        let path = path_to_two_keys(&fixture, &policy.replace('_', "-")).await;
         let more = format!("on_refused = \"{policy}\"\n{PATIENT}");
         config = config.route(&path.route, &path.source_text(), &path.target_text(), &more);
         paths.push(path);
@@ -273,7 +273,7 @@ async fn a_delayed_message_that_no_binding_wants_is_treated_by_on_unroutable() {
     let mut config = config(&fixture);
     let mut paths = Vec::new();
     for policy in ["retry", "dead_letter", "drop"] {
-        let path = path(&fixture, policy).await;
+        let path = path_to_two_keys(&fixture, &policy.replace('_', "-")).await;
         let more = format!("on_unroutable = \"{policy}\"\n{PATIENT}");
         config = config.route(&path.route, &path.source_text(), &path.target_text(), &more);
         paths.push(path);

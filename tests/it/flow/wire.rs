@@ -90,6 +90,14 @@ impl Wire {
         }
     }
 
+    /// Reports whether a header of this name is there.
+    pub(crate) fn has_header(&self, wanted: &str) -> bool {
+        match self {
+            Self::Kafka(record) => record.headers.iter().any(|(name, _)| name == wanted),
+            Self::Amqp(amqp) => amqp.headers.inner().contains_key(wanted),
+        }
+    }
+
     /// Which case it belongs to.
     pub(crate) fn case(&self) -> String {
         let (named, body) = match self {

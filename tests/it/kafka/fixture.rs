@@ -9,8 +9,8 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use postdate::broker::kafka::{Connection, Properties};
 use postdate::domain::route::{
-    DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, OnUndecodable, OnUnroutable,
-    RetryPolicy,
+    DelayFrom, HeaderNames, OnDuplicate, OnExpired, OnInvalid, OnRefused, OnUndecodable,
+    OnUnroutable, RetryPolicy,
 };
 use postdate::domain::{
     Clock, Endpoint, Entry, Message, Origin, ReadMark, Route, RouteName, RoutePolicy, Target,
@@ -53,6 +53,8 @@ pub(super) fn route(name: &str, topic: &str, group: &str) -> Arc<Route> {
         on_undecodable: OnUndecodable::Wait,
         on_refused: OnRefused::Retry,
         on_unroutable: OnUnroutable::Retry,
+        max_lateness_ms: 0,
+        on_expired: OnExpired::DeadLetter,
         on_duplicate: OnDuplicate::Keep,
         dedupe_ms: 0,
         rate: None,
@@ -461,6 +463,7 @@ impl EgressFixture {
                 connection: "main".into(),
                 topic: topic.into(),
             }),
+            clock: None,
             copies: false,
             number: ticket,
             verdicts: self.verdicts.clone(),

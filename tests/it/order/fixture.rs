@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use postdate::cluster::Cluster;
 use postdate::credential::Credential;
 use postdate::domain::route::{
-    DelayFrom, HeaderNames, OnInvalid, OnRefused, OnUndecodable, OnUnroutable,
+    DelayFrom, HeaderNames, OnExpired, OnInvalid, OnRefused, OnUndecodable, OnUnroutable,
 };
 use postdate::domain::{
     Clock, DeadLetterLimits, Endpoint, Entry, Message, OnDuplicate, Origin, Partition, Partitions,
@@ -174,6 +174,8 @@ fn route() -> Route {
         on_undecodable: OnUndecodable::Wait,
         on_refused: OnRefused::Retry,
         on_unroutable: OnUnroutable::Retry,
+        max_lateness_ms: 0,
+        on_expired: OnExpired::DeadLetter,
         on_duplicate: OnDuplicate::Keep,
         dedupe_ms: 0,
         rate: None,

@@ -18,8 +18,8 @@ use parking_lot::Mutex;
 use postdate::broker::rabbitmq::{Broker, Connection};
 use postdate::credential::Credential;
 use postdate::domain::route::{
-    DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, OnUndecodable, OnUnroutable,
-    RetryPolicy,
+    DelayFrom, HeaderNames, OnDuplicate, OnExpired, OnInvalid, OnRefused, OnUndecodable,
+    OnUnroutable, RetryPolicy,
 };
 use postdate::domain::{
     Clock, Endpoint, Entry, Header, Message, Origin, Properties, ReadMark, Route, RouteName,
@@ -147,6 +147,8 @@ fn route(name: &str, queue: &str, prefetch: u16) -> Arc<Route> {
             on_undecodable: OnUndecodable::Wait,
             on_refused: OnRefused::Retry,
             on_unroutable: OnUnroutable::Retry,
+            max_lateness_ms: 0,
+            on_expired: OnExpired::DeadLetter,
             on_duplicate: OnDuplicate::Keep,
             dedupe_ms: 0,
             rate: None,
@@ -244,6 +246,7 @@ impl Submitter {
             spans: Vec::new(),
             ids: stamp.into_iter().map(|s| s.id).collect(),
             target: Arc::new(target),
+            clock: None,
             copies: false,
             number: ticket,
             verdicts: self.verdicts.clone(),

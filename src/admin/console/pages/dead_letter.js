@@ -62,6 +62,7 @@ function details(dead) {
     ["Received", dead.received_ms !== undefined && fullMoment(dead.received_ms)],
     ["Asked", requestWords(dead)],
     ["Was due", dead.due_ms !== undefined && fullMoment(dead.due_ms)],
+    ["Was wanted until", dead.expires_ms !== undefined && fullMoment(dead.expires_ms)],
     ["Attempts", dead.attempt !== undefined && count(dead.attempt)],
     ["Target", dead.target !== undefined && (dead.target === "" ? "the route's own" : name(dead.target))],
     ["Key", dead.key !== undefined && name(dead.key)],

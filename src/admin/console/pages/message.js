@@ -85,6 +85,7 @@ function moments(message) {
     ["Asked", requestWords(message)],
     [isMoved ? "First due" : "Due", message.asked_ms !== undefined && fullMoment(message.asked_ms)],
     [message.failures > 0 ? "Next try" : "Due", isMoved && message.due_ms !== undefined && fullMoment(message.due_ms)],
+    ["Wanted until", message.expires_ms !== undefined && fullMoment(message.expires_ms)],
     ["Late so far", isStored(message) && message.state !== "published" && lateMs >= 1_000 && h("span", { class: "alarm" }, span(lateMs))],
     ["Why", message.why && sentence(message.why)],
   ]));

@@ -45,6 +45,7 @@ impl Maker {
             expiries: 0,
             spans: Vec::new(),
             target: Arc::new(target),
+            clock: None,
             copies: false,
             number: self.made,
             verdicts: self.verdicts.clone(),

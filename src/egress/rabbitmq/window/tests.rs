@@ -62,7 +62,7 @@ fn letter(verdict: &Verdict) -> char {
             ..
         } => 'u',
         Verdict::Refused { .. } => 'n',
-        Verdict::NotTried => '-',
+        Verdict::NotTried | Verdict::Expired => '-',
     }
 }
 

@@ -19,6 +19,7 @@ fn a_route_can_rename_the_headers() {
         id: "job".into(),
         op: "do".into(),
         target: "to".into(),
+        expires: "until".into(),
     };
     for message in both(&[
         ("Delay-MS", "5"),

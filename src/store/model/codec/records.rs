@@ -5,8 +5,8 @@ use bytes::Bytes;
 use super::varint::{Reader, put_bytes, put_signed, put_unsigned};
 use super::{CodecError, FIRST_VERSION, MaybeText, put_history, read_history};
 use crate::domain::{
-    DelayRequest, Entry, Failure, Header, HeaderValue, KafkaPosition, Message, Origin, Properties,
-    RequestedTime, Text, UnixMs, limits,
+    DelayRequest, Entry, Expiry, Failure, Header, HeaderValue, KafkaPosition, Message, Origin,
+    Properties, RequestedTime, Text, UnixMs, limits,
 };
 
 // The bits of the shape byte: which fields are there.
@@ -23,6 +23,9 @@ const HAS_ASKED: u8 = 128;
 const NO_REQUEST: u8 = 0;
 const DELAY: u8 = 1;
 const MOMENT: u8 = 2;
+// Added to the kind of a request that says how long its message is wanted.
+const EXPIRES_AT: u8 = 4;
+const EXPIRES_AFTER: u8 = 8;
 
 pub(super) struct BundleRecord {
     pub(super) id: MaybeText,
@@ -152,11 +155,44 @@ pub(super) fn read_record(
 }
 
 /// What was asked for, as differences that are small or nothing as a rule: of the due time that was asked for from the
-/// arrival, and of the request from what is expected of it then.
+/// arrival, and of the request from what is expected of it then; of the last moment at which the message is wanted from the
+/// due time, and of the span that was asked for from that.
 struct StoredRequest {
     kind: u8,
     waits_ms: i64,
     more_ms: i64,
+    expires: Option<StoredExpiry>,
+}
+
+struct StoredExpiry {
+    after_due_ms: i64,
+    /// Of a span.
+    more_ms: Option<i64>,
+}
+
+impl StoredExpiry {
+    fn of(expiry: Expiry, asked_due: UnixMs) -> Self {
+        let after_due_ms = expiry.last.0.wrapping_sub(asked_due.0);
+        Self {
+            after_due_ms,
+            more_ms: expiry.after_ms.map(|ms| ms.wrapping_sub(after_due_ms)),
+        }
+    }
+
+    fn from(self, asked_due: UnixMs) -> Expiry {
+        Expiry {
+            last: UnixMs(asked_due.0.wrapping_add(self.after_due_ms)),
+            after_ms: self.more_ms.map(|ms| self.after_due_ms.wrapping_add(ms)),
+        }
+    }
+
+    fn kind(&self) -> u8 {
+        if self.more_ms.is_some() {
+            EXPIRES_AFTER
+        } else {
+            EXPIRES_AT
+        }
+    }
 }
 
 impl StoredRequest {
@@ -170,6 +206,9 @@ impl StoredRequest {
             kind,
             waits_ms,
             more_ms,
+            expires: request
+                .expires
+                .map(|expiry| StoredExpiry::of(expiry, asked_due)),
         }
     }
 
@@ -181,6 +220,7 @@ impl StoredRequest {
             } else {
                 RequestedTime::Delay(self.waits_ms.wrapping_add(self.more_ms))
             },
+            expires: self.expires.map(|expires| expires.from(asked_due)),
         }
     }
 }
@@ -190,21 +230,47 @@ fn put_request(out: &mut Vec<u8>, entry: &Entry) {
         return out.push(NO_REQUEST);
     };
     let stored = StoredRequest::of(request, entry.asked_due());
-    out.push(stored.kind);
+    let expires = stored.expires;
+    out.push(stored.kind + expires.as_ref().map_or(0, StoredExpiry::kind));
     put_signed(out, stored.waits_ms);
     put_signed(out, stored.more_ms);
+    if let Some(expires) = expires {
+        put_signed(out, expires.after_due_ms);
+        if let Some(ms) = expires.more_ms {
+            put_signed(out, ms);
+        }
+    }
 }
 
 fn read_request(reader: &mut Reader) -> Result<Option<StoredRequest>, CodecError> {
-    Ok(match reader.byte()? {
-        NO_REQUEST => None,
-        kind @ (DELAY | MOMENT) => Some(StoredRequest {
-            kind,
-            waits_ms: reader.signed()?,
-            more_ms: reader.signed()?,
+    let written = reader.byte()?;
+    if written == NO_REQUEST {
+        return Ok(None);
+    }
+    let kind = written & (DELAY | MOMENT);
+    let expires = written - kind;
+    if !matches!(kind, DELAY | MOMENT) || !matches!(expires, 0 | EXPIRES_AT | EXPIRES_AFTER) {
+        return Err(CodecError::Malformed(reader.position()));
+    }
+    let waits_ms = reader.signed()?;
+    let more_ms = reader.signed()?;
+    let expires = match expires {
+        0 => None,
+        kind => Some(StoredExpiry {
+            after_due_ms: reader.signed()?,
+            more_ms: if kind == EXPIRES_AFTER {
+                Some(reader.signed()?)
+            } else {
+                None
+            },
         }),
-        _ => return Err(CodecError::Malformed(reader.position())),
-    })
+    };
+    Ok(Some(StoredRequest {
+        kind,
+        waits_ms,
+        more_ms,
+        expires,
+    }))
 }
 
 fn put_headers(out: &mut Vec<u8>, headers: &[Header]) {

@@ -7,8 +7,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::domain::{
-    DelayRequest, Header, HeaderValue, KafkaPosition, Message, Origin, Properties, RequestedTime,
-    limits, testing,
+    DelayRequest, Expiry, Header, HeaderValue, KafkaPosition, Message, Origin, Properties,
+    RequestedTime, limits, testing,
 };
 
 fn text() -> impl Strategy<Value = Text> {
@@ -108,7 +108,13 @@ fn position(place: Option<(i32, i64)>) -> Option<KafkaPosition> {
 }
 
 fn request() -> impl Strategy<Value = DelayRequest> {
-    (any::<i64>(), any::<bool>(), any::<i64>()).prop_map(|(received, is_delay, time)| {
+    let expiry =
+        (any::<i64>(), prop::option::of(any::<i64>())).prop_map(|(last, after_ms)| Expiry {
+            last: UnixMs(last),
+            after_ms,
+        });
+    let times = (any::<i64>(), any::<bool>(), any::<i64>());
+    (times, prop::option::of(expiry)).prop_map(|((received, is_delay, time), expires)| {
         DelayRequest {
             received: UnixMs(received),
             time: if is_delay {
@@ -116,6 +122,7 @@ fn request() -> impl Strategy<Value = DelayRequest> {
             } else {
                 RequestedTime::At(UnixMs(time))
             },
+            expires,
         }
     })
 }
@@ -212,6 +219,7 @@ fn sample() -> Bundle {
         position: position(Some((3, 9_000_000_000))),
         asked: None,
         request: Some(DelayRequest {
+            expires: None,
             received: UnixMs(1_790_000_000_001),
             time: RequestedTime::Delay(120),
         }),
@@ -258,6 +266,7 @@ fn sample() -> Bundle {
         position: None,
         asked: None,
         request: Some(DelayRequest {
+            expires: None,
             received: UnixMs(1_789_999_999_000),
             time: RequestedTime::At(UnixMs(1_790_000_000_100)),
         }),
