@@ -92,8 +92,8 @@ descriptions! {
         name: "expired",
         unit: "messages",
         meaning: "Messages that were not published, since they were not wanted any more (`x-delay-expires`, `max_lateness`)",
-        action: "Find out what made them late: `postdate why` and the route's troubles. They are dead letters, unless `on_expired` drops them.",
-        runbook: "messages-are-late",
+        action: "Find out what made them late: `postdate status` names the route's troubles. They are dead letters, unless `on_expired` drops them.",
+        runbook: "postdatemessagesexpire",
     }
     LOOPS {
         name: "loops",
