@@ -395,7 +395,7 @@ pub(super) async fn reschedule(
         _ => Err(conflict(
             &id,
             result,
-            "is being published right now, or was",
+            "is being published right now, or was, or is not wanted any more by then",
         )),
     }
 }

@@ -182,6 +182,7 @@ fn policy(policy: &RoutePolicy) -> Value {
             "max_message": size(policy.dead_letters.max_message),
             "keep": duration(policy.dead_letters.keep_ms),
         },
+        "dialects": policy.dialects.names(),
         "headers": {
             "delay": names.delay,
             "deliver_at": names.deliver_at,

@@ -26,7 +26,7 @@ use super::{
     Skip,
 };
 use crate::domain::route::{
-    DelayFrom, HeaderNames, OnDuplicate, OnExpired, OnInvalid, OnRefused, OnUndecodable,
+    DelayFrom, Dialects, HeaderNames, OnDuplicate, OnExpired, OnInvalid, OnRefused, OnUndecodable,
     OnUnroutable, RetryPolicy,
 };
 use crate::domain::{
@@ -152,6 +152,7 @@ impl Inject for RecordingIngress {
 pub(crate) fn route(name: &str, from: Endpoint) -> Arc<Route> {
     let policy = RoutePolicy {
         headers: HeaderNames::default(),
+        dialects: Dialects::default(),
         delay_from: DelayFrom::Produced,
         max_delay_ms: 2_592_000_000,
         max_size: 1 << 20,

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use super::connections::{DeclaredConnections, named};
 use super::section::SectionReader;
 use crate::domain::route::{
-    DeadLetterLimits, DelayFrom, HeaderNames, OnDuplicate, OnExpired, OnInvalid, OnRefused,
-    OnUndecodable, OnUnroutable, RateLimit, RetryPolicy, RoutePolicy, TrailLimits, split_exchange,
+    DeadLetterLimits, DelayFrom, Dialects, HeaderNames, OnDuplicate, OnExpired, OnInvalid,
+    OnRefused, OnUndecodable, OnUnroutable, RateLimit, RetryPolicy, RoutePolicy, TrailLimits,
+    split_exchange,
 };
 use crate::domain::{Endpoint, Route, RouteName, RoutingKey, Target, nearest};
 
@@ -366,6 +367,7 @@ fn policy(section: &SectionReader<'_>, delay_from: DelayFrom) -> Option<RoutePol
     let trail = trail(section);
     let retry = section.table("retry", retry);
     let headers = section.table("headers", headers);
+    let dialects = dialects(section);
     let dead_letters = section.table("dead_letters", dead_letters);
     if let (Some(size), Some(letters)) = (max_size, dead_letters)
         && size > letters.max_message
@@ -377,6 +379,7 @@ fn policy(section: &SectionReader<'_>, delay_from: DelayFrom) -> Option<RoutePol
     }
     Some(RoutePolicy {
         headers: headers?,
+        dialects: dialects?,
         delay_from: delay_from?,
         max_delay_ms: max_delay_ms?,
         max_size: max_size?,
@@ -501,6 +504,26 @@ fn headers(section: &SectionReader<'_>) -> Option<HeaderNames> {
         target: next()?,
         expires: next()?,
     })
+}
+
+/// The dialects of a route, each by its name.
+fn dialects(section: &SectionReader<'_>) -> Option<Dialects> {
+    const KEY: &str = "dialects";
+    let mut dialects = Dialects::default();
+    for name in section.texts(KEY)? {
+        match name.as_str() {
+            "amqp10" => dialects.amqp10 = true,
+            "celery" => dialects.celery = true,
+            _ => {
+                section.report(
+                    KEY,
+                    format!("{name:?} is no dialect: \"amqp10\" and \"celery\" are"),
+                );
+                return None;
+            }
+        }
+    }
+    Some(dialects)
 }
 
 fn header(role: &str, text: &str) -> Result<String, String> {

@@ -32,9 +32,19 @@ impl fmt::Display for MomentError {
 
 impl std::error::Error for MomentError {}
 
-/// Parses RFC 3339: `2026-11-21T10:00:00Z`, `2026-11-21t10:00:00.123456+01:00`. The offset and the seconds are
-/// required. Fractions finer than a millisecond round up.
+/// Parses RFC 3339: `2026-11-21T10:00:00Z`, `2026-11-21t10:00:00.123456+01:00`. The offset is required; it may stand
+/// without its colon (`+0100`), and a whole minute without its seconds (`2026-11-21T10:00Z`), as Java writes it. Fractions
+/// finer than a millisecond round up.
 pub fn parse(text: &str) -> Result<UnixMs, MomentError> {
+    parse_with(text, None)
+}
+
+/// The same, where a text without an offset is in UTC, as Python writes it.
+pub fn parse_or_utc(text: &str) -> Result<UnixMs, MomentError> {
+    parse_with(text, Some(0))
+}
+
+fn parse_with(text: &str, missing_offset_s: Option<i64>) -> Result<UnixMs, MomentError> {
     // Work on bytes, because the form is fixed: a character that is not ASCII fails at its place.
     let mut rest = text.as_bytes();
     let year = number(&mut rest, 4)?;
@@ -46,10 +56,16 @@ pub fn parse(text: &str) -> Result<UnixMs, MomentError> {
     let hour = number(&mut rest, 2)?;
     literal(&mut rest, b":")?;
     let minute = number(&mut rest, 2)?;
-    literal(&mut rest, b":")?;
-    let second = number(&mut rest, 2)?;
-    let ms = fraction(&mut rest)?;
-    let offset_s = offset(&mut rest)?;
+    let (second, ms) = if rest.first() == Some(&b':') {
+        literal(&mut rest, b":")?;
+        (number(&mut rest, 2)?, fraction(&mut rest)?)
+    } else {
+        (0, 0)
+    };
+    let offset_s = match missing_offset_s {
+        Some(offset_s) if rest.is_empty() => offset_s,
+        _ => offset(&mut rest)?,
+    };
     if !rest.is_empty() {
         return Err(MomentError::Form);
     }
@@ -141,7 +157,9 @@ fn offset(rest: &mut &[u8]) -> Result<i64, MomentError> {
         _ => return Ok(0),
     };
     let hours = number(rest, 2)?;
-    literal(rest, b":")?;
+    if let Some(behind) = rest.strip_prefix(b":") {
+        *rest = behind;
+    }
     let minutes = number(rest, 2)?;
     if hours > 23 || minutes > 59 {
         return Err(MomentError::NoSuchTime);

@@ -231,6 +231,8 @@ impl Target {
 pub struct RoutePolicy {
     /// The names of the headers, lower case.
     pub headers: HeaderNames,
+    /// Whose headers count beside these.
+    pub dialects: Dialects,
     /// The moment a delay counts from.
     pub delay_from: DelayFrom,
     /// Longest delay, ms, measured from arrival, inclusive.
@@ -318,6 +320,26 @@ impl Default for HeaderNames {
             target: "x-delay-target".into(),
             expires: "x-delay-expires".into(),
         }
+    }
+}
+
+/// Whose headers count beside a route's own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dialects {
+    /// The annotations `x-opt-delivery-time` and `x-opt-delivery-delay` of AMQP 1.0 brokers.
+    pub amqp10: bool,
+    /// The headers `eta`, `expires` and `id` of Celery's tasks.
+    pub celery: bool,
+}
+
+impl Dialects {
+    /// Their names in the configuration.
+    pub fn names(self) -> Vec<&'static str> {
+        let named = [(self.amqp10, "amqp10"), (self.celery, "celery")];
+        named
+            .into_iter()
+            .filter_map(|(is_read, name)| is_read.then_some(name))
+            .collect()
     }
 }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::route::OnUnroutable;
 use super::{
-    Actor, DelayFrom, Endpoint, Entry, HeaderNames, Message, OnDuplicate, OnExpired, OnInvalid,
-    OnRefused, OnUndecodable, Origin, Pause, RetryPolicy, Route, RouteName, RoutePause,
+    Actor, DelayFrom, Dialects, Endpoint, Entry, HeaderNames, Message, OnDuplicate, OnExpired,
+    OnInvalid, OnRefused, OnUndecodable, Origin, Pause, RetryPolicy, Route, RouteName, RoutePause,
     RoutePolicy, Target, UnixMs,
 };
 
@@ -46,6 +46,7 @@ pub fn route() -> Arc<Route> {
         dead_letter_to: None,
         policy: RoutePolicy {
             headers: HeaderNames::default(),
+            dialects: Dialects::default(),
             delay_from: DelayFrom::Produced,
             max_delay_ms: 30 * 86_400_000,
             max_size: 1 << 20,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Missing;
-use super::headers::{self, DelayHeaders, ExpiryHeader, HeaderCommand};
+use super::headers::{self, DelayHeader, DelayHeaders, ExpiryHeader, HeaderCommand, Said};
 use crate::domain::route::DelayFrom;
 use crate::domain::{
     Arrival, DelayRequest, Expiry, Header, InvalidReason, Message, RequestedTime, Route, Target,
@@ -217,7 +217,7 @@ fn decide(
     arrival: Arrival,
 ) -> Result<AdmitDecision, InvalidCause> {
     let names = &route.policy.headers;
-    let found = headers::find_delay_headers(&message.headers, names);
+    let found = headers::find_delay_headers(&message.headers, &route.policy);
     // Each header may appear once, needed or not: two ids on a passing message are no less odd.
     if let Some(name) = found.repeated {
         return Err((
@@ -225,10 +225,10 @@ fn decide(
             format!("{name} appears more than once"),
         ));
     }
-    if found.delay.is_some() && found.deliver_at.is_some() {
+    if let (Some(delay), Some(deliver_at)) = (found.delay.first(), found.deliver_at.first()) {
         return Err((
             InvalidReason::Ambiguous,
-            format!("both {} and {}", names.delay, names.deliver_at),
+            format!("both {} and {}", delay.name, deliver_at.name),
         ));
     }
     let origin = message.origin;
@@ -240,7 +240,7 @@ fn decide(
             format!("{}: the route takes no commands", names.op),
         ));
     }
-    let delayed = found.delay.is_some() || found.deliver_at.is_some();
+    let delayed = found.delay.first().is_some() || found.deliver_at.first().is_some();
     if op.is_none() && !delayed {
         // An id alone asks for nothing: a message that Postdate published may pass through again unchanged.
         let target = target(&found, message, route)?;
@@ -249,30 +249,26 @@ fn decide(
             named: found.target.is_some(),
         });
     }
-    let bad_id = |e: String| (InvalidReason::BadId, format!("{}: {e}", names.id));
-    let id = found
-        .id
-        .map(|value| headers::id(value, origin))
-        .transpose()
-        .map_err(bad_id)?;
+    let id = said(&found.id, InvalidReason::BadId, |header| {
+        headers::id(header.value, origin)
+    })?;
     let Some(op) = op else {
         let target = target(&found, message, route)?;
         let (due, request) = due(&found, message, produced, route, arrival)?;
         return Ok(AdmitDecision::Delayed {
             due,
             request,
-            id: id.flatten(),
+            id: id.map(|(id, _)| id),
             target,
         });
     };
-    let id = match id {
-        Some(Some(id)) => id,
-        Some(None) => {
-            return Err(bad_id(
-                "an id that begins with ~ was made by Postdate, no command takes it".to_owned(),
-            ));
-        }
-        None => return Err(bad_id(format!("missing, {} needs it", names.op))),
+    let Some((id, _)) = id else {
+        let why = if found.id.first().is_some() {
+            "an id that begins with ~ was made by Postdate, no command takes it".to_owned()
+        } else {
+            format!("missing, {} needs it", names.op)
+        };
+        return Err((InvalidReason::BadId, format!("{}: {why}", names.id)));
     };
     if op == HeaderCommand::Cancel {
         // A producer may cancel by sending the same message again with this one header more. Its delay and
@@ -287,6 +283,31 @@ fn decide(
         request,
         target,
     })
+}
+
+/// What the headers about one thing say, and the name of the first that says it; `None`: nothing. Where several do, they
+/// must say the same.
+fn said<'a, T: PartialEq>(
+    said: &Said<'a>,
+    bad: InvalidReason,
+    read: impl Fn(DelayHeader<'a>) -> Result<Option<T>, String>,
+) -> Result<Option<(T, &'a str)>, InvalidCause> {
+    let mut first: Option<(T, &str)> = None;
+    for header in said.iter() {
+        let name = header.name;
+        let Some(value) = read(header).map_err(|e| (bad, format!("{name}: {e}")))? else {
+            continue;
+        };
+        match &first {
+            None => first = Some((value, name)),
+            Some((other, _)) if *other == value => {}
+            Some((_, other)) => {
+                let error = format!("{other} and {name} say different things");
+                return Err((InvalidReason::Ambiguous, error));
+            }
+        }
+    }
+    Ok(first)
 }
 
 /// The route's own target, or the allowed one that the message names.
@@ -320,30 +341,27 @@ fn due(
 ) -> Result<(UnixMs, DelayRequest), InvalidCause> {
     let policy = &route.policy;
     let names = &policy.headers;
-    let (due, time, name) = match (found.delay, found.deliver_at) {
-        (Some(value), _) => {
-            let delay = headers::delay_ms(value, message.origin);
-            let delay =
-                delay.map_err(|e| (InvalidReason::BadDelay, format!("{}: {e}", names.delay)))?;
+    let origin = message.origin;
+    let delay = said(&found.delay, InvalidReason::BadDelay, |header| {
+        headers::delay_ms(header.value, origin).map(Some)
+    })?;
+    let at = said(&found.deliver_at, InvalidReason::BadTime, |header| {
+        headers::deliver_at(header.value, origin, header.is_utc).map(Some)
+    })?;
+    let (due, time, name) = match (delay, at) {
+        (Some((delay, name)), _) => {
             let from = delay_base(produced, policy.delay_from, arrival.latest);
             // A delay of 0 from the arrival is due on arrival. `earliest` makes it so: `latest` may not have
             // come yet.
             let nothing = delay == 0 && from == arrival.latest;
-            (
-                if nothing {
-                    arrival.earliest
-                } else {
-                    from.plus(delay)
-                },
-                RequestedTime::Delay(delay),
-                &names.delay,
-            )
+            let due = if nothing {
+                arrival.earliest
+            } else {
+                from.plus(delay)
+            };
+            (due, RequestedTime::Delay(delay), name)
         }
-        (None, Some(value)) => {
-            let at = headers::deliver_at(value, message.origin)
-                .map_err(|e| (InvalidReason::BadTime, format!("{}: {e}", names.deliver_at)))?;
-            (at, RequestedTime::At(at), &names.deliver_at)
-        }
+        (None, Some((at, name))) => (at, RequestedTime::At(at), name),
         // Only a reschedule can have neither header.
         (None, None) => {
             let error = format!(
@@ -379,21 +397,23 @@ fn expiry(
     route: &Route,
     due: UnixMs,
 ) -> Result<Option<Expiry>, InvalidCause> {
-    let Some(value) = found.expires else {
+    let origin = message.origin;
+    let asked = said(&found.expires, InvalidReason::BadExpiry, |header| {
+        headers::expires(header.value, origin, header.is_utc).map(Some)
+    })?;
+    let Some((asked, name)) = asked else {
         let ms = route.policy.max_lateness_ms;
         return Ok((ms > 0).then(|| Expiry::after(due, ms)));
     };
-    let name = &route.policy.headers.expires;
-    let bad = |e: String| (InvalidReason::BadExpiry, format!("{name}: {e}"));
-    let expiry = match headers::expires(value, message.origin).map_err(bad)? {
+    let expiry = match asked {
         ExpiryHeader::After(ms) => Expiry::after(due, ms),
         ExpiryHeader::At(last) => Expiry::at(last),
     };
     if expiry.last > due {
         Ok(Some(expiry))
     } else {
-        let said = headers::describe(value, message.origin);
-        Err(bad(format!("{said} is not later than the due time")))
+        let error = format!("{name}: it ends at the due time or before");
+        Err((InvalidReason::BadExpiry, error))
     }
 }
 
@@ -411,7 +431,7 @@ pub(super) fn credible(produced: Option<UnixMs>, now: UnixMs) -> Option<UnixMs> 
     produced.filter(|at| (headers::MIN_UNIX_MS..=now.0).contains(&at.0))
 }
 
-/// Reports whether a delayed message loses this header: the delay headers of the route, and the three that
+/// Reports whether a delayed message loses this header: the delay headers of the route and of its dialects, and the three that
 /// Postdate sets when it publishes (an inbound one is from an earlier life of the message).
 pub(super) fn is_delay_header(header: &Header, route: &Route) -> bool {
     let names = &route.policy.headers;
@@ -425,6 +445,7 @@ pub(super) fn is_delay_header(header: &Header, route: &Route) -> bool {
     ]
     .iter()
     .any(|n| headers::has_name(header, n))
+        || headers::is_taken_from_dialect(header, route.policy.dialects)
         || stamped::ALL.iter().any(|n| headers::has_name(header, n))
 }
 

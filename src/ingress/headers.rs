@@ -6,8 +6,10 @@
 
 use bytes::Bytes;
 
-use crate::domain::route::HeaderNames;
-use crate::domain::{Header, HeaderValue, Origin, Text, UnixMs, duration, limits, moment};
+use crate::domain::route::Dialects;
+use crate::domain::{
+    Header, HeaderValue, Origin, RoutePolicy, Text, UnixMs, duration, limits, moment,
+};
 
 /// Smallest number that is taken for Unix milliseconds (March 1973). A smaller one is surely seconds, or a
 /// delay.
@@ -18,14 +20,106 @@ const MAX_QUOTED_BYTES: usize = 64;
 /// The delay headers of a message, with their raw values.
 #[derive(Debug, Default)]
 pub(super) struct DelayHeaders<'a> {
-    pub(super) delay: Option<&'a HeaderValue>,
-    pub(super) deliver_at: Option<&'a HeaderValue>,
-    pub(super) id: Option<&'a HeaderValue>,
+    pub(super) delay: Said<'a>,
+    pub(super) deliver_at: Said<'a>,
+    pub(super) id: Said<'a>,
+    pub(super) expires: Said<'a>,
     pub(super) op: Option<&'a HeaderValue>,
     pub(super) target: Option<&'a HeaderValue>,
-    pub(super) expires: Option<&'a HeaderValue>,
     /// The name of a header that appears more than once.
     pub(super) repeated: Option<&'a str>,
+}
+
+/// What the headers of a message say of one thing: the route's own header, that of AMQP 1.0, that of Celery.
+#[derive(Debug, Default)]
+pub(super) struct Said<'a>([Option<DelayHeader<'a>>; 3]);
+
+/// A header that says something of a delay.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DelayHeader<'a> {
+    pub(super) name: &'a str,
+    pub(super) value: &'a HeaderValue,
+    /// A moment without an offset is in UTC.
+    pub(super) is_utc: bool,
+}
+
+impl<'a> Said<'a> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = DelayHeader<'a>> {
+        self.0.iter().copied().flatten()
+    }
+
+    /// The first header that says it.
+    pub(super) fn first(&self) -> Option<DelayHeader<'a>> {
+        self.iter().next()
+    }
+}
+
+/// What a header of a dialect is about.
+#[derive(Clone, Copy, Debug)]
+enum Meaning {
+    Delay,
+    DeliverAt,
+    Id,
+    Expires,
+}
+
+/// A header of a dialect. Names and meanings are those of its own world.
+#[derive(Debug)]
+struct DialectHeader {
+    name: &'static str,
+    meaning: Meaning,
+    /// Its place among those that say the same.
+    place: usize,
+    /// Consumers need it too.
+    stays: bool,
+    is_utc: bool,
+}
+
+/// Place of the route's own header among those that say the same.
+const OWN: usize = 0;
+
+const fn amqp10(name: &'static str, meaning: Meaning) -> DialectHeader {
+    DialectHeader {
+        name,
+        meaning,
+        place: 1,
+        stays: false,
+        is_utc: false,
+    }
+}
+
+const fn celery(name: &'static str, meaning: Meaning, stays: bool) -> DialectHeader {
+    DialectHeader {
+        name,
+        meaning,
+        place: 2,
+        stays,
+        is_utc: true,
+    }
+}
+
+const AMQP10: &[DialectHeader] = &[
+    amqp10("x-opt-delivery-delay", Meaning::Delay),
+    amqp10("x-opt-delivery-time", Meaning::DeliverAt),
+];
+const CELERY: &[DialectHeader] = &[
+    // The worker would wait for it again.
+    celery("eta", Meaning::DeliverAt, false),
+    celery("expires", Meaning::Expires, true),
+    celery("id", Meaning::Id, true),
+];
+
+/// The header of a dialect that this one is.
+fn dialect_header(header: &Header, dialects: Dialects) -> Option<&'static DialectHeader> {
+    let amqp10 = if dialects.amqp10 { AMQP10 } else { &[] };
+    let celery = if dialects.celery { CELERY } else { &[] };
+    let known = |known: &&DialectHeader| has_name(header, known.name);
+    amqp10.iter().chain(celery).find(known)
+}
+
+/// Reports whether a delayed message loses this header of a dialect.
+pub(super) fn is_taken_from_dialect(header: &Header, dialects: Dialects) -> bool {
+    dialect_header(header, dialects).is_some_and(|known| !known.stays)
 }
 
 /// Reports whether a header has this lower-case name, in whatever case it was sent.
@@ -33,31 +127,59 @@ pub(super) fn has_name(header: &Header, name: &str) -> bool {
     header.name.bytes().eq_ignore_ascii_case(name.as_bytes())
 }
 
-/// Finds the delay headers under a route's names for them, in one pass and without allocation: most headers
-/// differ in length already.
+/// Finds the delay headers under a route's names for them and those of its dialects, where null says nothing. In one pass
+/// and without allocation: most headers differ in length already.
 pub(super) fn find_delay_headers<'a>(
     headers: &'a [Header],
-    names: &'a HeaderNames,
+    policy: &'a RoutePolicy,
 ) -> DelayHeaders<'a> {
+    let names = &policy.headers;
     let mut found = DelayHeaders::default();
     for header in headers {
-        let (slot, name) = if has_name(header, &names.delay) {
-            (&mut found.delay, &names.delay)
+        let value = &header.value;
+        let own = |name: &'a str| DelayHeader {
+            name,
+            value,
+            is_utc: false,
+        };
+        let (said, place, header) = if has_name(header, &names.delay) {
+            (&mut found.delay, OWN, own(&names.delay))
         } else if has_name(header, &names.deliver_at) {
-            (&mut found.deliver_at, &names.deliver_at)
+            (&mut found.deliver_at, OWN, own(&names.deliver_at))
         } else if has_name(header, &names.id) {
-            (&mut found.id, &names.id)
-        } else if has_name(header, &names.op) {
-            (&mut found.op, &names.op)
-        } else if has_name(header, &names.target) {
-            (&mut found.target, &names.target)
+            (&mut found.id, OWN, own(&names.id))
         } else if has_name(header, &names.expires) {
-            (&mut found.expires, &names.expires)
+            (&mut found.expires, OWN, own(&names.expires))
+        } else if has_name(header, &names.op) {
+            if found.op.replace(value).is_some() {
+                found.repeated = Some(&names.op);
+            }
+            continue;
+        } else if has_name(header, &names.target) {
+            if found.target.replace(value).is_some() {
+                found.repeated = Some(&names.target);
+            }
+            continue;
+        } else if let Some(known) = dialect_header(header, policy.dialects)
+            && *value != HeaderValue::Null
+        {
+            let said = match known.meaning {
+                Meaning::Delay => &mut found.delay,
+                Meaning::DeliverAt => &mut found.deliver_at,
+                Meaning::Id => &mut found.id,
+                Meaning::Expires => &mut found.expires,
+            };
+            let header = DelayHeader {
+                name: known.name,
+                value,
+                is_utc: known.is_utc,
+            };
+            (said, known.place, header)
         } else {
             continue;
         };
-        if slot.replace(&header.value).is_some() {
-            found.repeated = Some(name);
+        if said.0[place].replace(header).is_some() {
+            found.repeated = Some(header.name);
         }
     }
     found
@@ -101,8 +223,12 @@ pub(super) fn delay_ms(value: &HeaderValue, origin: Origin) -> Result<i64, Strin
     })
 }
 
-/// The due time of a deliver-at header.
-pub(super) fn deliver_at(value: &HeaderValue, origin: Origin) -> Result<UnixMs, String> {
+/// The due time of a deliver-at header. `is_utc`: one without an offset is in UTC.
+pub(super) fn deliver_at(
+    value: &HeaderValue,
+    origin: Origin,
+    is_utc: bool,
+) -> Result<UnixMs, String> {
     let error = |e: &str| format!("{} is no moment: {e}", describe(value, origin));
     if let HeaderValue::Timestamp(seconds) = value {
         let ms = i64::try_from(*seconds)
@@ -115,7 +241,12 @@ pub(super) fn deliver_at(value: &HeaderValue, origin: Origin) -> Result<UnixMs, 
         (None, Some(text)) => {
             let text = std::str::from_utf8(&text).map_err(|_| error("it is not UTF-8"))?;
             if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
-                return moment::parse(text).map_err(|e| error(&e.to_string()));
+                let parse = if is_utc {
+                    moment::parse_or_utc
+                } else {
+                    moment::parse
+                };
+                return parse(text).map_err(|e| error(&e.to_string()));
             }
             // Allow at most 19 digits, as in a delay: nobody means a longer number.
             let ms = Some(text)
@@ -148,7 +279,11 @@ pub(super) enum ExpiryHeader {
 
 /// Reads an expiry header: a span as in a delay header or a moment as in a deliver-at header. Of numbers the size
 /// decides.
-pub(super) fn expires(value: &HeaderValue, origin: Origin) -> Result<ExpiryHeader, String> {
+pub(super) fn expires(
+    value: &HeaderValue,
+    origin: Origin,
+    is_utc: bool,
+) -> Result<ExpiryHeader, String> {
     let is_moment = match (value, integer(value), text(value, origin)) {
         (HeaderValue::Timestamp(_), ..) => true,
         (_, Some(number), _) => number >= MIN_UNIX_MS,
@@ -163,7 +298,7 @@ pub(super) fn expires(value: &HeaderValue, origin: Origin) -> Result<ExpiryHeade
         (_, None, None) => false,
     };
     if is_moment {
-        deliver_at(value, origin).map(ExpiryHeader::At)
+        deliver_at(value, origin, is_utc).map(ExpiryHeader::At)
     } else {
         delay_ms(value, origin).map(ExpiryHeader::After)
     }

@@ -29,6 +29,7 @@ const PASSED_ON: &[&str] = &[
     "defaults.delay_from",
     "defaults.from.group",
     "defaults.from.prefetch",
+    "defaults.dialects",
     "defaults.headers.delay",
     "defaults.headers.deliver_at",
     "defaults.headers.expires",

@@ -16,6 +16,7 @@
 mod support;
 
 mod arrivals;
+mod celery;
 mod judge;
 mod kafka_side;
 mod play;
@@ -33,9 +34,14 @@ const RECORD_OPTION: &str = "--record";
 fn main() -> ExitCode {
     let mut chosen: Vec<ClientProgram> = Vec::new();
     let mut is_recorded = false;
+    let mut plays_celery = false;
     for argument in std::env::args().skip(1) {
         if argument == RECORD_OPTION {
             is_recorded = true;
+            continue;
+        }
+        if argument == celery::NAME {
+            plays_celery = true;
             continue;
         }
         let Some(program) = CLIENT_PROGRAMS
@@ -47,7 +53,7 @@ fn main() -> ExitCode {
         };
         chosen.push(*program);
     }
-    if chosen.is_empty() {
+    if chosen.is_empty() && !plays_celery {
         println!("no client is named: scripts/test-clients does so");
         return ExitCode::from(64);
     }
@@ -55,7 +61,12 @@ fn main() -> ExitCode {
         .enable_all()
         .build()
         .expect("a runtime");
-    if runtime.block_on(play::all(&chosen, is_recorded)) {
+    let is_good = runtime.block_on(async {
+        let is_celery_good = !plays_celery || celery::play().await;
+        let are_clients_good = chosen.is_empty() || play::all(&chosen, is_recorded).await;
+        is_celery_good && are_clients_good
+    });
+    if is_good {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE

@@ -5,6 +5,7 @@ mod bounds;
 mod commands;
 mod contents;
 mod dead;
+mod dialects;
 mod directions;
 mod expiry;
 pub(crate) mod fixture;

@@ -145,6 +145,7 @@ async fn a_route_is_shown_in_the_words_of_the_configuration() {
             "history": "1h", "history_max": 100_000,
             "retry": { "attempts": 16, "initial": "1s", "max": "5m" },
             "dead_letters": { "max": 100_000, "max_bytes": "256MiB", "max_message": "16MiB", "keep": "30d" },
+            "dialects": [],
             "headers": {
                 "delay": "x-delay", "deliver_at": "x-deliver-at", "id": "x-delay-id",
                 "op": "x-delay-op", "target": "x-delay-target", "expires": "x-delay-expires",

@@ -7,6 +7,10 @@ const ACCEPTED: &[(&str, i64)] = &[
     ("1970-01-01T00:00:00Z", 0),
     ("2026-11-21T10:00:00Z", 1_795_255_200_000),
     ("2026-11-21t10:00:00z", 1_795_255_200_000),
+    ("2026-11-21T10:00Z", 1_795_255_200_000),
+    ("2026-11-21T11:00+01:00", 1_795_255_200_000),
+    ("2026-11-21T11:00:00+0100", 1_795_255_200_000),
+    ("2026-11-21T04:30-0530", 1_795_255_200_000),
     ("2026-11-21T11:00:00+01:00", 1_795_255_200_000),
     ("2026-11-21T04:30:00-05:30", 1_795_255_200_000),
     ("2026-11-21T10:00:00+00:00", 1_795_255_200_000),
@@ -31,10 +35,10 @@ const ACCEPTED: &[(&str, i64)] = &[
 
 #[rustfmt::skip]
 const REFUSED: &[(&str, MomentError)] = &[
-    ("", Form), ("now", Form), ("2026-11-21", Form), ("2026-11-21T10:00Z", Form), ("10:00:00Z", Form), ("1795255200000", Form),
+    ("", Form), ("now", Form), ("2026-11-21", Form), ("2026-11-21T10Z", Form), ("2026-11-21T10:00.5Z", Form), ("10:00:00Z", Form), ("1795255200000", Form),
     ("2026-11-21T10:00:00", NoOffset), ("2026-11-21T10:00:00.5", NoOffset),
     ("2026-11-21 10:00:00Z", Form), (" 2026-11-21T10:00:00Z", Form), ("2026-11-21T10:00:00Z ", Form), ("2026-11-21T10:00:00 Z", Form),
-    ("2026-11-21T10:00:00.Z", Form), ("2026-11-21T10:00:00,5Z", Form), ("2026-11-21T10:00:00+0100", Form), ("2026-11-21T10:00:00+01", Form),
+    ("2026-11-21T10:00:00.Z", Form), ("2026-11-21T10:00:00,5Z", Form), ("2026-11-21T10:00:00+010", Form), ("2026-11-21T10:00:00+01000", Form), ("2026-11-21T10:00:00+01", Form),
     ("2026-11-21T10:00:00+1:00", Form), ("2026-11-21T10:00:00UTC", Form), ("2026-11-21T10:00:00Europe/Berlin", Form),
     ("2026-11-21T10:00:00Z[UTC]", Form), ("2026-11-21T10:00:00+01:00[Europe/Berlin]", Form), ("20261121T100000Z", Form),
     ("2026-W47-6T10:00:00Z", Form), ("2026-325T10:00:00Z", Form), ("+2026-11-21T10:00:00Z", Form), ("-2026-11-21T10:00:00Z", Form),
@@ -58,6 +62,24 @@ fn every_accepted_form_has_its_moment() {
 fn every_refused_form_has_its_reason() {
     for &(text, reason) in REFUSED {
         assert_eq!(parse(text), Err(reason), "{text:?}");
+    }
+}
+
+#[test]
+fn where_utc_is_meant_the_offset_may_be_missing_and_counts_if_it_is_there() {
+    for (text, ms) in [
+        ("2026-11-21T10:00:00", 1_795_255_200_000),
+        ("2026-11-21T10:00:00.123456", 1_795_255_200_124),
+        ("2026-11-21T10:00", 1_795_255_200_000),
+    ] {
+        assert_eq!(parse_or_utc(text), Ok(UnixMs(ms)), "{text:?}");
+        assert_eq!(parse(text), Err(NoOffset), "{text:?}");
+    }
+    for &(text, ms) in ACCEPTED {
+        assert_eq!(parse_or_utc(text), Ok(UnixMs(ms)), "{text:?}");
+    }
+    for &(text, reason) in REFUSED.iter().filter(|(_, reason)| *reason != NoOffset) {
+        assert_eq!(parse_or_utc(text), Err(reason), "{text:?}");
     }
 }
 

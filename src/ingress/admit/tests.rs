@@ -5,11 +5,12 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::domain::route::{
-    HeaderNames, OnDuplicate, OnExpired, OnInvalid, OnRefused, OnUndecodable, OnUnroutable,
-    RetryPolicy,
+    Dialects, HeaderNames, OnDuplicate, OnExpired, OnInvalid, OnRefused, OnUndecodable,
+    OnUnroutable, RetryPolicy,
 };
 use crate::domain::{Endpoint, HeaderValue, Origin, RouteName, RoutePolicy, RoutingKey};
 
+mod dialects;
 mod expiry;
 mod routes;
 mod times;
@@ -37,6 +38,7 @@ fn route() -> Route {
         dead_letter_to: None,
         policy: RoutePolicy {
             headers: HeaderNames::default(),
+            dialects: Dialects::default(),
             delay_from: DelayFrom::Produced,
             max_delay_ms: MAX_DELAY,
             max_size: 100,

@@ -228,7 +228,7 @@ fn other_types_are_never_guessed_at() {
     for value in of_other_types() {
         for origin in [KAFKA, AMQP] {
             assert!(delay_ms(&value, origin).is_err());
-            assert!(deliver_at(&value, origin).is_err());
+            assert!(deliver_at(&value, origin, false).is_err());
             assert!(id(&value, origin).is_err());
             assert!(op(&value, origin).is_err());
             assert_eq!(text(&value, origin), None);
@@ -253,7 +253,7 @@ fn a_moment_in_text_is_the_same_in_both_technologies() {
     for (text, ms) in accepted {
         for (value, origin) in texts(text) {
             assert_eq!(
-                deliver_at(&value, origin),
+                deliver_at(&value, origin, false),
                 Ok(UnixMs(ms)),
                 "{value:?} {origin:?}"
             );
@@ -287,29 +287,35 @@ fn a_moment_in_text_is_the_same_in_both_technologies() {
     ];
     for text in refused {
         for (value, origin) in texts(text) {
-            assert!(deliver_at(&value, origin).is_err(), "{value:?} {origin:?}");
+            assert!(
+                deliver_at(&value, origin, false).is_err(),
+                "{value:?} {origin:?}"
+            );
         }
     }
-    assert!(deliver_at(&bytes(b"\xff"), KAFKA).is_err());
+    assert!(deliver_at(&bytes(b"\xff"), KAFKA, false).is_err());
 }
 
 #[test]
 fn a_moment_in_amqp_types() {
     use HeaderValue::{Decimal, F32, F64, I32, I64, Timestamp, U32};
     assert_eq!(
-        deliver_at(&I64(1_795_255_200_000), AMQP),
+        deliver_at(&I64(1_795_255_200_000), AMQP, false),
         Ok(UnixMs(1_795_255_200_000))
     );
     assert_eq!(
-        deliver_at(&I64(100_000_000_000), AMQP),
+        deliver_at(&I64(100_000_000_000), AMQP, false),
         Ok(UnixMs(100_000_000_000))
     );
-    assert_eq!(deliver_at(&I64(i64::MAX), AMQP), Ok(UnixMs(i64::MAX)));
     assert_eq!(
-        deliver_at(&Timestamp(1_795_255_200), AMQP),
+        deliver_at(&I64(i64::MAX), AMQP, false),
+        Ok(UnixMs(i64::MAX))
+    );
+    assert_eq!(
+        deliver_at(&Timestamp(1_795_255_200), AMQP, false),
         Ok(UnixMs(1_795_255_200_000))
     );
-    assert_eq!(deliver_at(&Timestamp(0), AMQP), Ok(UnixMs(0)));
+    assert_eq!(deliver_at(&Timestamp(0), AMQP, false), Ok(UnixMs(0)));
     let refused = [
         I64(99_999_999_999),
         I64(0),
@@ -327,7 +333,7 @@ fn a_moment_in_amqp_types() {
         Timestamp(i64::MAX as u64),
     ];
     for value in refused {
-        assert!(deliver_at(&value, AMQP).is_err(), "{value:?}");
+        assert!(deliver_at(&value, AMQP, false).is_err(), "{value:?}");
     }
 }
 
@@ -423,7 +429,7 @@ fn errors_quote_little_and_escaped() {
 
 #[test]
 fn names_are_found_in_any_case_and_noted_when_twice() {
-    let names = HeaderNames::default();
+    let policy = crate::domain::testing::route().policy.clone();
     let header = |name: &str| Header::new(name, HeaderValue::I64(1));
     let headers = [
         header("X-Delay"),
@@ -431,12 +437,12 @@ fn names_are_found_in_any_case_and_noted_when_twice() {
         header("X-DELAY-ID"),
         header("x-Delay-Target"),
     ];
-    let found = find_delay_headers(&headers, &names);
-    assert!(found.delay.is_some() && found.id.is_some() && found.target.is_some());
-    assert!(found.deliver_at.is_none() && found.op.is_none() && found.repeated.is_none());
+    let found = find_delay_headers(&headers, &policy);
+    assert!(found.delay.first().is_some() && found.id.first().is_some() && found.target.is_some());
+    assert!(found.deliver_at.first().is_none() && found.op.is_none() && found.repeated.is_none());
     let headers = [header("x-delay"), header("a"), header("X-DELAY")];
     assert_eq!(
-        find_delay_headers(&headers, &names).repeated,
+        find_delay_headers(&headers, &policy).repeated,
         Some("x-delay")
     );
 }
@@ -453,7 +459,7 @@ proptest! {
             }
             let quoted = describe(&value, origin);
             prop_assert!(!quoted.chars().any(char::is_control), "{}", quoted);
-            prop_assert!(op(&value, origin).is_err() || deliver_at(&value, origin).is_err());
+            prop_assert!(op(&value, origin).is_err() || deliver_at(&value, origin, false).is_err());
         }
     }
 

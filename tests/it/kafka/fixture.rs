@@ -9,7 +9,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use postdate::broker::kafka::{Connection, Properties};
 use postdate::domain::route::{
-    DelayFrom, HeaderNames, OnDuplicate, OnExpired, OnInvalid, OnRefused, OnUndecodable,
+    DelayFrom, Dialects, HeaderNames, OnDuplicate, OnExpired, OnInvalid, OnRefused, OnUndecodable,
     OnUnroutable, RetryPolicy,
 };
 use postdate::domain::{
@@ -41,6 +41,7 @@ pub(super) fn connection(kafka: &Kafka) -> Connection {
 pub(super) fn route(name: &str, topic: &str, group: &str) -> Arc<Route> {
     let policy = RoutePolicy {
         headers: HeaderNames::default(),
+        dialects: Dialects::default(),
         delay_from: DelayFrom::Produced,
         max_delay_ms: 1000,
         max_size: 1 << 20,

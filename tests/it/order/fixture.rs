@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use postdate::cluster::Cluster;
 use postdate::credential::Credential;
 use postdate::domain::route::{
-    DelayFrom, HeaderNames, OnExpired, OnInvalid, OnRefused, OnUndecodable, OnUnroutable,
+    DelayFrom, Dialects, HeaderNames, OnExpired, OnInvalid, OnRefused, OnUndecodable, OnUnroutable,
 };
 use postdate::domain::{
     Clock, DeadLetterLimits, Endpoint, Entry, Message, OnDuplicate, Origin, Partition, Partitions,
@@ -162,6 +162,7 @@ impl Drop for Replica {
 fn route() -> Route {
     let policy = RoutePolicy {
         headers: HeaderNames::default(),
+        dialects: Dialects::default(),
         delay_from: DelayFrom::Produced,
         max_delay_ms: 30 * 86_400_000,
         max_size: 1 << 20,

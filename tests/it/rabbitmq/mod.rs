@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use postdate::broker::rabbitmq::{Broker, Connection};
 use postdate::credential::Credential;
 use postdate::domain::route::{
-    DelayFrom, HeaderNames, OnDuplicate, OnExpired, OnInvalid, OnRefused, OnUndecodable,
+    DelayFrom, Dialects, HeaderNames, OnDuplicate, OnExpired, OnInvalid, OnRefused, OnUndecodable,
     OnUnroutable, RetryPolicy,
 };
 use postdate::domain::{
@@ -134,6 +134,7 @@ fn route(name: &str, queue: &str, prefetch: u16) -> Arc<Route> {
         dead_letter_to: None,
         policy: RoutePolicy {
             headers: HeaderNames::default(),
+            dialects: Dialects::default(),
             delay_from: DelayFrom::Arrival,
             max_delay_ms: 1000,
             // Small enough that each queue has its `prefetch`.

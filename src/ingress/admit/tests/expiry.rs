@@ -96,7 +96,10 @@ fn what_is_no_expiry_or_ends_by_the_due_time_is_invalid() {
         HeaderValue::Bool(true),
         HeaderValue::I64(-5),
     ] {
-        assert!(expires(&value, Origin::Rabbitmq).is_err(), "{value:?}");
+        assert!(
+            expires(&value, Origin::Rabbitmq, false).is_err(),
+            "{value:?}"
+        );
     }
     let twice = [
         ("x-delay", "2000"),
@@ -110,7 +113,7 @@ fn what_is_no_expiry_or_ends_by_the_due_time_is_invalid() {
 
 #[test]
 fn numbers_and_timestamps_of_amqp_are_spans_and_moments_by_their_size() {
-    let read = |value| expires(&value, Origin::Rabbitmq);
+    let read = |value| expires(&value, Origin::Rabbitmq, false);
     let (span, moment) = (99_999_999_999, 100_000_000_000);
     assert_eq!(read(HeaderValue::I64(span)), Ok(ExpiryHeader::After(span)));
     assert_eq!(
@@ -122,7 +125,7 @@ fn numbers_and_timestamps_of_amqp_are_spans_and_moments_by_their_size() {
         Ok(ExpiryHeader::At(UnixMs(1_800_000_000_000)))
     );
     assert_eq!(
-        expires(&bytes("\"2s\""), Origin::Kafka),
+        expires(&bytes("\"2s\""), Origin::Kafka, false),
         Ok(ExpiryHeader::After(2000))
     );
 }
