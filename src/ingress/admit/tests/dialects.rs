@@ -102,7 +102,7 @@ fn the_annotations_of_amqp_1_0_are_read_and_taken_out() {
             HeaderValue::Timestamp(due.0 as u64 / 1000),
         ),
     ] {
-        let (at, .., left) = read(&amqp(&[header.clone()]), &route());
+        let (at, .., left) = read(&amqp(std::slice::from_ref(&header)), &route());
         assert_eq!((at, left.len()), (due, 0), "{header:?}");
     }
     let bad = amqp(&[("x-opt-delivery-delay", HeaderValue::I64(-1))]);
