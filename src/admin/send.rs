@@ -53,7 +53,7 @@ pub(super) struct SendRequest {
     /// Kafka's record key. Only on routes from Kafka.
     #[schema(nullable = false)]
     key: Option<String>,
-    /// Further headers; `x-delay-target` may be among them, the other delay headers not.
+    /// Further headers; `x-delay-target` and `x-delay-expires` may be among them, the other delay headers not.
     #[serde(default)]
     headers: BTreeMap<String, String>,
     /// The body, as text; empty if none is given.

@@ -479,10 +479,10 @@ impl Source {
                 let clock = self.intake.store.clock();
                 let wanted = entry.wanted_until();
                 let is_expired = wanted.is_some_and(|last| clock.is_past(last));
-                // Judge by the wheel's own clock, but do not ask it about a due time in the future.
-                let is_due = || due <= now && clock.is_due(due);
-                // What is expired is not published: its lane gives it back, whatever it waits for.
-                if is_expired || !named && self.bypasses_store && is_due() {
+                // What is expired is not published: its lane gives it back, whatever it waits for. What is due is judged by
+                // the wheel's own clock, which is not asked about a due time in the future.
+                let is_direct = !named && self.bypasses_store && due <= now && clock.is_due(due);
+                if is_expired || is_direct {
                     direct.push(DirectMessage {
                         target,
                         entry,

@@ -49,7 +49,12 @@ impl PartitionWriter {
                 (PendingMessage::Yes(other), _) if is_other(&other) => {
                     return Ok(WriteResult::Unknown);
                 }
-                (PendingMessage::Yes(moved), _) => (&scripts::MOVE, "m", moved),
+                (PendingMessage::Yes(mut moved), _) => {
+                    if !move_expiry(&mut moved, due) {
+                        return Ok(WriteResult::TooLate);
+                    }
+                    (&scripts::MOVE, "m", moved)
+                }
                 (PendingMessage::No(_), Some(fallback)) => {
                     (&scripts::RESCHEDULE, "n", fallback.clone())
                 }
@@ -60,9 +65,7 @@ impl PartitionWriter {
                     return Ok(WriteResult::TooLate);
                 }
             };
-            if !move_to(&mut entry, id, due) {
-                return Ok(WriteResult::TooLate);
-            }
+            move_to(&mut entry, id, due);
             let fresh = self.order.id(&self.ids, route, due, 1, None);
             let mut keys = self.keys.fixed_of(p, with);
             keys.push(self.keys.blob(p, &fresh));
@@ -192,9 +195,8 @@ fn pending(reading: &PlaceReading) -> PendingMessage {
     }
 }
 
-/// Sets the new due time and the id by which the message is known: a `~` id stays with its message when that
-/// leaves its bundle. Returns false if the message is not wanted any more then.
-fn move_to(bundle: &mut Bundle, id: &Text, due: UnixMs) -> bool {
+/// Moves what moves with the due time of a message that is pending. Returns false if it is not wanted any more then.
+fn move_expiry(bundle: &mut Bundle, due: UnixMs) -> bool {
     for entry in Arc::make_mut(&mut bundle.entries) {
         if let Some(request) = &mut entry.request {
             match request.moved_to(due) {
@@ -202,9 +204,16 @@ fn move_to(bundle: &mut Bundle, id: &Text, due: UnixMs) -> bool {
                 None => return false,
             }
         }
+    }
+    true
+}
+
+/// Sets the new due time and the id by which the message is known: a `~` id stays with its message when that
+/// leaves its bundle.
+fn move_to(bundle: &mut Bundle, id: &Text, due: UnixMs) {
+    for entry in Arc::make_mut(&mut bundle.entries) {
         entry.id.get_or_insert_with(|| id.clone());
         entry.due = due;
         entry.asked = None;
     }
-    true
 }
