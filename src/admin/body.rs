@@ -51,10 +51,10 @@ pub(super) async fn body(
     NamedMessage { route, id }: NamedMessage,
 ) -> Result<(Extension<AuditNote>, Json<MessageBodyView>), Problem> {
     caller.may_see_content()?;
-    let body = admin
-        .browse(admin.store()?.find_body(&route.name, &id))
+    let found = admin
+        .browse(admin.store()?.find_whole(&route.name, &id))
         .await?;
-    let body = body.ok_or_else(|| {
+    let found = found.ok_or_else(|| {
         let id_text = id.escape_debug();
         let detail = format!(
             "no message `{id_text}` of the route `{}` waits: it was never there, or is gone",
@@ -62,6 +62,7 @@ pub(super) async fn body(
         );
         Problem::not_found(detail).id(&id)
     })?;
+    let body = found.entry.message.body.unwrap_or_default();
     let shown = &body[..body.len().min(SHOWN_BYTES)];
     let view = MessageBodyView {
         size: body.len(),

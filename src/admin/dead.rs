@@ -10,6 +10,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::audit_note::AuditNote;
 use super::auth::Caller;
+use super::conditions::{message_filter, searched};
 use super::context::Admin;
 use super::dead_letter::{DetailLevel, dead_letter_view};
 use super::extract::{PathParams, QueryParams};
@@ -43,6 +44,20 @@ pub(super) struct DeadListQuery {
     /// Dead before this moment.
     #[param(nullable = false)]
     to: Option<String>,
+    /// Whose message's id begins so.
+    #[param(nullable = false)]
+    id_prefix: Option<String>,
+    /// Whose message's key is this.
+    #[param(nullable = false)]
+    key: Option<String>,
+    /// Whose messages have this header, `NAME:VALUE`: the name in any case, the value whole. May be repeated: that have all of
+    /// them.
+    #[serde(default)]
+    #[param(required = false)]
+    header: Vec<String>,
+    /// Whose messages' bodies have this text in them. Needs a write token, and is audited.
+    #[param(nullable = false)]
+    contains: Option<String>,
     /// Their order: `oldest` first, if not given, or `newest` first.
     #[serde(default)]
     #[param(inline)]
@@ -92,22 +107,30 @@ pub(super) async fn list(
         reason,
         from,
         to,
+        id_prefix,
+        key,
+        header,
+        contains,
         order,
         body,
         cursor,
         limit,
     } = query;
-    let looked = look_at_content(body, &caller)?;
     let filter = DeadLetterFilter {
         route,
         reason,
         from,
         to,
+        id_prefix,
+        key,
+        header,
+        contains,
     };
     let wanted = DeadFilter {
         order: order.into(),
-        ..store_filter(&admin, &filter)?
+        ..store_filter(&admin, &caller, &filter)?
     };
+    let looked = look_at_content(body, &caller)?.or_else(|| searched(&wanted.message));
     let limit = match limit {
         None => DEFAULT_PAGE,
         Some(limit @ 1..=MAX_PAGE) => limit,
@@ -274,9 +297,11 @@ pub(super) async fn find_dead(
     Ok(found)
 }
 
-/// The store's form of a filter. 400 if a condition cannot be, 404 if there is no such route.
+/// The store's form of a filter. 400 if a condition cannot be, 403 if the caller may not look into bodies, 404 if there is no
+/// such route.
 pub(super) fn store_filter(
     admin: &Admin,
+    caller: &Caller,
     filter: &DeadLetterFilter,
 ) -> Result<DeadFilter, Problem> {
     let route = filter
@@ -310,6 +335,13 @@ pub(super) fn store_filter(
         reason: reason.transpose()?,
         from,
         to,
+        message: message_filter(
+            caller,
+            filter.id_prefix.as_ref(),
+            filter.key.as_ref(),
+            &filter.header,
+            filter.contains.as_ref(),
+        )?,
         ..DeadFilter::default()
     })
 }

@@ -48,7 +48,7 @@ pub(super) async fn redrive(
     Extension(caller): Extension<Caller>,
     JsonBody(request): JsonBody<DeadActionRequest>,
 ) -> Result<(Extension<AuditNote>, Json<DeadLetterResults>), Problem> {
-    let selected = select(&admin, &request).await?;
+    let selected = select(&admin, &caller, &request).await?;
     let times = RedriveTimes::of(&request, admin.store()?.clock().now())?;
     let actor = caller.actor();
     let mut items = selected.ended;
@@ -100,7 +100,7 @@ pub(super) async fn drop_dead(
             "`target`, `delay`, `at` and `spread` are for redrive: what is dropped goes nowhere",
         ));
     }
-    let selected = select(&admin, &request).await?;
+    let selected = select(&admin, &caller, &request).await?;
     let mut items = selected.ended;
     let ids: Vec<DeadId> = selected.ids.iter().map(|(_, id)| id.clone()).collect();
     let actor = caller.actor();
@@ -175,10 +175,14 @@ struct SelectedDead {
     next: Option<String>,
 }
 
-async fn select(admin: &Admin, request: &DeadActionRequest) -> Result<SelectedDead, Problem> {
+async fn select(
+    admin: &Admin,
+    caller: &Caller,
+    request: &DeadActionRequest,
+) -> Result<SelectedDead, Problem> {
     match (&request.ids, &request.filter) {
         (Some(ids), None) => select_by_ids(admin, request, ids).await,
-        (None, Some(filter)) => select_by_filter(admin, request, filter).await,
+        (None, Some(filter)) => select_by_filter(admin, caller, request, filter).await,
         _ => Err(Problem::bad(
             "say which dead letters: either `ids` or `filter` (`{}` means all)",
         )),
@@ -226,6 +230,7 @@ async fn select_by_ids(
 
 async fn select_by_filter(
     admin: &Admin,
+    caller: &Caller,
     request: &DeadActionRequest,
     filter: &DeadLetterFilter,
 ) -> Result<SelectedDead, Problem> {
@@ -234,7 +239,7 @@ async fn select_by_filter(
             "`route` goes with `ids`; a filter has its own",
         ));
     }
-    let wanted = store_filter(admin, filter)?;
+    let wanted = store_filter(admin, caller, filter)?;
     let after = request
         .cursor
         .as_deref()

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
-use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use serde::Deserialize;
@@ -66,7 +66,13 @@ pub(super) struct MessagePath {
     route: String,
     /// The message's own id, or its `~` id; at most 256 bytes.
     #[param(min_length = 1)]
+    #[serde(default = "cancel_word")]
     id: String,
+}
+
+/// The id of the message whose path is also that of the call that cancels many: the one path without a parameter.
+fn cancel_word() -> String {
+    "cancel".to_owned()
 }
 
 /// The route that the path names, and the id of a message; 400 if no message can have it.
@@ -109,7 +115,7 @@ impl FromRequestParts<Arc<Admin>> for MessageId {
     }
 }
 
-fn judge_id(id: &str) -> Result<(), Problem> {
+pub(super) fn judge_id(id: &str) -> Result<(), Problem> {
     if id.is_empty() || id.len() > MAX_ID_BYTES {
         return Err(Problem::bad(format!(
             "an id has 1 to {MAX_ID_BYTES} bytes, this one has {}",
@@ -171,11 +177,10 @@ pub(super) struct QueryParams<T>(pub(super) T);
 impl<T: DeserializeOwned> FromRequestParts<Arc<Admin>> for QueryParams<T> {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, admin: &Arc<Admin>) -> Result<Self, Problem> {
-        let query = Query::<T>::from_request_parts(parts, admin).await;
-        query
-            .map(|Query(query)| Self(query))
-            .map_err(|e| Problem::bad(e.body_text()))
+    async fn from_request_parts(parts: &mut Parts, _: &Arc<Admin>) -> Result<Self, Problem> {
+        let query = serde_html_form::from_str(parts.uri.query().unwrap_or_default());
+        let refused = |e| Problem::bad(format!("the query cannot be read: {e}"));
+        query.map(Self).map_err(refused)
     }
 }
 

@@ -21,12 +21,13 @@ use super::pulse::Pulse;
 use super::refusals::Refusals;
 use super::router::router;
 use super::{
-    AdminState, Config, Inject, InjectError, InvalidMessage, Redrive, RedriveOrder, RedriveOutcome,
-    Skip,
+    AdminState, AdmittedMessage, Config, Inject, InjectError, InvalidMessage, Redrive,
+    RedriveOrder, RedriveOutcome, Skip,
 };
 use crate::api::BECAUSE_HEADER;
 use crate::domain::{
-    Clock, Endpoint, Message, Route, RouteName, SkipGoal, SkipOutcome, UnixMs, testing,
+    Clock, DelayRequest, Endpoint, Message, RequestedTime, Route, RouteName, SkipGoal, SkipOutcome,
+    UnixMs, testing,
 };
 use crate::health::Health;
 use crate::lifecycle::{Shutdown, Tasks};
@@ -62,8 +63,17 @@ pub struct Api {
 struct Nothing;
 
 impl Inject for Nothing {
-    fn judge(&self, _: &Route, _: &Message) -> Result<UnixMs, InvalidMessage> {
-        Ok(UnixMs(0))
+    fn admit(&self, route: &Route, message: Message) -> Result<AdmittedMessage, InvalidMessage> {
+        Ok(AdmittedMessage {
+            due: UnixMs(0),
+            request: DelayRequest {
+                received: UnixMs(0),
+                time: RequestedTime::Delay(0),
+                expires: None,
+            },
+            target: route.to.clone(),
+            message,
+        })
     }
 
     fn inject<'a>(

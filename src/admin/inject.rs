@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
-use crate::domain::{InvalidReason, Message, Route, UnixMs};
+use crate::domain::{DelayRequest, InvalidReason, Message, Route, Target, UnixMs};
 
 /// Publishes messages to the topics and queues that routes read.
 pub trait Inject: Send + Sync {
-    /// Judges a message as admission would if it arrived now. Answers when it is due at the latest, or why it would be
-    /// invalid. The message carries a delay header and an id, and no `x-delay-op`.
-    fn judge(&self, route: &Route, message: &Message) -> Result<UnixMs, InvalidMessage>;
+    /// Admits a message as if it had just arrived, or says why it would be invalid. The message has a delay header and no
+    /// `x-delay-op`. An expiry is one that it names itself.
+    fn admit(&self, route: &Route, message: Message) -> Result<AdmittedMessage, InvalidMessage>;
 
     /// Publishes a message, as it is, to the topic or queue that the route reads, and waits for the broker's confirm. On
     /// RabbitMQ it goes through the default exchange: the message's key is empty then, and the queue's name is the routing
@@ -20,6 +20,19 @@ pub trait Inject: Send + Sync {
         route: &'a Arc<Route>,
         message: Message,
     ) -> BoxFuture<'a, Result<(), InjectError>>;
+}
+
+/// A message as its route admits it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AdmittedMessage {
+    /// When it is due, without the route's jitter.
+    pub due: UnixMs,
+    /// What was asked for.
+    pub request: DelayRequest,
+    /// Where it goes.
+    pub target: Arc<Target>,
+    /// The message without its delay headers.
+    pub message: Message,
 }
 
 /// A message that its route would call invalid.

@@ -11,6 +11,7 @@ use utoipa::IntoParams;
 
 use super::audit_note::AuditNote;
 use super::auth::Caller;
+use super::conditions::{message_filter, searched};
 use super::context::Admin;
 use super::extract::{
     IdPath, IfMatch, JsonBody, MessageId, MessagePath, NamedMessage, QueryParams, acting_body,
@@ -50,6 +51,12 @@ pub(super) struct MessageQuery {
     id_prefix: Option<String>,
     /// Whose key is this.
     key: Option<String>,
+    /// That have this header, `NAME:VALUE`: the name in any case, the value whole. May be repeated: that have all of them.
+    #[serde(default)]
+    #[param(required = false)]
+    header: Vec<String>,
+    /// Whose bodies have this text in them. Needs a write token, and is audited.
+    contains: Option<String>,
     /// `next` of the page before, with the same filters.
     cursor: Option<String>,
     /// Items of a page, 1 to 1000; 100 if not given.
@@ -60,21 +67,25 @@ pub(super) struct MessageQuery {
 /// Messages that wait, in due order
 ///
 /// Over all routes and partitions. A page may be short, even empty, while `next` is there: no single read costs the
-/// store more than some hundred microseconds. With `id_prefix` or `key` a page looks at 10,000 messages at most, or for 50 ms.
+/// store more than some hundred microseconds. With a condition on what they are (`id_prefix`, `key`, `header`, `contains`) a page
+/// looks at 10,000 messages at most, or for 50 ms.
 /// Messages that are claimed meanwhile are left out.
 #[utoipa::path(
     get, path = "/api/v1/messages", operation_id = "listMessages", params(MessageQuery),
     responses(
         (status = 200, description = "The messages.", body = MessagesPage),
         (status = 400, description = "A moment, a query, a limit or a cursor that is none."),
+        (status = 403, description = "Bodies are for write tokens. Or no token is configured, and the request came by a \
+            host name other than localhost."),
         (status = 404, description = "No such route."),
         StoreAway,
     )
 )]
 pub(super) async fn list(
     Extract(admin): Extract<Arc<Admin>>,
+    Extension(caller): Extension<Caller>,
     QueryParams(query): QueryParams<MessageQuery>,
-) -> Result<Json<MessagesPage>, Problem> {
+) -> Result<(Option<Extension<AuditNote>>, Json<MessagesPage>), Problem> {
     let route = query
         .route
         .as_deref()
@@ -86,16 +97,22 @@ pub(super) async fn list(
     if from > to {
         return Err(Problem::bad("`from` is later than `to`: exchange them"));
     }
-    let filter = MessageFilter {
-        id_prefix: query.id_prefix,
-        key: query.key,
-    };
+    let filter = message_filter(
+        &caller,
+        query.id_prefix.as_ref(),
+        query.key.as_ref(),
+        &query.header,
+        query.contains.as_ref(),
+    )?;
+    let looked = searched(&filter);
     let cursor_scope = (
         query.route.clone(),
         from.0,
         to.0,
-        filter.id_prefix.clone(),
-        filter.key.clone(),
+        query.id_prefix,
+        query.key,
+        query.header,
+        query.contains,
     );
     let limit = limit(query.limit.as_deref())?;
     let after = query
@@ -126,11 +143,12 @@ pub(super) async fn list(
         .iter()
         .map(|found| message_view(&admin, found))
         .collect();
-    Ok(Json(MessagesPage {
+    let page = MessagesPage {
         items,
         next: next.transpose()?,
         scanned: browsed.scanned,
-    }))
+    };
+    Ok((looked, Json(page)))
 }
 
 /// One message
@@ -141,8 +159,8 @@ pub(super) async fn list(
     get, path = "/api/v1/routes/{route}/messages/{id}", operation_id = "getMessage", params(MessagePath),
     responses(
         (status = 200, description = "The message, or the trail of one that is gone: that has no `due_ms`. The `ETag` of \
-            a message that waits changes whenever it is moved, replaced or tried: `If-Match` of a cancel or a reschedule \
-            takes it.", body = MessageAnswer,
+            a message that waits changes whenever it is moved, replaced or tried: `If-Match` of a cancel, a reschedule or \
+            a replace takes it.", body = MessageAnswer,
             headers(("ETag" = Option<String>, description = "Which message this is, as it is now."))),
         (status = 400, description = "An id that none can be."),
         (status = 404, description = "No such route; or the store has no such message, and the route's trail knows \
@@ -401,7 +419,7 @@ pub(super) async fn reschedule(
 }
 
 /// Has the store carry out a command on the message of this id.
-async fn command(
+pub(super) async fn command(
     admin: &Admin,
     route: &RouteName,
     id: &str,
@@ -417,18 +435,18 @@ async fn command(
     admin.ask(done).await.map_err(|problem| problem.id(id))
 }
 
-fn unexpected_result(id: &str, result: WriteResult) -> Problem {
+pub(super) fn unexpected_result(id: &str, result: WriteResult) -> Problem {
     let detail = format!("the store answered {result:?}, which is no answer to this command");
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail).id(id)
 }
 
-fn count(admin: &Admin, route: &Route, op: &'static str, result: &'static str) {
+pub(super) fn count(admin: &Admin, route: &Route, op: &'static str, result: &'static str) {
     if let Some(metrics) = admin.state.metrics.route(&route.name) {
         metrics.command(op, result);
     }
 }
 
-fn commanded(
+pub(super) fn commanded(
     route: &Route,
     id: String,
     result: CommandResult,
@@ -444,7 +462,12 @@ fn commanded(
 
 /// The problem of a command that missed its message, which is gone or another one than was meant. The trail tells who
 /// was there before. Its answer is a help only: an error while it is read is no error of the command.
-async fn missed(admin: &Admin, route: &Route, id: &str, result: &'static str) -> Problem {
+pub(super) async fn missed(
+    admin: &Admin,
+    route: &Route,
+    id: &str,
+    result: &'static str,
+) -> Problem {
     let reading = read_trail(admin, route, id).await.unwrap_or_default();
     match (result, reading.as_ref().and_then(last_told)) {
         ("changed", told) => changed(id, told.as_deref()),
@@ -512,7 +535,7 @@ fn changed(id: &str, told: Option<&str>) -> Problem {
         .result("changed")
 }
 
-fn conflict(id: &str, result: &'static str, how: &str) -> Problem {
+pub(super) fn conflict(id: &str, result: &'static str, how: &str) -> Problem {
     let detail = format!(
         "the message `{}` {how}; nothing was changed",
         id.escape_debug()

@@ -14,6 +14,8 @@
 //! | `GET /api/v1/routes/{route}/messages/{id}` | read | one message while the store has it, then its trail |
 //! | `DELETE /api/v1/routes/{route}/messages/{id}` | write | cancels it: a definite answer |
 //! | `PATCH /api/v1/routes/{route}/messages/{id}` | write | moves it to another moment: a definite answer |
+//! | `PUT /api/v1/routes/{route}/messages/{id}` | write | puts another message in its place: a definite answer |
+//! | `POST /api/v1/routes/{route}/messages/cancel` | write | cancels up to 1,000: a definite answer for each |
 //! | `GET /api/v1/routes/{route}/messages/{id}/body` | write | the body of a message that waits; audited |
 //! | `GET /api/v1/retries` | read | what failed and waits to be tried again, by page |
 //! | `GET /api/v1/messages` | read | what waits, in due order, by page |
@@ -77,9 +79,12 @@ mod audit;
 mod audit_note;
 mod auth;
 mod body;
+mod cancel_many;
+mod conditions;
 pub mod config;
 mod connection;
 mod console;
+mod content;
 mod context;
 mod dead;
 mod dead_actions;
@@ -103,6 +108,7 @@ mod redrive;
 mod refusals;
 mod reload;
 mod rendered;
+mod replace;
 mod retries;
 mod router;
 mod routes;
@@ -127,7 +133,7 @@ use crate::store::Store;
 use crate::telemetry::{BurstLog, FollowRegistry, Metrics};
 
 pub use config::Config;
-pub use inject::{Inject, InjectError, InvalidMessage};
+pub use inject::{AdmittedMessage, Inject, InjectError, InvalidMessage};
 pub use redrive::{Redrive, RedriveOrder, RedriveOutcome};
 pub use server::{DRAIN_GRACE, ListenAddresses, start};
 pub use skip::Skip;

@@ -8,6 +8,7 @@ use axum::{Extension, Json};
 
 use super::audit_note::AuditNote;
 use super::auth::Caller;
+use super::conditions::message_filter;
 use super::context::Admin;
 use super::extract::{JsonBody, NamedRoute, RoutePath, acting_body};
 use super::page::{read_cursor, write_cursor};
@@ -16,9 +17,7 @@ use super::times::{LAST_MOMENT, moment};
 use super::trail::record_cancel;
 use crate::api::{PurgeAnswer, PurgeRequest, PurgeState};
 use crate::domain::{Partition, Route, UnixMs};
-use crate::store::{
-    BrowseKey, BrowseQuery, IntendedMessage, MessageFilter, StoredMessage, WriteOp, WriteResult,
-};
+use crate::store::{BrowseKey, BrowseQuery, IntendedMessage, StoredMessage, WriteOp, WriteResult};
 
 /// Most messages that one call looks at: each takes a round trip.
 const MAX_PURGE_ITEMS: usize = 200;
@@ -30,7 +29,8 @@ acting_body!(PurgeRequest);
 /// Purge a route
 ///
 /// Cancels its messages that wait, in due order, at most 200 a call: `next` of the answer is `cursor` of the next call.
-/// What is in flight is left and counted. What a producer sends meanwhile may be cancelled too: pause the route's ingress
+/// With a condition on what they are (`id_prefix`, `key`, `header`, `contains`) a call looks at 10,000 messages at most, or for
+/// 50 ms. What is in flight is left and counted. What a producer sends meanwhile may be cancelled too: pause the route's ingress
 /// before. The first call waits until a pause that has just begun is in effect on every replica, 2 s at most. Dead
 /// letters stay: `POST /api/v1/dead/drop` is for those.
 #[utoipa::path(
@@ -38,7 +38,7 @@ acting_body!(PurgeRequest);
     request_body = PurgeRequest,
     responses(
         (status = 200, description = "What was cancelled.", body = PurgeAnswer),
-        (status = 400, description = "A state, a moment or a cursor that is none. Nothing was done."),
+        (status = 400, description = "A state, a condition, a moment or a cursor that is none. Nothing was done."),
         (status = 404, description = "No such route. Nothing was done."),
         (status = 503, description = "Redis is away. Some of it may have been done."),
         (status = 504, description = "Redis did not answer in time. Some of it may have been done."),
@@ -56,7 +56,20 @@ pub(super) async fn purge(
     if from > to {
         return Err(Problem::bad("`from` is later than `to`: exchange them"));
     }
-    let scope = (route.name.to_string(), request.state, from.0, to.0);
+    let filter = message_filter(
+        &caller,
+        request.id_prefix.as_ref(),
+        request.key.as_ref(),
+        &request.header,
+        request.contains.as_ref(),
+    )?;
+    let scope = (
+        (route.name.to_string(), request.state, from.0, to.0),
+        request.id_prefix.clone(),
+        request.key.clone(),
+        request.header.clone(),
+        request.contains.clone(),
+    );
     let after = request
         .cursor
         .as_deref()
@@ -81,7 +94,7 @@ pub(super) async fn purge(
         to,
         after,
         limit: MAX_PURGE_ITEMS,
-        filter: MessageFilter::default(),
+        filter,
     };
     let page = admin.browse(store.browse(&query)).await?;
     let next = page
@@ -203,10 +216,12 @@ fn subject(request: &PurgeRequest) -> String {
     });
     let from = request.from.as_ref().map(|from| format!("from={from}"));
     let to = request.to.as_ref().map(|to| format!("to={to}"));
-    state
-        .into_iter()
-        .chain(from)
-        .chain(to)
-        .collect::<Vec<_>>()
-        .join(" ")
+    let says = |name: &str, value: &String| format!("{name}={value}");
+    let id_prefix = request.id_prefix.iter().map(|v| says("id_prefix", v));
+    let key = request.key.iter().map(|v| says("key", v));
+    let headers = request.header.iter().map(|v| says("header", v));
+    let contains = request.contains.iter().map(|v| says("contains", v));
+    let due = state.into_iter().chain(from).chain(to);
+    let is = id_prefix.chain(key).chain(headers).chain(contains);
+    due.chain(is).collect::<Vec<_>>().join(" ")
 }

@@ -24,8 +24,8 @@ use super::openapi::{self, ApiDescription};
 use super::problem::Problem;
 use super::refusals::{ProbesOnly, RefusalReason};
 use super::{
-    activity, audit, body, console, dead, dead_actions, health, live, messages, overview, pause,
-    purge, retries, routes, send, session, skip, trail, turns,
+    activity, audit, body, cancel_many, console, dead, dead_actions, health, live, messages,
+    overview, pause, purge, replace, retries, routes, send, session, skip, trail, turns,
 };
 
 /// All calls. The router and the description are made of these and nothing else. The table in `mod.rs` lists the same
@@ -50,8 +50,10 @@ fn calls() -> OpenApiRouter<Arc<Admin>> {
         .routes(routes!(
             messages::one,
             messages::cancel,
-            messages::reschedule
+            messages::reschedule,
+            replace::replace
         ))
+        .routes(routes!(cancel_many::cancel_many))
         .routes(routes!(activity::activity))
         .routes(routes!(overview::histogram))
         .routes(routes!(overview::partitions))
@@ -70,7 +72,13 @@ fn calls() -> OpenApiRouter<Arc<Admin>> {
 /// The router of the whole service.
 pub(super) fn router(admin: Arc<Admin>) -> Router {
     let (router, _) = calls().split_for_parts();
+    let named_cancel = get(messages::one)
+        .delete(messages::cancel)
+        .patch(messages::reschedule)
+        .put(replace::replace);
     router
+        // A message may be named so too.
+        .route("/api/v1/routes/{route}/messages/cancel", named_cancel)
         .fallback(console::file)
         .method_not_allowed_fallback(|method: Method| async move {
             Problem::new(

@@ -1,6 +1,5 @@
 //! Send: publishes a test message to a route's own ingress, and follows it to its end on request.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,23 +7,18 @@ use axum::extract::State as Extract;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use super::audit_note::AuditNote;
+use super::content::{self, not_taken};
 use super::context::Admin;
 use super::extract::{JsonBody, NamedRoute, RoutePath, acting_body};
 use super::inject::InjectError;
 use super::problem::Problem;
 use super::times::rfc3339;
 use super::troubles::obstacles;
-use crate::api::Timestamp;
-use crate::domain::{
-    Because, Clock, Endpoint, Header, HeaderValue, Message, Origin, Properties, Route,
-};
+use crate::api::{AcceptedMessage, SendAnswer, SendOutcome, SendRequest};
+use crate::domain::{Clock, Message, Origin, Route};
 use crate::telemetry::{MessageEnd, MessageFollower};
 
 /// Longest wait for the broker's confirm, a little longer than lanes wait themselves.
@@ -36,99 +30,7 @@ const FOLLOW_MARGIN_MS: i64 = 30_000;
 /// Longest delay that is waited for, ms.
 const MAX_WAIT_MS: i64 = 3_600_000;
 
-/// A message to be sent.
-#[derive(Deserialize, ToSchema)]
-#[schema(as = Send)]
-#[serde(deny_unknown_fields)]
-pub(super) struct SendRequest {
-    /// As `x-delay`: `"2s"`, `"PT1.5S"`, or milliseconds. Without `delay` and `at`: 0.
-    #[schema(nullable = false)]
-    delay: Option<Timestamp>,
-    /// As `x-deliver-at`: RFC 3339, or Unix milliseconds. Not together with `delay`.
-    #[schema(nullable = false)]
-    at: Option<Timestamp>,
-    /// The producer's own name for it, as `x-delay-id`; a fresh one if none is given.
-    #[schema(nullable = false, min_length = 1, max_length = 256)]
-    id: Option<String>,
-    /// Kafka's record key. Only on routes from Kafka.
-    #[schema(nullable = false)]
-    key: Option<String>,
-    /// Further headers; `x-delay-target` and `x-delay-expires` may be among them, the other delay headers not.
-    #[serde(default)]
-    headers: BTreeMap<String, String>,
-    /// The body, as text; empty if none is given.
-    #[schema(nullable = false)]
-    body: Option<String>,
-    /// The body, as bytes. Not together with `body`.
-    #[schema(nullable = false, content_encoding = "base64")]
-    body_base64: Option<String>,
-    /// Answer when it has ended. For messages due within an hour.
-    #[serde(default)]
-    wait: bool,
-    /// Why, in the caller's own words: one line of at most 500 bytes, for audit, trail and log.
-    #[schema(nullable = false, value_type = Option<String>, max_length = 500)]
-    because: Option<Because>,
-}
-
 acting_body!(SendRequest);
-
-/// A message that is in its route's ingress.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Sent)]
-struct AcceptedMessage {
-    /// The message's id within the route.
-    id: String,
-    /// The route.
-    route: String,
-}
-
-/// The end of a message that was followed.
-#[derive(Serialize, ToSchema)]
-#[schema(as = MessageEnd)]
-struct SendAnswer {
-    /// The message's id within the route.
-    id: String,
-    /// The route.
-    route: String,
-    /// The outcome; `dead`: kept as a dead letter, or dropped by policy.
-    result: SendOutcome,
-    /// When its target confirmed it, Unix ms.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    published_at_ms: Option<i64>,
-    /// The same, RFC 3339.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, format = DateTime)]
-    published_at: Option<String>,
-    /// When it was due, Unix ms.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    due_ms: Option<i64>,
-    /// The same, RFC 3339.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, format = DateTime)]
-    due: Option<String>,
-    /// Confirm minus due time, ms.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    lateness_ms: Option<f64>,
-    /// Number of the hand-out; the first is 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    attempt: Option<u32>,
-    /// Of a dead one: the contract's reason.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    reason: Option<String>,
-}
-
-/// MessageEnd of a message.
-#[derive(Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-enum SendOutcome {
-    Published,
-    Dead,
-}
 
 /// Send a test message to the route's own ingress
 ///
@@ -167,14 +69,9 @@ pub(super) async fn send(
         .take()
         .unwrap_or_else(|| fresh_id(admin.state.clock));
     let message = message(&route, request, &id)?;
-    let due = admin
-        .state
-        .inject
-        .judge(&route, &message)
-        .map_err(|unfit| {
-            let detail = format!("the route would not take this message: {}", unfit.error);
-            Problem::bad(detail).reason(unfit.reason.as_str())
-        })?;
+    let admitted = admin.state.inject.admit(&route, message.clone());
+    let due = admitted.map_err(not_taken)?.due;
+    let due = due.plus(route.policy.jitter_ms);
     if !wait {
         inject(&admin, &route, message, &id).await?;
         let sent = AcceptedMessage {
@@ -217,82 +114,30 @@ fn fresh_id(clock: Clock) -> String {
 
 /// Builds the message as a producer of the route's own technology would.
 fn message(route: &Route, request: SendRequest, id: &str) -> Result<Message, Problem> {
-    let bad = |detail: &str| Err(Problem::bad(detail));
-    let (origin, key, properties) = match (&route.from, request.key) {
-        (Endpoint::Kafka { .. }, key) => (Origin::Kafka, key.map(Bytes::from), None),
-        (Endpoint::Rabbitmq { .. }, None) => {
-            // The message is persistent, as every message that Postdate publishes.
-            let properties = Properties {
-                delivery_mode: Some(2),
-                ..Properties::default()
-            };
-            (
-                Origin::Rabbitmq,
-                Some(Bytes::new()),
-                Some(Box::new(properties)),
-            )
-        }
-        (Endpoint::Rabbitmq { .. }, Some(_)) => {
-            return bad(
-                "`key` is for routes from Kafka: a queue is reached by its name as routing key",
-            );
-        }
-    };
     if id.starts_with(['~', '"']) {
-        return bad(
+        return Err(Problem::bad(
             "an id cannot begin with `~`, which is for Postdate's own ids, or with a quote",
-        );
-    }
-    let names = &route.policy.headers;
-    let moment = match (request.delay, request.at) {
-        (Some(_), Some(_)) => return bad("`delay` and `at` cannot stand together"),
-        (None, Some(at)) => (names.deliver_at.as_str(), at.text()),
-        (delay, None) => (
-            names.delay.as_str(),
-            delay.map_or_else(|| "0".to_owned(), |time| time.text()),
-        ),
-    };
-    let own = [&names.delay, &names.deliver_at, &names.id, &names.op];
-    if let Some(name) = request
-        .headers
-        .keys()
-        .find(|name| own.iter().any(|o| o.eq_ignore_ascii_case(name)))
-    {
-        return bad(&format!(
-            "the header `{name}` is not for `headers`: use `delay`, `at` and `id`"
         ));
     }
-    let body = match (request.body, request.body_base64) {
-        (Some(_), Some(_)) => return bad("`body` and `body_base64` cannot stand together"),
-        (text, None) => Bytes::from(text.unwrap_or_default()),
-        (None, Some(coded)) => match STANDARD.decode(coded) {
-            Ok(bytes) => Bytes::from(bytes),
-            Err(e) => return bad(&format!("`body_base64` is not base64: {e}")),
-        },
-    };
-    let given = request.headers.into_iter();
-    let set = [
-        (moment.0.to_owned(), moment.1),
-        (names.id.clone(), id.to_owned()),
-    ];
-    let headers = given
-        .chain(set)
-        .map(|(name, value)| Header::new(name, text(origin, value)))
-        .collect();
+    let names = &route.policy.headers;
+    let origin = content::origin(route);
+    let key = content::key(origin, request.key)?;
+    let time = content::time(origin, names, request.delay, request.at)?;
+    let at_once = || content::header(origin, names.delay.clone(), "0".to_owned());
+    let mut headers = content::headers(origin, names, request.headers)?;
+    headers.push(time.unwrap_or_else(at_once));
+    headers.push(content::header(origin, names.id.clone(), id.to_owned()));
+    let body = content::body(request.body, request.body_base64)?;
     Ok(Message {
         origin,
-        key,
-        body: Some(body),
+        key: match origin {
+            Origin::Kafka => key,
+            Origin::Rabbitmq => Some(Bytes::new()),
+        },
+        body: Some(body.unwrap_or_default()),
         headers,
-        properties,
+        properties: content::properties(origin),
     })
-}
-
-fn text(origin: Origin, value: String) -> HeaderValue {
-    match origin {
-        Origin::Kafka => HeaderValue::Bytes(Bytes::from(value)),
-        Origin::Rabbitmq => HeaderValue::LongString(Bytes::from(value)),
-    }
 }
 
 async fn inject(
@@ -353,7 +198,7 @@ fn ended(route: &Route, id: String, outcome: &MessageEnd) -> SendAnswer {
         } => SendAnswer {
             id,
             route,
-            result: SendOutcome::Published,
+            result: SendOutcome::Published.into(),
             published_at_ms: Some(published_at.0),
             published_at: rfc3339(published_at),
             due_ms: Some(due.0),
@@ -365,7 +210,7 @@ fn ended(route: &Route, id: String, outcome: &MessageEnd) -> SendAnswer {
         MessageEnd::Dead { reason } => SendAnswer {
             id,
             route,
-            result: SendOutcome::Dead,
+            result: SendOutcome::Dead.into(),
             published_at_ms: None,
             published_at: None,
             due_ms: None,

@@ -22,16 +22,16 @@ use super::pulse::Pulse;
 use super::refusals::Refusals;
 use super::server::{BoundServer, ListenAddresses};
 use super::{
-    AdminState, Config, Inject, InjectError, InvalidMessage, Redrive, RedriveOrder, RedriveOutcome,
-    Skip,
+    AdminState, AdmittedMessage, Config, Inject, InjectError, InvalidMessage, Redrive,
+    RedriveOrder, RedriveOutcome, Skip,
 };
 use crate::domain::route::{
     DelayFrom, Dialects, HeaderNames, OnDuplicate, OnExpired, OnInvalid, OnRefused, OnUndecodable,
     OnUnroutable, RetryPolicy,
 };
 use crate::domain::{
-    Clock, Endpoint, Header, HeaderValue, InvalidReason, Message, Route, RouteName, RoutePolicy,
-    RoutingKey, SkipGoal, SkipOutcome, Target, UnixMs,
+    Clock, DelayRequest, Endpoint, Header, HeaderValue, InvalidReason, Message, RequestedTime,
+    Route, RouteName, RoutePolicy, RoutingKey, SkipGoal, SkipOutcome, Target, UnixMs,
 };
 use crate::health::Health;
 use crate::lifecycle::{Shutdown, Tasks};
@@ -114,15 +114,25 @@ pub(crate) fn text(headers: &[Header], name: &str) -> Option<String> {
 }
 
 impl Inject for RecordingIngress {
-    fn judge(&self, route: &Route, message: &Message) -> Result<UnixMs, InvalidMessage> {
+    fn admit(&self, route: &Route, message: Message) -> Result<AdmittedMessage, InvalidMessage> {
         let names = &route.policy.headers;
         let delay = text(&message.headers, &names.delay)
             .map(|t| t.parse().map(|ms| self.clock.wall().plus(ms)));
         let at = text(&message.headers, &names.deliver_at).map(|t| t.parse().map(UnixMs));
         let due = delay.or(at).expect("a delay header, always");
-        due.map_err(|_| InvalidMessage {
+        let due = due.map_err(|_| InvalidMessage {
             reason: InvalidReason::BadDelay,
             error: "not a delay".to_owned(),
+        })?;
+        Ok(AdmittedMessage {
+            due,
+            request: DelayRequest {
+                received: self.clock.wall(),
+                time: RequestedTime::At(due),
+                expires: None,
+            },
+            target: route.to.clone(),
+            message,
         })
     }
 

@@ -162,6 +162,20 @@ pub(super) fn record_move(
     Ok(())
 }
 
+/// Records that a caller put another message in the place of one.
+pub(super) fn record_replace(
+    admin: &Admin,
+    route: &Route,
+    id: &str,
+    at: UnixMs,
+    actor: &Actor,
+) -> Result<(), Problem> {
+    if let Some(trail) = admin.store()?.trail(&route.name) {
+        trail.replaced(id, at, TrailCause::Actor(actor));
+    }
+    Ok(())
+}
+
 /// What became of a message last, for the sentence of a problem. `None`: the trail does not have it.
 pub(super) fn last_told(reading: &TrailReading) -> Option<String> {
     let event = reading.events.last()?;

@@ -63,6 +63,22 @@ pub struct PurgeRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub to: Option<String>,
+    /// Whose id begins so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub id_prefix: Option<String>,
+    /// Whose key is this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub key: Option<String>,
+    /// That have all of these headers, each `NAME:VALUE`: the name in any case, the value whole.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    pub header: Vec<String>,
+    /// Whose bodies have this text in them. Needs the right to see bodies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub contains: Option<String>,
     /// Change nothing: say what would be cancelled.
     #[serde(default)]
     #[schema(default = false)]

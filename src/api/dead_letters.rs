@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 
 use super::{FailureView, HeaderView, PositionView, RequestView, Timestamp, Word};
 use crate::domain::{Because, Text};
@@ -133,30 +133,41 @@ impl<'de> Deserialize<'de> for Base64Body {
 }
 
 /// Filter of dead letters. All given conditions hold together.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams)]
-#[into_params(parameter_in = Query)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DeadLetterFilter {
     /// Of this route.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
-    #[param(nullable = false)]
     pub route: Option<String>,
     /// Dead for this reason, in the contract's word.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
-    #[param(nullable = false)]
     pub reason: Option<String>,
     /// Dead since this moment: RFC 3339, or Unix milliseconds as text.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
-    #[param(nullable = false)]
     pub from: Option<String>,
     /// Dead before this moment.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
-    #[param(nullable = false)]
     pub to: Option<String>,
+    /// Whose message's id begins so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub id_prefix: Option<String>,
+    /// Whose message's key is this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub key: Option<String>,
+    /// Whose messages have all of these headers, each `NAME:VALUE`: the name in any case, the value whole.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    pub header: Vec<String>,
+    /// Whose messages' bodies have this text in them. Needs the right to see bodies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub contains: Option<String>,
 }
 
 /// Selection of dead letters: `ids`, or `filter`. An empty filter means all of them.

@@ -17,7 +17,7 @@ pub struct MessageView {
     pub id: String,
     /// The route.
     pub route: String,
-    /// Which message this is, as it is now: in quotes an `If-Match` of a cancel or a reschedule.
+    /// Which message this is, as it is now: in quotes an `If-Match` of a cancel, a reschedule or a replace.
     pub version: String,
     /// When it is to be published, Unix ms; after a failed publish: when next.
     pub due_ms: i64,
@@ -209,6 +209,56 @@ pub enum CommandResult {
     Cancelled,
     /// It has its new due time.
     Rescheduled,
+    /// It is what the call made of it.
+    Replaced,
+}
+
+/// Messages to be cancelled.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[schema(as = CancelMany)]
+#[serde(deny_unknown_fields)]
+pub struct CancelManyRequest {
+    /// Their own ids, or their `~` ids.
+    #[schema(min_items = 1, max_items = 1000)]
+    pub ids: Vec<String>,
+    /// Why, in the caller's own words: one line of at most 500 bytes, for audit, trail and log.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, value_type = Option<String>, max_length = 500)]
+    pub because: Option<Because>,
+}
+
+/// What became of a message that was to be cancelled.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct CancelAnswer {
+    /// The id, as the request has it.
+    pub id: String,
+    /// The route.
+    pub route: String,
+    /// What became of it.
+    #[schema(value_type = CancelResult)]
+    pub result: Word<CancelResult>,
+}
+
+/// What became of messages that were to be cancelled.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = Cancelled)]
+pub struct CancelledPage {
+    /// One item for each id, in the order of the request.
+    pub items: Vec<CancelAnswer>,
+}
+
+/// What becomes of a message that is to be cancelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CancelResult {
+    /// It will not be published.
+    Cancelled,
+    /// It is being published right now.
+    InFlight,
+    /// It was published, as far as the route remembers names.
+    Published,
+    /// No message of this id waits.
+    Unknown,
 }
 
 /// A new due time: exactly one of the two.

@@ -13,6 +13,7 @@ mod dead_letters;
 mod messages;
 mod overview;
 mod routes;
+mod sending;
 mod trail;
 
 use std::fmt;
@@ -29,8 +30,9 @@ pub use dead_letters::{
     DeadLetterMessage, DeadLetterResults, DeadLetterView, TextBody,
 };
 pub use messages::{
-    CommandAnswer, CommandResult, FailureView, HeaderView, LastError, MessageView, MessagesPage,
-    PositionView, RequestView, RescheduleRequest, ShownState, Timestamp,
+    CancelAnswer, CancelManyRequest, CancelResult, CancelledPage, CommandAnswer, CommandResult,
+    FailureView, HeaderView, LastError, MessageView, MessagesPage, PositionView, RequestView,
+    RescheduleRequest, ShownState, Timestamp,
 };
 pub use overview::{
     FlowSeries, HistogramView, LiveFlow, LiveRoute, LivenessView, OverviewMoment, OverviewView,
@@ -38,6 +40,7 @@ pub use overview::{
     RouteSeries, TroubleView,
 };
 pub use routes::{PauseView, RoutePart, RouteView};
+pub use sending::{AcceptedMessage, ReplaceRequest, SendAnswer, SendOutcome, SendRequest};
 pub use trail::{MessageAnswer, MessageTrail, RouteEventView, TrailEventView};
 
 /// The header by which a call without a body says why it is made: UTF-8, or percent-encoded.

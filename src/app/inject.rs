@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
-use crate::admin::{Inject, InjectError, InvalidMessage};
-use crate::domain::{Clock, Entry, Message, Route, UnixMs, Verdict};
+use crate::admin::{AdmittedMessage, Inject, InjectError, InvalidMessage};
+use crate::domain::{Clock, Entry, InvalidReason, Message, Route, Verdict};
 use crate::egress::{Lanes, Publication, VerdictInbox};
 use crate::ingress::admit::{Admitted, admit};
 
@@ -25,17 +25,32 @@ impl IngressInject {
 }
 
 impl Inject for IngressInject {
-    fn judge(&self, route: &Route, message: &Message) -> Result<UnixMs, InvalidMessage> {
-        let now = self.clock.wall();
-        match admit(message.clone(), None, None, route, now.into()) {
-            Admitted::Delayed { due, .. } | Admitted::Reschedule { due, .. } => {
-                Ok(due.plus(route.policy.jitter_ms))
-            }
-            Admitted::PassThrough { .. } | Admitted::Cancel { .. } => Ok(now),
+    fn admit(&self, route: &Route, message: Message) -> Result<AdmittedMessage, InvalidMessage> {
+        let mut route = route.clone();
+        route.policy.max_lateness_ms = 0;
+        match admit(message, None, None, &route, self.clock.wall().into()) {
+            Admitted::Delayed {
+                due,
+                request,
+                target,
+                message,
+                ..
+            } => Ok(AdmittedMessage {
+                due,
+                request,
+                target,
+                message,
+            }),
             Admitted::Invalid { reason, error, .. } => Err(InvalidMessage {
                 reason,
                 error: error.to_string(),
             }),
+            Admitted::PassThrough { .. } | Admitted::Cancel { .. } | Admitted::Change { .. } => {
+                Err(InvalidMessage {
+                    reason: InvalidReason::BadOp,
+                    error: "a message with a delay and without a command is expected".to_owned(),
+                })
+            }
         }
     }
 

@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 
 use self::letter::letter_text;
 use super::client::{ApiClient, CALL_DEADLINE, ClientError, json_of};
+use super::content::ConditionArgs;
 use super::output::{self, Printer, SafeText};
 use super::progress::{ProgressReporter, StageProgress};
 use super::table::{listed_moment, moment_title, table};
@@ -120,6 +121,8 @@ struct FilterArgs {
     /// Dead before this moment, exclusive
     #[arg(long, value_name = "T", allow_hyphen_values = true, value_parser = times::parse_now)]
     to: Option<UnixMs>,
+    #[command(flatten)]
+    message: ConditionArgs,
 }
 
 /// Dead letters to act on: by ids, or by conditions.
@@ -131,7 +134,7 @@ struct ActionArgs {
     #[command(flatten)]
     filter: FilterArgs,
     /// All of them
-    #[arg(long, conflicts_with_all = ["ids", "reason", "from", "to", "route"])]
+    #[arg(long, conflicts_with_all = ["ids", "reason", "from", "to", "route", "id_prefix", "key", "headers", "contains"])]
     all: bool,
     /// Confirm an action on many at once; required with --all or a filter
     #[arg(long)]
@@ -154,6 +157,10 @@ impl FilterArgs {
             reason: self.reason.clone(),
             from: self.from.map(|at| at.to_string()),
             to: self.to.map(|at| at.to_string()),
+            id_prefix: self.message.id_prefix.clone(),
+            key: self.message.key.clone(),
+            header: self.message.header(),
+            contains: self.message.contains.clone(),
         }
     }
 
@@ -168,6 +175,7 @@ impl FilterArgs {
         ];
         all.into_iter()
             .filter_map(|(name, value)| Some((name, value?)))
+            .chain(self.message.pairs())
             .collect()
     }
 }
@@ -413,8 +421,9 @@ fn act_on(
             .any(|(name, _)| !has_ids || *name != "route");
     match (has_ids, has_filter) {
         (false, false) => {
-            let why =
-                format!("{verb} what? Give ids, or --route, --reason, --from, --to, or --all");
+            let why = format!(
+                "{verb} what? Give ids, or --route, --reason or another condition, or --all"
+            );
             return Err(ClientError::Usage(why));
         }
         (true, true) => {

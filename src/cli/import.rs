@@ -12,7 +12,7 @@ use super::output::SafeText;
 use super::progress::{ProgressReporter, StageProgress};
 use super::replay::route_named;
 use super::table::{moment, table};
-use super::{ConfigArgs, USAGE_EXIT, output, refuse, send};
+use super::{ConfigArgs, USAGE_EXIT, content, output, refuse};
 use crate::config::{Config, read_secret};
 use crate::domain::{Clock, Endpoint, Route, RoutingKey, Secret, Target};
 use crate::import::{
@@ -130,7 +130,7 @@ struct CommonArgs {
     #[arg(long, value_name = "K")]
     message_key: Option<String>,
     /// A header of every message; may be repeated
-    #[arg(long = "header", value_name = "N=V", value_parser = send::header)]
+    #[arg(long = "header", value_name = "N=V", value_parser = content::header)]
     headers: Vec<(String, String)>,
     /// Say what would be moved, and change nothing; the default
     #[arg(long, conflicts_with = "yes")]

@@ -7,6 +7,7 @@ mod check;
 mod client;
 mod completions;
 mod config;
+mod content;
 mod dead;
 mod facts;
 mod graph;
@@ -17,6 +18,7 @@ mod pending;
 mod plan;
 mod progress;
 mod purge;
+mod replace;
 mod replay;
 mod reschedule;
 mod run;
@@ -75,6 +77,7 @@ enum CliCommand {
     Show(show::ShowArgs),
     Cancel(cancel::CancelArgs),
     Reschedule(reschedule::RescheduleArgs),
+    Replace(replace::ReplaceArgs),
     Completions(completions::CompletionsArgs),
     #[command(hide = true)]
     Man(completions::ManArgs),
@@ -134,6 +137,7 @@ fn run_command() -> ExitCode {
         CliCommand::Show(args) => Ok(show::run(&args)),
         CliCommand::Cancel(args) => Ok(cancel::run(&args)),
         CliCommand::Reschedule(args) => Ok(reschedule::run(&args)),
+        CliCommand::Replace(args) => Ok(replace::run(args)),
         CliCommand::Completions(args) => Ok(completions::completions(&args)),
         CliCommand::Man(args) => completions::man(&args),
         CliCommand::Pause(args) => Ok(pause::pause(&args)),

@@ -8,6 +8,7 @@ use serde_json::value::RawValue;
 
 use super::api;
 use super::client::{ApiClient, ClientError, json_of};
+use super::content::ConditionArgs;
 use super::output::SafeText;
 use super::table::{listed_moment, moment_title, table};
 use super::times;
@@ -29,12 +30,8 @@ pub(super) struct PendingArgs {
     /// Due at this moment or earlier
     #[arg(long, value_name = "T", allow_hyphen_values = true, value_parser = times::parse_now)]
     to: Option<UnixMs>,
-    /// Whose id begins so
-    #[arg(long, value_name = "TEXT")]
-    id_prefix: Option<String>,
-    /// Whose key is this
-    #[arg(long, value_name = "KEY")]
-    key: Option<String>,
+    #[command(flatten)]
+    conditions: ConditionArgs,
     /// So many at most
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
@@ -54,8 +51,7 @@ impl PendingArgs {
             route: None,
             from: None,
             to: None,
-            id_prefix: None,
-            key: None,
+            conditions: ConditionArgs::default(),
             limit,
             json: false,
             watch: false,
@@ -81,12 +77,11 @@ fn listed<T: DeserializeOwned>(
         ("route", args.route.clone()),
         ("from", args.from.map(|at| at.to_string())),
         ("to", args.to.map(|at| at.to_string())),
-        ("id_prefix", args.id_prefix.clone()),
-        ("key", args.key.clone()),
     ];
+    let filters = filters.into_iter().filter_map(|(n, v)| Some((n, v?)));
     let filters: String = filters
-        .into_iter()
-        .filter_map(|(n, v)| Some(format!("&{n}={}", percent_encoded(&v?))))
+        .chain(args.conditions.pairs())
+        .map(|(n, v)| format!("&{n}={}", percent_encoded(&v)))
         .collect();
     let wanted = args.limit as usize;
     let mut items = Vec::new();

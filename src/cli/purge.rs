@@ -5,19 +5,21 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 
 use super::client::{ApiClient, ClientError, json_of};
+use super::content::ConditionArgs;
 use super::output::{self, Printer, SafeText};
 use super::{api, times};
 use crate::api::{PurgeAnswer, PurgeRequest};
 use crate::domain::UnixMs;
 
-/// Cancel a route's messages that wait, all or by state and due time
+/// Cancel a route's messages that wait, all or by state, due time and what they are
 ///
 /// Without --yes it changes nothing and says how many there are. What is in flight stays and is counted, and so do dead
 /// letters. What a producer sends meanwhile may be cancelled too: pause the route's ingress before.
 #[derive(Debug, Args)]
 #[command(after_help = format!("Examples:\n  postdate purge --route orders\n  \
     postdate pause orders --only ingress && postdate purge --route orders --yes\n  \
-    postdate purge --route orders --state retrying --to -1h --yes\n\n{}", api::ENVIRONMENT_HELP))]
+    postdate purge --route orders --state retrying --to -1h --yes\n  \
+    postdate purge --route orders --header x-tenant=acme --yes\n\n{}", api::ENVIRONMENT_HELP))]
 pub(super) struct PurgeArgs {
     #[command(flatten)]
     api: api::ActArgs,
@@ -33,6 +35,8 @@ pub(super) struct PurgeArgs {
     /// Due at this moment or earlier
     #[arg(long, value_name = "T", allow_hyphen_values = true, value_parser = times::parse_now)]
     to: Option<UnixMs>,
+    #[command(flatten)]
+    conditions: ConditionArgs,
     /// Cancel them; without it nothing is changed
     #[arg(long)]
     yes: bool,
@@ -73,6 +77,10 @@ fn purge(client: &ApiClient, args: &PurgeArgs, out: &mut Printer<'_>) -> Result<
         state: args.state.map(Into::into),
         from: moment(args.from),
         to: moment(args.to),
+        id_prefix: args.conditions.id_prefix.clone(),
+        key: args.conditions.key.clone(),
+        header: args.conditions.header(),
+        contains: args.conditions.contains.clone(),
         dry_run: !args.yes,
         ..PurgeRequest::default()
     };

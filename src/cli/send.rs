@@ -1,22 +1,18 @@
 //! `postdate send`
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use clap::Args;
-use serde_json::{Value, json};
+use serde::Deserialize;
 
-use super::api;
-use super::client::{ApiClient, CALL_DEADLINE, ClientError};
+use super::client::{ApiClient, CALL_DEADLINE, ClientError, json_of};
+use super::content::ContentArgs;
 use super::output::{self, Printer, SafeText};
 use super::status::paused_parts;
 use super::table::precise_moment;
-use super::times;
-use crate::api::RouteView;
+use super::{api, times};
+use crate::api::{AcceptedMessage, RouteView, SendAnswer, SendOutcome, SendRequest, Timestamp};
 use crate::domain::{RouteName, UnixMs};
 
 /// Longest wait for an answer with `--wait`: the API follows for an hour and a half minute at most.
@@ -45,18 +41,8 @@ pub(super) struct SendArgs {
     /// The message's name within the route (`x-delay-id`)
     #[arg(long, value_name = "ID")]
     id: Option<String>,
-    /// The record's key; for routes from Kafka
-    #[arg(long, value_name = "K")]
-    key: Option<String>,
-    /// A header; may be repeated
-    #[arg(long = "header", value_name = "N=V", value_parser = header)]
-    headers: Vec<(String, String)>,
-    /// The body
-    #[arg(long, value_name = "TEXT", conflicts_with = "file")]
-    body: Option<String>,
-    /// A file that holds the body
-    #[arg(long, value_name = "FILE")]
-    file: Option<PathBuf>,
+    #[command(flatten)]
+    content: ContentArgs,
     /// Follow it to its target and print its lateness
     #[arg(long)]
     wait: bool,
@@ -65,103 +51,29 @@ pub(super) struct SendArgs {
     json: bool,
 }
 
-pub(super) fn header(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err("a header is written NAME=VALUE".to_owned()),
-    }
-}
-
-/// A test message, as the command line gives it.
-#[derive(Clone, Debug, Default)]
-struct TestMessage {
-    /// The route's name.
-    route: String,
-    /// Value of `x-delay`.
-    delay: Option<String>,
-    /// Value of `x-deliver-at`.
-    at: Option<String>,
-    /// The message's name; the API makes one if none is given.
-    id: Option<String>,
-    /// Kafka's record key.
-    key: Option<String>,
-    /// Further headers, each name once.
-    headers: Vec<(String, String)>,
-    /// The body; empty if none is given.
-    body: Vec<u8>,
-    /// True to follow it to its target.
-    wait: bool,
-}
-
-impl TestMessage {
-    /// Reads the message from the arguments, and its body from the file that they name.
-    fn read(args: SendArgs) -> Result<Self, ClientError> {
-        let body = match (args.body, args.file) {
-            (Some(text), _) => text.into_bytes(),
-            (None, Some(file)) => std::fs::read(&file).map_err(|error| {
-                ClientError::Usage(format!("cannot read {}: {error}", file.display()))
-            })?,
-            (None, None) => Vec::new(),
-        };
-        let SendArgs {
-            route,
-            delay,
-            at,
-            id,
-            key,
-            headers,
-            wait,
-            ..
-        } = args;
-        Ok(Self {
-            route,
-            delay,
-            at: at.map(|at| at.to_string()),
-            id,
-            key,
-            headers,
-            body,
-            wait,
-        })
-    }
-
-    /// The API's request.
-    fn request(&self) -> Result<Value, ClientError> {
-        let headers: BTreeMap<_, _> = self
-            .headers
-            .iter()
-            .map(|(name, value)| (name, value))
-            .collect();
-        if headers.len() < self.headers.len() {
-            return Err(ClientError::Usage(
-                "each header can be given once".to_owned(),
-            ));
-        }
-        let mut request = json!({ "headers": headers, "wait": self.wait });
-        match std::str::from_utf8(&self.body) {
-            Ok(text) => request["body"] = text.into(),
-            Err(_) => request["body_base64"] = STANDARD.encode(&self.body).into(),
-        }
-        let texts = [
-            ("delay", &self.delay),
-            ("at", &self.at),
-            ("id", &self.id),
-            ("key", &self.key),
-        ];
-        for (name, text) in texts {
-            if let Some(text) = text {
-                request[name] = text.as_str().into();
-            }
-        }
-        Ok(request)
-    }
+/// What the API answers to a message that was sent.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Answer {
+    Ended(SendAnswer),
+    Accepted(AcceptedMessage),
 }
 
 pub(super) fn run(args: SendArgs) -> ExitCode {
-    let json = args.json;
     api::ended(args.api.connect().and_then(|client| {
-        let message = TestMessage::read(args)?;
-        output::with_stdout(|out| send(&client, &message, json, out))
+        let content = args.content.read()?;
+        let request = SendRequest {
+            delay: args.delay.map(Timestamp::Text),
+            at: args.at.map(|at| Timestamp::Text(at.to_string())),
+            id: args.id,
+            key: content.key,
+            headers: content.headers,
+            body: content.body,
+            body_base64: content.body_base64,
+            wait: args.wait,
+            because: None,
+        };
+        output::with_stdout(|out| send(&client, &args.route, &request, args.json, out))
     }))
 }
 
@@ -183,43 +95,42 @@ fn warn_of_obstacles(client: &ApiClient, route: &RouteName) {
 /// how late. With `json` the API's body is printed instead, whatever it says.
 fn send(
     client: &ApiClient,
-    message: &TestMessage,
+    route: &str,
+    request: &SendRequest,
     json: bool,
     out: &mut Printer<'_>,
 ) -> Result<(), ClientError> {
-    let route = api::route_name(&message.route)?;
-    let deadline = if message.wait {
+    let route = api::route_name(route)?;
+    let deadline = if request.wait {
         WAIT_DEADLINE
     } else {
         CALL_DEADLINE
     };
-    if message.wait && !json {
+    if request.wait && !json {
         warn_of_obstacles(client, &route);
     }
     let path = format!("/api/v1/routes/{route}/messages");
-    let answer = client.call(
-        "POST",
-        &path,
-        Some(message.request()?.to_string()),
-        deadline,
-    )?;
+    let answer = client.call("POST", &path, Some(json_of(request)?), deadline)?;
     if json {
         out.print(SafeText::answer(&answer.body))?;
     }
-    let body: Value = client.accept(&answer)?;
-    let text = |name: &str| body[name].as_str().unwrap_or("?").to_owned();
+    let ended = match client.accept(&answer)? {
+        Answer::Accepted(_) if json => return Ok(()),
+        Answer::Accepted(accepted) => return Ok(out.print(accepted.id)?),
+        Answer::Ended(ended) => ended,
+    };
     if !json {
-        out.print(text("id"))?;
+        out.print(ended.id.clone())?;
     }
-    if body["result"] == "dead" {
+    if ended.result == SendOutcome::Dead.into() {
         return Err(ClientError::NotPublished {
-            id: text("id"),
-            reason: text("reason"),
+            id: ended.id,
+            reason: ended.reason.unwrap_or_else(|| "?".to_owned()),
         });
     }
-    if !json && let Some(late_ms) = body["lateness_ms"].as_f64() {
-        let attempt = &body["attempt"];
-        let at = precise_moment(body["published_at_ms"].as_i64().unwrap_or(0));
+    if !json && let Some(late_ms) = ended.lateness_ms {
+        let attempt = ended.attempt.unwrap_or(1);
+        let at = precise_moment(ended.published_at_ms.unwrap_or(0));
         out.print(format!(
             "published at {at}, {late_ms:.1} ms late, attempt {attempt}"
         ))?;

@@ -13,6 +13,7 @@ pub mod duration;
 pub mod dying;
 mod entry;
 pub mod failure_policy;
+mod header_text;
 pub mod jitter;
 mod kafka_position;
 pub mod limits;

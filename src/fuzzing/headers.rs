@@ -91,7 +91,7 @@ fn admission(message: Message, produced: Option<UnixMs>, commands: bool) {
     let arrival = Arrival::from(ARRIVAL);
     match admit(message, None, produced, &route, arrival) {
         Admitted::PassThrough { message, .. } => assert!(message.headers.len() <= headers.len()),
-        Admitted::Delayed { due, message, .. } | Admitted::Reschedule { due, message, .. } => {
+        Admitted::Delayed { due, message, .. } | Admitted::Change { due, message, .. } => {
             assert!(
                 (0..=ARRIVAL.0 + route.policy.max_delay_ms).contains(&due.0),
                 "{due:?}"

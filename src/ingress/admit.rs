@@ -38,17 +38,19 @@ pub enum Admitted {
         /// The name of the message to cancel.
         id: Text,
     },
-    /// `x-delay-op: reschedule`
-    Reschedule {
-        /// The name of the message to reschedule.
+    /// `x-delay-op: reschedule` or `replace`
+    Change {
+        /// The message takes the place of the pending one. Otherwise that one only gets the new due time.
+        replaces: bool,
+        /// The name of the message to change.
         id: Text,
         /// The new due time.
         due: UnixMs,
         /// What was asked for.
         request: DelayRequest,
-        /// Target of the message that the command becomes if its name is unknown.
+        /// Target of the message that the command brings.
         target: Arc<Target>,
-        /// The command's own body and headers, for that case.
+        /// The command's own body and headers. It is stored if the name is unknown.
         message: Message,
     },
     /// An invalid message. The route's `on_invalid` decides what becomes of it.
@@ -107,14 +109,16 @@ pub fn admit(
             }
         }
         Ok(AdmitDecision::Cancel { id }) => Admitted::Cancel { id },
-        Ok(AdmitDecision::Reschedule {
+        Ok(AdmitDecision::Change {
+            replaces,
             id,
             due,
             request,
             target,
         }) => {
             message.headers.retain(|h| !is_delay_header(h, route));
-            Admitted::Reschedule {
+            Admitted::Change {
+                replaces,
                 id,
                 due,
                 request,
@@ -171,7 +175,8 @@ enum AdmitDecision {
     Cancel {
         id: Text,
     },
-    Reschedule {
+    Change {
+        replaces: bool,
         id: Text,
         due: UnixMs,
         request: DelayRequest,
@@ -277,7 +282,8 @@ fn decide(
     }
     let target = target(&found, message, route)?;
     let (due, request) = due(&found, message, produced, route, arrival)?;
-    Ok(AdmitDecision::Reschedule {
+    Ok(AdmitDecision::Change {
+        replaces: op == HeaderCommand::Replace,
         id,
         due,
         request,
@@ -362,7 +368,7 @@ fn due(
             (due, RequestedTime::Delay(delay), name)
         }
         (None, Some((at, name))) => (at, RequestedTime::At(at), name),
-        // Only a reschedule can have neither header.
+        // Only a command can have neither header.
         (None, None) => {
             let error = format!(
                 "{} or {}: missing, {} needs one",

@@ -147,7 +147,10 @@ impl StoreWork {
         receipt: Receipt,
     ) {
         let work = self.partitions.entry(p).or_default();
-        if matches!(op, WriteOp::Cancel { .. } | WriteOp::Reschedule { .. }) {
+        if matches!(
+            op,
+            WriteOp::Cancel { .. } | WriteOp::Reschedule { .. } | WriteOp::Replace { .. }
+        ) {
             work.close(&self.route);
         }
         work.ops.push(op);

@@ -324,6 +324,7 @@ pub(super) fn id(value: &HeaderValue, origin: Origin) -> Result<Option<Text>, St
 pub(super) enum HeaderCommand {
     Cancel,
     Reschedule,
+    Replace,
 }
 
 /// Reads the command of an op header.
@@ -331,8 +332,9 @@ pub(super) fn op(value: &HeaderValue, origin: Origin) -> Result<HeaderCommand, S
     match text(value, origin).as_deref() {
         Some(b"cancel") => Ok(HeaderCommand::Cancel),
         Some(b"reschedule") => Ok(HeaderCommand::Reschedule),
+        Some(b"replace") => Ok(HeaderCommand::Replace),
         _ => Err(format!(
-            "{} is no command: cancel and reschedule are",
+            "{} is no command: cancel, reschedule and replace are",
             describe(value, origin)
         )),
     }

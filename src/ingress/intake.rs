@@ -518,7 +518,8 @@ impl Source {
                     receipt,
                 );
             }
-            Admitted::Reschedule {
+            Admitted::Change {
+                replaces,
                 id,
                 due,
                 request,
@@ -536,17 +537,27 @@ impl Source {
                     request: Some(request),
                     ..entry(due, Some(id.clone()), flags, message)
                 };
-                let fallback = Some(Bundle {
+                let bundle = Bundle {
                     target: self.route.target_ref(&target),
                     entries: Arc::new(vec![entry]),
-                });
+                };
                 let route = self.route.name.clone();
-                let op = WriteOp::Reschedule {
-                    route,
-                    id,
-                    due,
-                    fallback,
-                    of: None,
+                let op = if replaces {
+                    WriteOp::Replace {
+                        route,
+                        id,
+                        bundle,
+                        or_store: true,
+                        of: None,
+                    }
+                } else {
+                    WriteOp::Reschedule {
+                        route,
+                        id,
+                        due,
+                        fallback: Some(bundle),
+                        of: None,
+                    }
                 };
                 work.command_at(p, op, position, receipt);
             }

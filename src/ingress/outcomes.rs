@@ -35,6 +35,10 @@ enum TracedOp {
         due: UnixMs,
         position: Option<KafkaPosition>,
     },
+    Replace {
+        id: Text,
+        position: Option<KafkaPosition>,
+    },
 }
 
 impl SubmittedOp {
@@ -43,6 +47,7 @@ impl SubmittedOp {
         let command = match op {
             WriteOp::Cancel { .. } => Some("cancel"),
             WriteOp::Reschedule { .. } => Some("reschedule"),
+            WriteOp::Replace { .. } => Some("replace"),
             WriteOp::Store { .. } | WriteOp::DeadLetter(_) => None,
         };
         let dead = match op {
@@ -83,6 +88,10 @@ impl TracedOp {
                 due: *due,
                 position,
             },
+            WriteOp::Replace { id, .. } => Self::Replace {
+                id: id.clone(),
+                position,
+            },
             WriteOp::Store { .. } | WriteOp::DeadLetter(_) => Self::Nothing,
         }
     }
@@ -96,7 +105,10 @@ impl TracedOp {
                         WriteResult::Duplicate => {
                             trail.deduplicated(id.as_str(), now, entry.position);
                         }
-                        WriteResult::Replaced => trail.replaced(id.as_str(), now, entry.position),
+                        WriteResult::Replaced => {
+                            let cause = TrailCause::Namesake(entry.position);
+                            trail.replaced(id.as_str(), now, cause);
+                        }
                         _ => {}
                     }
                 }
@@ -106,6 +118,9 @@ impl TracedOp {
             }
             (Self::Reschedule { id, due, position }, [WriteResult::Rescheduled]) => {
                 trail.moved(id.as_str(), now, *due, TrailCause::Header(*position));
+            }
+            (Self::Replace { id, position }, [WriteResult::Replaced]) => {
+                trail.replaced(id.as_str(), now, TrailCause::Header(*position));
             }
             _ => {}
         }
@@ -150,14 +165,15 @@ pub(super) async fn resolve_outcomes(
             reporter.health().activity().note(ActivityKind::Dead);
         }
         for (&result, receipt) in results.iter().zip(receipts) {
-            stored += u64::from(matches!(
-                result,
-                WriteResult::Stored | WriteResult::Replaced
-            ));
-            duplicates += u64::from(matches!(
-                result,
-                WriteResult::Duplicate | WriteResult::Replaced
-            ));
+            match (result, op.command) {
+                (WriteResult::Stored, _) => stored += 1,
+                (WriteResult::Duplicate, _) => duplicates += 1,
+                (WriteResult::Replaced, None) => {
+                    stored += 1;
+                    duplicates += 1;
+                }
+                _ => {}
+            }
             if let Some(command) = op.command {
                 metrics.command(command, outcome_label(result));
             }
@@ -172,7 +188,8 @@ pub(super) async fn resolve_outcomes(
 /// The label of a command's outcome in its metric.
 fn outcome_label(result: WriteResult) -> &'static str {
     match result {
-        WriteResult::Stored | WriteResult::Replaced => "stored",
+        WriteResult::Stored => "stored",
+        WriteResult::Replaced => "replaced",
         WriteResult::Duplicate => "duplicate",
         WriteResult::Cancelled => "cancelled",
         WriteResult::InFlight => "in_flight",

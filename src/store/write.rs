@@ -5,11 +5,11 @@
 //! Names need this order: a named record or command is judged after every earlier one of its name. Both live in
 //! one partition, and a partition's calls are made one after another.
 
+mod change;
 mod cut;
 mod growing;
 mod names;
 mod plan;
-mod reschedule;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,6 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
+use self::change::Change;
 use self::growing::{GrowingBundles, GrowthPlan};
 use self::names::names_of;
 use self::plan::WritePlan;
@@ -100,27 +101,35 @@ impl Store {
         self.enqueue(p, ops).await?.results().await
     }
 
-    /// Cancels or moves a message for somebody who waits for the answer: beside the writes of ingress, not
-    /// behind them. Works at `maxmemory`. Waits while the store is away. `Err` if shutdown is forced. Dropped
-    /// in the middle, the command may still be applied.
+    /// Cancels, moves or replaces a message for somebody who waits for the answer: beside the writes of ingress, not
+    /// behind them. A cancel and a move work at `maxmemory`. Waits while the store is away. `Err` if shutdown is forced.
+    /// Dropped in the middle, the command may still be applied.
     pub async fn command(&self, p: Partition, op: WriteOp) -> Result<WriteResult, StoreError> {
+        let results = self.commands(p, &[op]).await?;
+        let result = results.into_iter().next();
+        result.ok_or_else(|| shape("the answer to a command"))
+    }
+
+    /// The same for several messages of a partition, in order: one call of the store, or a few where there are many.
+    pub async fn commands(
+        &self,
+        p: Partition,
+        ops: &[WriteOp],
+    ) -> Result<Vec<WriteResult>, StoreError> {
         let StoreWriter {
             commands, force, ..
         } = &self.0.writer;
         let writer = &commands[usize::from(p.0)];
-        let ops = [&op];
+        let ops: Vec<&WriteOp> = ops.iter().collect();
         let done = async {
             let mut turn = writer.calls.turn(p).await;
-            writer.until_done(&mut turn, &ops).await
+            writer.in_calls(&mut turn, &ops).await
         };
         let results = tokio::select! {
             () = force.cancelled() => return Err(stopped()),
             results = done => results,
         };
-        results
-            .concat()
-            .pop()
-            .ok_or_else(|| shape("the answer to a command"))
+        Ok(results.concat())
     }
 
     /// Takes a place in the partition's order and returns. The answer comes later. Waits only while too much is
@@ -235,8 +244,19 @@ impl PartitionWriter {
     async fn serve(&self, batch: Vec<Submission>) {
         let mut turn = self.calls.turn(self.partition).await;
         let all: Vec<&WriteOp> = batch.iter().flat_map(|s| &s.ops).collect();
+        let mut results = self.in_calls(&mut turn, &all).await.into_iter();
+        drop(turn);
+        for submission in batch {
+            let own = results.by_ref().take(submission.ops.len()).collect();
+            // A caller that has gone away has dropped its receipts: there is nobody to tell.
+            drop(submission.done.send(own));
+        }
+    }
+
+    /// Carries out these operations, in order, in as few calls as their bounds allow.
+    async fn in_calls(&self, turn: &mut CallTurn<'_>, all: &[&WriteOp]) -> Vec<Vec<WriteResult>> {
         let mut results: Vec<Vec<WriteResult>> = Vec::with_capacity(all.len());
-        let mut rest = &all[..];
+        let mut rest = all;
         while !rest.is_empty() {
             let run = if reads_first(rest[0]) {
                 1
@@ -261,21 +281,15 @@ impl PartitionWriter {
                             on_duplicate,
                             bundle,
                         };
-                        of_bundle.extend(self.until_done(&mut turn, &[&piece]).await.concat());
+                        of_bundle.extend(self.until_done(turn, &[&piece]).await.concat());
                     }
                     results.push(of_bundle);
                 }
-                _ => results.extend(self.until_done(&mut turn, now).await),
+                _ => results.extend(self.until_done(turn, now).await),
             }
             rest = later;
         }
-        drop(turn);
-        let mut results = results.into_iter();
-        for submission in batch {
-            let own = results.by_ref().take(submission.ops.len()).collect();
-            // A caller that has gone away has dropped its receipts: there is nobody to tell.
-            drop(submission.done.send(own));
-        }
+        results
     }
 
     async fn until_done(&self, turn: &mut CallTurn<'_>, ops: &[&WriteOp]) -> Vec<Vec<WriteResult>> {
@@ -291,10 +305,28 @@ impl PartitionWriter {
                         of,
                     },
                 ] => {
-                    let moved = self
-                        .reschedule(turn, route, id, of.as_ref(), *due, fallback.as_ref())
-                        .await;
-                    moved.map(|r| vec![vec![r]])
+                    let change = Change::Move {
+                        due: *due,
+                        fallback: fallback.as_ref(),
+                    };
+                    let changed = self.change(turn, route, id, of.as_ref(), change).await;
+                    changed.map(|r| vec![vec![r]])
+                }
+                [
+                    WriteOp::Replace {
+                        route,
+                        id,
+                        bundle,
+                        or_store,
+                        of,
+                    },
+                ] => {
+                    let change = Change::Replace {
+                        bundle,
+                        or_store: *or_store,
+                    };
+                    let changed = self.change(turn, route, id, of.as_ref(), change).await;
+                    changed.map(|r| vec![vec![r]])
                 }
                 [
                     WriteOp::Cancel {
@@ -384,7 +416,7 @@ impl PartitionWriter {
 fn reads_first(op: &WriteOp) -> bool {
     matches!(
         op,
-        WriteOp::Reschedule { .. } | WriteOp::Cancel { of: Some(_), .. }
+        WriteOp::Reschedule { .. } | WriteOp::Replace { .. } | WriteOp::Cancel { of: Some(_), .. }
     )
 }
 
@@ -419,7 +451,9 @@ fn split(ops: &[&WriteOp], letters: &str) -> Result<Vec<Vec<WriteResult>>, Store
             }
             WriteOp::Cancel { .. } => next().map(|result| vec![result]),
             WriteOp::DeadLetter(_) => Ok(vec![WriteResult::Stored]),
-            WriteOp::Reschedule { .. } => Err(shape("a batch with a reschedule")),
+            WriteOp::Reschedule { .. } | WriteOp::Replace { .. } => {
+                Err(shape("a batch with an operation that goes alone"))
+            }
         })
         .collect()
 }
@@ -434,6 +468,7 @@ fn op_size(op: &WriteOp) -> usize {
         WriteOp::Store { bundle, .. } => of(bundle),
         WriteOp::DeadLetter(dead_letter) => of(&dead_letter.bundle),
         WriteOp::Reschedule { fallback, .. } => fallback.as_ref().map_or(64, of),
+        WriteOp::Replace { bundle, .. } => of(bundle),
         WriteOp::Cancel { .. } => 64,
     }
 }

@@ -1,5 +1,7 @@
 //! The API and the commands that speak it, against a running relay.
 
+mod many;
+
 use std::collections::BTreeSet;
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -472,7 +474,7 @@ async fn messages_are_shown_moved_and_cancelled() {
 async fn every_operation_by_every_role() {
     let kafka = Kafka::shared().await;
     let (mut relay, topic) = start_on(kafka).await;
-    keep(&relay, &["get", "patch", "delete"], "1h").await;
+    keep(&relay, &["get", "patch", "put", "delete"], "1h").await;
     let dead = bury(&relay, kafka, &topic, &["shown", "redriven", "dropped"]).await;
     let (_, description) = call(&relay, "GET", "/api/v1/openapi.json", None, None).await;
     let mut walked = 0;
@@ -489,7 +491,9 @@ async fn every_operation_by_every_role() {
                 (Some("redrive"), _) => Some(json!({ "ids": [dead[1]] })),
                 (Some("drop"), _) => Some(json!({ "ids": [dead[2]] })),
                 (Some("skip"), _) => Some(json!({ "partition": 0, "offset": 0 })),
+                (Some("cancel"), _) => Some(json!({ "ids": ["nobody"] })),
                 (_, "patch") => Some(json!({ "delay": "2h" })),
+                (_, "put") => Some(json!({ "body": "another" })),
                 (_, "post") => Some(json!({})),
                 _ => None,
             };

@@ -18,4 +18,5 @@ mod loops;
 mod ordered;
 pub(crate) mod policies;
 mod refused;
+mod replaced;
 pub(crate) mod wire;

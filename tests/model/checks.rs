@@ -94,7 +94,8 @@ impl World {
             .flatten()
             .any(|write| match write {
                 Write::Store(messages, ..) => messages.iter().any(|l| record_of(l.body) == record),
-                _ => false,
+                Write::Replace(_, message) => record_of(message.body) == record,
+                Write::Cancel(_) | Write::Move(..) => false,
             })
     }
 
@@ -119,7 +120,8 @@ impl World {
             return broken("stuck", "a timer holds what it will never finish".into());
         }
         // The name of what has died is free.
-        let remembers = setting.remembers && setting.budget.rejections == 0;
+        let dies = setting.budget.rejections > 0 || setting.wanted_for.is_some();
+        let remembers = setting.remembers && !dies;
         if remembers {
             self.each_name_once(setting)
         } else {
@@ -132,9 +134,10 @@ impl World {
         let mut came: BTreeMap<&str, usize> = BTreeMap::new();
         for record in 0..self.tally.len() {
             let (source, at) = setting.place(record);
-            let Record::Put {
+            let (Record::Put {
                 name: Some(name), ..
-            } = setting.sources[source].records[at]
+            }
+            | Record::Replace(name, _)) = setting.sources[source].records[at]
             else {
                 continue;
             };

@@ -83,7 +83,7 @@ impl ClaimedBundle {
             _ if self.apart() => Some(Share::Alone),
             DeliveryState::Handed => Some(Share::InFlight),
             DeliveryState::Unknown => Some(Share::Back { repeat: true }),
-            DeliveryState::Rejected => Some(Share::Dead { repeat }),
+            DeliveryState::Rejected | DeliveryState::Expired => Some(Share::Dead { repeat }),
             DeliveryState::Open | DeliveryState::NotTried | DeliveryState::Refused => {
                 Some(Share::Back { repeat })
             }

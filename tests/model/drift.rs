@@ -34,6 +34,11 @@ impl Setting {
         }
     }
 
+    /// Reports whether one of the two clocks is past the last moment at which a message is wanted.
+    pub fn is_past(&self, now: Moment, last: Option<Moment>) -> bool {
+        last.is_some_and(|last| self.own_clock(now).max(now) > last)
+    }
+
     /// Reports whether a timer that reads the store's clock now suspends expiry for a lease.
     pub fn suspends_expiry(&self, withheld: u8) -> bool {
         let cause = self.drift.steps || self.has(Fault::DriftIsAStep) && self.drift.gain > 0;

@@ -11,7 +11,8 @@
 //! | `early` | nothing is handed over before its due time |
 //! | `two places` | a message stands in one bundle or among the dead letters |
 //! | `fencing` | a call under a lost claim changes nothing that another holds |
-//! | `cancelled` | what was answered `cancelled` is not handed over afterwards |
+//! | `cancelled` | what was answered `cancelled` or `replaced` is not handed over afterwards |
+//! | `stale` | what is not wanted any more is not handed over |
 //! | `unexplained` | of all deliveries of a message, all but one say that they may be a repeat |
 //! | `remembered` | a name that is remembered is delivered once, where nobody let go of it |
 //! | `spent` | a wait costs a record of a source that drops what came back too often one delivery at most |
@@ -153,6 +154,12 @@ fn faults() -> Vec<(Fault, Setting, &'static str)> {
             settings::growing(),
             "cancelled",
         ),
+        (
+            Fault::Store(StoreFault::ReplaceLeaves),
+            settings::replaced(),
+            "cancelled",
+        ),
+        (Fault::ExpiryAtClaim, settings::expiry(), "stale"),
     ]
 }
 

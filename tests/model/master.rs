@@ -100,6 +100,11 @@ impl Master {
             Write::Move(name, due, fallback) => {
                 vec![(model.reschedule(name, *due, *fallback), None)]
             }
+            Write::Replace(name, message) => {
+                let meant = model.meanings().get(name).copied();
+                let result = model.replace(name, *message);
+                vec![(result, meant.filter(|_| result == WriteResult::Replaced))]
+            }
         }
     }
 }

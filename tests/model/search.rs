@@ -400,6 +400,7 @@ fn call(op: &Op) -> String {
         }
         Write::Cancel(name) => format!("cancel {name}"),
         Write::Move(name, due, _) => format!("move {name} to {due}"),
+        Write::Replace(name, message) => format!("replace {name} by {}", show(message.body)),
     };
     match op {
         Op::Mark(_, read) => format!("the mark {read}"),

@@ -57,6 +57,7 @@ fn setting(
         remembers: false,
         ordered: false,
         grows: false,
+        wanted_for: None,
         replicated: false,
         lookahead: 0,
         credit: usize::MAX,
@@ -184,6 +185,57 @@ pub fn replace() -> Setting {
     Setting {
         replace: true,
         ..setting("one takes the other's place", &records, 1, 1, budget)
+    }
+}
+
+/// A command puts another message in the place of one.
+pub fn replaced() -> Setting {
+    let records = [put(Some("a"), 0), put(Some("b"), 1)];
+    let budget = Budget { pauses: 1, ..NONE };
+    let mut setting = setting("a command replaces one", &records, 2, 1, budget);
+    let commands = vec![Record::Replace("a", 0), Record::Replace("c", 1)];
+    setting.sources.push(one_by_one(commands));
+    setting
+}
+
+pub fn replaced_and_crash() -> Setting {
+    let budget = Budget {
+        crashes: 1,
+        pauses: 1,
+        ..NONE
+    };
+    let mut setting = Setting {
+        name: "a command replaces one, and a crash",
+        budget,
+        ..replaced()
+    };
+    setting.sources[0].records.pop();
+    setting.sources[1].records.pop();
+    setting
+}
+
+/// Messages that are wanted at their own moment alone.
+pub fn expiry() -> Setting {
+    let budget = Budget {
+        crashes: 1,
+        refusals: 1,
+        redrives: 1,
+        ..NONE
+    };
+    let records = [put(Some("a"), 0), put(None, 1)];
+    Setting {
+        wanted_for: Some(0),
+        ..setting("not wanted any more", &records, 2, 1, budget)
+    }
+}
+
+pub fn expiry_by_two_clocks() -> Setting {
+    let drift = Drift { gain: 1, ..ALIKE };
+    let records = [put(None, 1), put(None, 2)];
+    Setting {
+        drift,
+        wanted_for: Some(1),
+        ..setting("wanted by two clocks", &records, 2, 1, NONE)
     }
 }
 
@@ -506,6 +558,9 @@ pub fn small() -> Vec<Setting> {
         cancel(),
         command(),
         replace(),
+        replaced(),
+        expiry(),
+        expiry_by_two_clocks(),
         remembered(),
         hanging(),
         hanging_and_lost_reply(),
@@ -533,6 +588,7 @@ pub fn deep() -> Vec<Setting> {
         failover_and_crash(),
         two_timers_and_a_failover(),
         cancel_and_crash(),
+        replaced_and_crash(),
         two_crashes(),
         three_of_a_name(),
         waiting_with_calls_on_their_way(),
@@ -548,10 +604,11 @@ pub fn by_chance(dice: &mut Dice) -> Setting {
         let record = |dice: &mut Dice| {
             let name = names[1 + dice.below(3)];
             let due = dice.below(4) as Moment;
-            match (dice.below(8), name) {
+            match (dice.below(9), name) {
                 (0, Some(name)) => Record::Cancel(name),
                 (1, Some(name)) => Record::Move(name, due),
-                (2..=4, _) => put(None, due),
+                (2, Some(name)) => Record::Replace(name, due),
+                (3..=5, _) => put(None, due),
                 _ => put(name, due),
             }
         };
@@ -587,6 +644,7 @@ pub fn by_chance(dice: &mut Dice) -> Setting {
     let remembers = dice.below(3) == 0;
     let ordered = dice.below(4) == 0;
     let grows = !ordered && dice.below(4) == 0;
+    let wanted_for = [None, None, None, Some(0), Some(1)][dice.below(5)];
     Setting {
         name: "by chance",
         sources,
@@ -596,6 +654,7 @@ pub fn by_chance(dice: &mut Dice) -> Setting {
         remembers,
         ordered,
         grows,
+        wanted_for,
         replicated: true,
         lookahead: dice.below(3) as Moment,
         credit: if dice.below(2) == 0 { 1 } else { usize::MAX },

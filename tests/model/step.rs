@@ -169,6 +169,7 @@ impl World {
             let message = |name, due| Message {
                 name,
                 due,
+                last: setting.wanted_for.map(|wanted| due + wanted),
                 body,
                 repeat: at < below,
             };
@@ -188,6 +189,9 @@ impl World {
                 Record::Cancel(name) => writes.push(Write::Cancel(name)),
                 Record::Move(name, due) => {
                     writes.push(Write::Move(name, due, message(Some(name), due)));
+                }
+                Record::Replace(name, due) => {
+                    writes.push(Write::Replace(name, message(Some(name), due)));
                 }
             }
         }

@@ -10,12 +10,14 @@ use std::collections::{BTreeMap, BTreeSet};
 pub type Moment = i64;
 pub type Name = &'static str;
 
-/// A message of the model: its name, when it is due, the body that tells it apart, and whether it says of
-/// itself that it may repeat an earlier publish.
+/// A message of the model: its name, when it is due, until when it is wanted, the body that tells it apart, and whether it
+/// says of itself that it may repeat an earlier publish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Message {
     pub name: Option<Name>,
     pub due: Moment,
+    /// The last moment at which it is wanted.
+    pub last: Option<Moment>,
     pub body: u32,
     pub repeat: bool,
 }
@@ -135,6 +137,8 @@ pub enum StoreFault {
     RefusalForgotten,
     /// A growing bundle is spread as it was read, whatever has left it since.
     SpreadBlindly,
+    /// A message whose place another one takes stays in its bundle, without its name.
+    ReplaceLeaves,
 }
 
 /// Bundles and sequence number that a caller found before its write.
@@ -349,6 +353,10 @@ impl Model {
     pub fn reschedule(&mut self, name: Name, due: Moment, fallback: Message) -> WriteResult {
         let (message, expiries, result) = match self.state(name) {
             Some((bundle, index, Place::Due)) => {
+                let slot = &self.bundles[&bundle].slots[index];
+                if slot.message.last.is_some_and(|last| due >= last) {
+                    return WriteResult::TooLate;
+                }
                 let expiries = self.bundles[&bundle].expiries;
                 // A holder of before may have published it: it goes on saying so.
                 let kept = if self.fault == Some(StoreFault::MoveForgets) {
@@ -363,6 +371,26 @@ impl Model {
             None => (fallback, 0, WriteResult::Stored),
         };
         let bundle = self.add(vec![Message { due, ..message }], Place::Due, expiries);
+        self.names.insert(name, (bundle, 0));
+        result
+    }
+
+    /// Puts a message in the place of the pending one of its name, or stores it if the name is free.
+    pub fn replace(&mut self, name: Name, message: Message) -> WriteResult {
+        let (expiries, result) = match self.state(name) {
+            Some((bundle, index, Place::Due)) => {
+                let expiries = self.bundles[&bundle].expiries;
+                if self.fault != Some(StoreFault::ReplaceLeaves) {
+                    let replaced = self.take_out(bundle, index);
+                    self.let_go.insert(replaced.body);
+                }
+                (expiries, WriteResult::Replaced)
+            }
+            Some(_) => return WriteResult::TooLate,
+            None if self.remembered.contains(name) => return WriteResult::TooLate,
+            None => (0, WriteResult::Stored),
+        };
+        let bundle = self.add(vec![message], Place::Due, expiries);
         self.names.insert(name, (bundle, 0));
         result
     }
@@ -624,7 +652,13 @@ impl Model {
         let Some(message) = self.dead.remove(&body) else {
             return false;
         };
-        let bundle = self.add(vec![Message { due, ..message }], Place::Due, 0);
+        // It has no expiry any more.
+        let again = Message {
+            due,
+            last: None,
+            ..message
+        };
+        let bundle = self.add(vec![again], Place::Due, 0);
         if let Some(name) = message.name {
             self.names.entry(name).or_insert((bundle, 0));
         }

@@ -2,6 +2,7 @@
 
 use super::checks::{Broken, broken};
 use super::step::show;
+use super::store::Message;
 use super::world::*;
 
 impl Timer {
@@ -16,6 +17,11 @@ impl Timer {
 }
 
 impl World {
+    /// Reports whether a timer with a planted fault calls a message stale that it has just claimed.
+    pub fn is_stale_when_claimed(&self, setting: &Setting, message: &Message) -> bool {
+        setting.has(Fault::ExpiryAtClaim) && setting.is_past(self.now, message.last)
+    }
+
     pub fn hand_over(&mut self, setting: &Setting, t: usize, h: usize) -> Result<(), Broken> {
         let timer = &mut self.timers[t];
         let claimed = &mut timer.claimed_bundles[h];
@@ -42,6 +48,18 @@ impl World {
                     "{} goes out after its cancel was answered",
                     show(message.body)
                 ),
+            );
+        }
+        let now = self.now;
+        if !setting.has(Fault::ExpiryAtClaim) && setting.is_past(now, message.last) {
+            *state = DeliveryState::Expired;
+            timer.taken -= 1;
+            return Ok(());
+        }
+        if message.last.is_some_and(|last| last < now) {
+            return broken(
+                "stale",
+                format!("{} was wanted until {:?}", show(message.body), message.last),
             );
         }
         let message = *message;

@@ -1,6 +1,6 @@
 //! Exchanges calls and answers between an actor and its master, and applies the answers.
 
-use super::store::{Claim, FindResult, SettleOutcome, Share, WriteResult};
+use super::store::{Claim, FindResult, Message, SettleOutcome, Share, WriteResult};
 use super::world::*;
 
 impl Actor {
@@ -79,17 +79,19 @@ impl World {
                 let t = a - self.ingress.len();
                 let drains = self.timers[t].draining;
                 for one in taken {
-                    let state = |skip| {
-                        if skip {
-                            DeliveryState::Skip
-                        } else {
-                            DeliveryState::Open
-                        }
+                    let state = |message: Message, skip| {
+                        let state = match skip {
+                            true => DeliveryState::Skip,
+                            false if self.is_stale_when_claimed(setting, &message) => {
+                                DeliveryState::Expired
+                            }
+                            false => DeliveryState::Open,
+                        };
+                        (message, state)
                     };
-                    let slots = one
-                        .messages
-                        .into_iter()
-                        .zip(one.skip.into_iter().map(state))
+                    let messages = one.messages.into_iter().zip(one.skip);
+                    let slots = messages
+                        .map(|(message, skip)| state(message, skip))
                         .collect();
                     let claim = one.claim;
                     let expiries = one.expiries;
@@ -160,6 +162,13 @@ impl World {
                 Write::Move(_, _, fallback) => {
                     if result().0 == WriteResult::Stored {
                         self.owed.insert(record_of(fallback.body));
+                    }
+                }
+                Write::Replace(_, message) => {
+                    let (result, replaced) = result();
+                    self.cancelled.extend(replaced);
+                    if result != WriteResult::TooLate {
+                        self.owed.insert(record_of(message.body));
                     }
                 }
             }

@@ -15,6 +15,7 @@ pub enum Record {
     Put { name: Option<Name>, due: Moment },
     Cancel(Name),
     Move(Name, Moment),
+    Replace(Name, Moment),
 }
 
 /// A source: its records, and how many of them one call takes at most.
@@ -56,6 +57,8 @@ pub enum Fault {
     SubscribeWhileWaiting,
     /// The messages of a bundle that was lost keep the credit that they took.
     CreditKept,
+    /// Whether a message is still wanted is judged when it is claimed, and not when it is handed over.
+    ExpiryAtClaim,
 }
 
 /// How often each thing may happen that nothing forces to happen.
@@ -92,6 +95,8 @@ pub struct Setting {
     pub ordered: bool,
     /// Named messages that are not due at once join growing bundles.
     pub grows: bool,
+    /// Messages are wanted until so long after they are due.
+    pub wanted_for: Option<Moment>,
     /// Calls take time: they can be late, and their answers lost. Otherwise they are one step.
     pub wires: bool,
     /// Answers wait for a replica (the tier `replicated`).
@@ -135,6 +140,7 @@ pub enum Write {
     Store(Vec<Message>, bool, bool),
     Cancel(Name),
     Move(Name, Moment, Message),
+    Replace(Name, Message),
 }
 
 impl Write {
@@ -144,7 +150,7 @@ impl Write {
             Self::Store(messages, ..) => {
                 messages.iter().filter_map(|message| message.name).collect()
             }
-            Self::Cancel(name) | Self::Move(name, ..) => vec![name],
+            Self::Cancel(name) | Self::Move(name, ..) | Self::Replace(name, _) => vec![name],
         }
     }
 }
@@ -156,7 +162,7 @@ pub enum Answer {
     Refused,
     /// Nothing was changed: a later call of the same caller came first.
     Overtaken,
-    /// And the body that a cancel took.
+    /// And the body that a cancel or a replace took.
     Written(Vec<(WriteResult, Option<u32>)>),
     Claimed(Vec<Claimed>),
     Divided(SettleOutcome),
@@ -212,6 +218,8 @@ pub enum DeliveryState {
     Confirmed,
     Refused,
     Rejected,
+    /// It was not wanted any more.
+    Expired,
     Unknown,
     NotTried,
 }

@@ -6,8 +6,6 @@
 
 use std::borrow::Cow;
 
-use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
-
 use crate::domain::message::stamped;
 use crate::domain::{Header, HeaderValue, Message, Origin, Properties, Text};
 use crate::egress::{DelayHeaders, bridge_headers};
@@ -68,7 +66,7 @@ pub(super) fn key(message: &Message) -> Option<Cow<'_, [u8]>> {
     }
     let mut headers = message.headers.iter().rev();
     let bridged = headers.find(|header| header.name.as_str() == bridge_headers::KAFKA_KEY);
-    bridged.map_or(own, |header| to_bytes(&header.value))
+    bridged.map_or(own, |header| header.value.plain())
 }
 
 fn from_kafka(message: &Message) -> KafkaRecord<'_> {
@@ -78,7 +76,7 @@ fn from_kafka(message: &Message) -> KafkaRecord<'_> {
         message
             .headers
             .iter()
-            .map(|h| (h.name.as_str().into(), to_bytes(&h.value))),
+            .map(|h| (h.name.as_str().into(), h.value.plain())),
     );
     KafkaRecord {
         key: key(message),
@@ -104,7 +102,7 @@ fn from_amqp(message: &Message) -> KafkaRecord<'_> {
             {
                 value = None;
             }
-            _ => headers.push((name.as_str().into(), to_bytes(header))),
+            _ => headers.push((name.as_str().into(), header.plain())),
         }
     }
     // Properties come behind the headers: on the way back the last of a name counts, so a property wins over a header
@@ -147,86 +145,6 @@ fn push_properties<'a>(headers: &mut Vec<KafkaHeader<'a>>, p: &'a Properties) {
 /// The text of a value, as bytes.
 fn text<'a>(value: &impl ToString) -> Cow<'a, [u8]> {
     Cow::from(value.to_string().into_bytes())
-}
-
-/// The bytes of a header value: numbers, bools and moments as text, tables and arrays as JSON text.
-fn to_bytes(value: &HeaderValue) -> Option<Cow<'_, [u8]>> {
-    Some(match value {
-        HeaderValue::Null => return None,
-        HeaderValue::Bytes(bytes) | HeaderValue::LongString(bytes) => Cow::from(&bytes[..]),
-        HeaderValue::Bool(v) => text(v),
-        HeaderValue::I8(v) => text(v),
-        HeaderValue::U8(v) => text(v),
-        HeaderValue::I16(v) => text(v),
-        HeaderValue::U16(v) => text(v),
-        HeaderValue::I32(v) => text(v),
-        HeaderValue::U32(v) => text(v),
-        HeaderValue::I64(v) => text(v),
-        HeaderValue::F32(v) => text(v),
-        HeaderValue::F64(v) => text(v),
-        HeaderValue::Decimal { scale, value } => text(&decimal(*scale, *value)),
-        HeaderValue::Timestamp(seconds) => text(seconds),
-        HeaderValue::Table(_) | HeaderValue::Array(_) => {
-            // Writing JSON into memory, with text for keys, cannot fail.
-            Cow::from(serde_json::to_vec(&JsonHeader(value)).unwrap_or_default())
-        }
-    })
-}
-
-/// The decimal `value / 10^scale` with all its digits.
-fn decimal(scale: u8, value: u32) -> String {
-    let scale = usize::from(scale);
-    let digits = format!("{value:0width$}", width = scale + 1);
-    let (whole, fraction) = digits.split_at(digits.len() - scale);
-    if fraction.is_empty() {
-        whole.to_owned()
-    } else {
-        format!("{whole}.{fraction}")
-    }
-}
-
-/// Serializes a value in a table or an array as JSON. Bytes become a string if they are UTF-8, else an array of
-/// numbers. A decimal becomes a string, which loses no digit. A number that JSON does not have becomes null.
-struct JsonHeader<'a>(&'a HeaderValue);
-
-impl Serialize for JsonHeader<'_> {
-    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        match self.0 {
-            HeaderValue::Null => s.serialize_unit(),
-            HeaderValue::Bytes(bytes) | HeaderValue::LongString(bytes) => {
-                match std::str::from_utf8(bytes) {
-                    Ok(text) => s.serialize_str(text),
-                    Err(_) => s.serialize_bytes(bytes),
-                }
-            }
-            HeaderValue::Bool(v) => s.serialize_bool(*v),
-            HeaderValue::I8(v) => s.serialize_i8(*v),
-            HeaderValue::U8(v) => s.serialize_u8(*v),
-            HeaderValue::I16(v) => s.serialize_i16(*v),
-            HeaderValue::U16(v) => s.serialize_u16(*v),
-            HeaderValue::I32(v) => s.serialize_i32(*v),
-            HeaderValue::U32(v) => s.serialize_u32(*v),
-            HeaderValue::I64(v) => s.serialize_i64(*v),
-            HeaderValue::F32(v) => s.serialize_f32(*v),
-            HeaderValue::F64(v) => s.serialize_f64(*v),
-            HeaderValue::Decimal { scale, value } => s.serialize_str(&decimal(*scale, *value)),
-            HeaderValue::Timestamp(seconds) => s.serialize_u64(*seconds),
-            HeaderValue::Table(fields) => {
-                let mut map = s.serialize_map(Some(fields.len()))?;
-                for field in fields {
-                    map.serialize_entry(field.name.as_str(), &JsonHeader(&field.value))?;
-                }
-                map.end()
-            }
-            HeaderValue::Array(items) => {
-                let mut seq = s.serialize_seq(Some(items.len()))?;
-                for item in items {
-                    seq.serialize_element(&JsonHeader(item))?;
-                }
-                seq.end()
-            }
-        }
-    }
 }
 
 #[cfg(test)]

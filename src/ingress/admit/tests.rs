@@ -227,7 +227,8 @@ fn spring_quotes_are_no_part_of_any_of_the_five() {
         ("x-delay-op", "\"reschedule\""),
     ];
     let [kafka, amqp] = both(&headers);
-    let expected = Admitted::Reschedule {
+    let expected = Admitted::Change {
+        replaces: false,
         id: "order-7".into(),
         due: ARRIVAL.plus(1000),
         request: asked(RequestedTime::At(ARRIVAL.plus(1000))),
@@ -245,7 +246,7 @@ fn spring_quotes_are_no_part_of_any_of_the_five() {
 fn a_route_without_commands_takes_none() {
     let mut route = route();
     route.policy.commands = false;
-    for op in ["cancel", "reschedule"] {
+    for op in ["cancel", "reschedule", "replace"] {
         for message in both(&[("x-delay-op", op), ("x-delay-id", "a"), ("x-delay", "1")]) {
             assert_invalid(&message, &route, InvalidReason::BadOp);
         }
@@ -318,6 +319,8 @@ fn each_invalid_message_has_its_reason_and_is_kept_whole() {
             ],
             BadId,
         ),
+        (&[("x-delay-op", "replace"), ("x-delay", "1")], BadId),
+        (&[("x-delay-op", "replace"), ("x-delay-id", "a")], BadDelay),
         (
             &[("x-delay-op", "reschedule"), ("x-delay-id", "a")],
             BadDelay,
@@ -500,14 +503,18 @@ fn a_cancel_needs_its_id_and_nothing_else() {
 }
 
 #[test]
-fn a_reschedule_carries_the_message_it_may_become() {
-    for message in both(&[
-        ("a", "1"),
-        ("x-delay-op", "reschedule"),
-        ("x-delay-id", "order-7"),
-        ("x-delay", "5s"),
-    ]) {
-        let expected = Admitted::Reschedule {
+fn a_change_carries_the_message_it_brings() {
+    for (op, message) in ["reschedule", "replace"].into_iter().flat_map(|op| {
+        let headers = [
+            ("a", "1"),
+            ("x-delay-op", op),
+            ("x-delay-id", "order-7"),
+            ("x-delay", "5s"),
+        ];
+        both(&headers).map(|message| (op, message))
+    }) {
+        let expected = Admitted::Change {
+            replaces: op == "replace",
             id: "order-7".into(),
             due: ARRIVAL.plus(4000),
             request: asked(RequestedTime::Delay(5000)),
@@ -532,7 +539,7 @@ fn any_value() -> impl Strategy<Value = HeaderValue> {
         any::<f64>().prop_map(HeaderValue::F64),
         any::<u64>().prop_map(HeaderValue::Timestamp),
         prop::collection::vec(any::<u8>(), 0..40).prop_map(|b| HeaderValue::Bytes(b.into())),
-        "\"?(cancel|reschedule|orders|~?[a-z]{1,3}|[0-9]{1,13}|[0-9]{1,3}(ms|s|h))\"?"
+        "\"?(cancel|reschedule|replace|orders|~?[a-z]{1,3}|[0-9]{1,13}|[0-9]{1,3}(ms|s|h))\"?"
             .prop_map(|t| HeaderValue::LongString(t.into())),
     ]
 }
@@ -549,7 +556,7 @@ proptest! {
         let message = Message { origin, key: None, body: None, headers, properties: None };
         let route = route();
         match admit(message.clone(), None, produced.map(UnixMs), &route, ARRIVAL.into()) {
-            Admitted::Delayed { due, message: rest, .. } | Admitted::Reschedule { due, message: rest, .. } => {
+            Admitted::Delayed { due, message: rest, .. } | Admitted::Change { due, message: rest, .. } => {
                 prop_assert!(due.0 >= 0 && due.since(ARRIVAL) <= MAX_DELAY);
                 prop_assert!(!rest.headers.iter().any(|h| is_delay_header(h, &route)));
                 let others = message.headers.iter().filter(|h| !is_delay_header(h, &route));

@@ -378,7 +378,7 @@ fn ids_are_text_of_1_to_256_bytes_and_never_postdates_own() {
 }
 
 #[test]
-fn commands_are_two_words() {
+fn commands_are_three_words() {
     for (value, origin) in texts("cancel") {
         assert_eq!(
             op(&value, origin),
@@ -390,6 +390,13 @@ fn commands_are_two_words() {
         assert_eq!(
             op(&value, origin),
             Ok(HeaderCommand::Reschedule),
+            "{value:?} {origin:?}"
+        );
+    }
+    for (value, origin) in texts("replace") {
+        assert_eq!(
+            op(&value, origin),
+            Ok(HeaderCommand::Replace),
             "{value:?} {origin:?}"
         );
     }

@@ -107,7 +107,9 @@ impl Source {
         };
         let (id, request) = match request {
             RecordRequest::Delayed { id, .. } => (id, None),
-            RecordRequest::Cancel { id } | RecordRequest::Reschedule { id, .. } => (Some(id), None),
+            RecordRequest::Cancel { id }
+            | RecordRequest::Reschedule { id, .. }
+            | RecordRequest::Replace { id, .. } => (Some(id), None),
             request => (None, Some(request)),
         };
         let p = self.partition_of(key.as_ref(), id.as_ref(), Some(position));

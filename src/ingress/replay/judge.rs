@@ -32,7 +32,7 @@ pub struct JudgedRecord {
     /// The time at which the record came, as far as its timestamp says.
     pub at: Option<UnixMs>,
     pub(in crate::ingress) request: RecordRequest,
-    /// What a message or a reschedule asked for.
+    /// What a message, a reschedule or a replace asked for.
     pub(in crate::ingress) asked: Option<DelayRequest>,
     /// Hash that tells this record from another one with the same position: see [`content_of`].
     pub(super) content: u32,
@@ -47,6 +47,10 @@ pub(in crate::ingress) enum RecordRequest {
     Passing,
     Delayed {
         id: Option<Text>,
+        due: UnixMs,
+    },
+    Replace {
+        id: Text,
         due: UnixMs,
     },
     Cancel {
@@ -119,7 +123,8 @@ impl RecordJudge {
                     (RecordRequest::Delayed { id, due }, message, Some(target))
                 }
                 Admitted::Cancel { id } => (RecordRequest::Cancel { id }, nothing(), None),
-                Admitted::Reschedule {
+                Admitted::Change {
+                    replaces,
                     id,
                     due,
                     request,
@@ -128,7 +133,12 @@ impl RecordJudge {
                 } => {
                     asked = Some(request);
                     let due = jitter.apply(due, Some(&id), Some(position));
-                    (RecordRequest::Reschedule { id, due }, message, Some(target))
+                    let request = if replaces {
+                        RecordRequest::Replace { id, due }
+                    } else {
+                        RecordRequest::Reschedule { id, due }
+                    };
+                    (request, message, Some(target))
                 }
                 Admitted::Invalid {
                     reason,

@@ -199,7 +199,8 @@ impl<'a> ReplayPlanner<'a> {
         self.clock = self.clock.max(record.at.unwrap_or(self.bounds.now));
         let (name, due) = match &record.request {
             RecordRequest::Delayed { id: Some(id), due }
-            | RecordRequest::Reschedule { id, due } => (id, Some(*due)),
+            | RecordRequest::Reschedule { id, due }
+            | RecordRequest::Replace { id, due } => (id, Some(*due)),
             RecordRequest::Cancel { id } => (id, None),
             _ => return self.nameless(record),
         };
@@ -208,7 +209,10 @@ impl<'a> ReplayPlanner<'a> {
         match (due, &record.request) {
             (None, _) => self.cancel(name, record),
             (Some(due), RecordRequest::Reschedule { .. }) => self.reschedule(name, due, record),
-            (Some(due), _) => self.store(name, due, record),
+            (Some(due), RecordRequest::Replace { .. }) => {
+                self.store(name, due, OnDuplicate::Replace, record);
+            }
+            (Some(due), _) => self.store(name, due, self.on_duplicate, record),
         }
     }
 
@@ -229,7 +233,7 @@ impl<'a> ReplayPlanner<'a> {
         }
     }
 
-    fn store(&mut self, name: u128, due: UnixMs, record: &JudgedRecord) {
+    fn store(&mut self, name: u128, due: UnixMs, on_duplicate: OnDuplicate, record: &JudgedRecord) {
         let last = self.names.get(&name).copied();
         if let Some(stored) = self.stored.find(record.position, record.content) {
             self.tally.there += 1;
@@ -252,7 +256,7 @@ impl<'a> ReplayPlanner<'a> {
         let mut instead_of = None;
         if let Some(last) = last {
             let waits = last.due > self.clock;
-            match self.on_duplicate {
+            match on_duplicate {
                 OnDuplicate::Keep if waits => return,
                 OnDuplicate::Replace if waits => {
                     self.drop_step(Some(last));
@@ -303,7 +307,7 @@ impl<'a> ReplayPlanner<'a> {
             .filter(|last| last.due > self.clock)
         else {
             // The command becomes a message, as it did then.
-            return self.store(name, due, record);
+            return self.store(name, due, self.on_duplicate, record);
         };
         let own = self.stored.find(record.position, record.content);
         let own = own
@@ -423,7 +427,8 @@ impl ReplayPlan {
         match &record.request {
             RecordRequest::Delayed { id: Some(_), .. }
             | RecordRequest::Cancel { .. }
-            | RecordRequest::Reschedule { .. } => self.steps.get(&record.position.offset).copied(),
+            | RecordRequest::Reschedule { .. }
+            | RecordRequest::Replace { .. } => self.steps.get(&record.position.offset).copied(),
             _ => judge(record, &self.bounds, stored).ok(),
         }
     }

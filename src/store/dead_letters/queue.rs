@@ -12,6 +12,7 @@ use crate::store::call::reply::{shape, text};
 use crate::store::call::scripts;
 use crate::store::model::bundle::from_base36;
 use crate::store::model::dead_letter::queue_name;
+use crate::store::query::browse::{SEARCH_MESSAGES, SEARCH_STEP, SEARCH_TIME_US};
 use crate::store::{
     Bundle, DeadBody, DeadFilter, DeadId, DeadMark, DeadOrder, DeadPage, Store, StoreError, encode,
 };
@@ -39,6 +40,12 @@ impl Store {
         if places.is_empty() || limit == 0 {
             return Ok(page);
         }
+        let began = self.0.clock.local().mono_us();
+        let is_over = |looked| {
+            let is_late = || self.0.clock.local().mono_us() - began >= SEARCH_TIME_US;
+            !filter.message.is_empty() && (looked >= SEARCH_MESSAGES || is_late())
+        };
+        let mut looked = 0;
         let mut after = after.cloned();
         let mut window = limit * 4 / places.len() + 8;
         for _ in 0..PAGE_READS {
@@ -50,29 +57,67 @@ impl Store {
                 window *= 4;
                 continue;
             }
-            let mut seen = reading.marks.into_iter();
-            for mark in seen.by_ref() {
-                after = Some(mark.clone());
-                if filter
-                    .reason
-                    .is_none_or(|reason| mark.id.reason() == reason)
-                {
-                    page.marks.push(mark);
-                }
-                if page.marks.len() == limit {
-                    break;
+            let mut rest = &reading.marks[..];
+            while !rest.is_empty() && page.marks.len() < limit && !is_over(looked) {
+                for is_selected in self.selected(rest, filter).await? {
+                    let Some((mark, later)) = rest.split_first() else {
+                        break;
+                    };
+                    (rest, after, looked) = (later, Some(mark.clone()), looked + 1);
+                    page.marks.extend(is_selected.then(|| mark.clone()));
+                    if page.marks.len() == limit {
+                        break;
+                    }
                 }
             }
-            if reading.whole && seen.len() == 0 {
+            if reading.whole && rest.is_empty() {
                 page.next = None;
                 return Ok(page);
             }
             page.next.clone_from(&after);
-            if page.marks.len() == limit {
+            if page.marks.len() == limit || is_over(looked) {
                 return Ok(page);
             }
         }
         Ok(page)
+    }
+
+    /// Whether the filter selects these dead letters, in order; of as many as one read shows, at least of the first.
+    async fn selected(
+        &self,
+        marks: &[DeadMark],
+        filter: &DeadFilter,
+    ) -> Result<Vec<bool>, StoreError> {
+        let has_reason = |mark: &DeadMark| filter.reason.is_none_or(|r| mark.id.reason() == r);
+        if filter.message.is_empty() {
+            return Ok(marks.iter().map(has_reason).collect());
+        }
+        let asked = marks.iter().filter(|mark| has_reason(mark));
+        let ids: Vec<DeadId> = asked
+            .map(|mark| mark.id.clone())
+            .take(SEARCH_STEP)
+            .collect();
+        let read = self.read_dead(&ids, filter.message.needs_bodies()).await?;
+        let has_message = |body: DeadBody| {
+            let bundle = body.bundle.ok();
+            let entry = bundle.as_ref().and_then(|bundle| bundle.entries.first());
+            entry.is_some_and(|entry| {
+                let id = entry.id.as_ref().map_or("", Text::as_str);
+                filter.message.lets_through(id, entry)
+            })
+        };
+        let mut read = read.into_iter();
+        let mut selected = Vec::with_capacity(marks.len());
+        for mark in marks {
+            if !has_reason(mark) {
+                selected.push(false);
+            } else if let Some(body) = read.next() {
+                selected.push(body.is_some_and(has_message));
+            } else {
+                break;
+            }
+        }
+        Ok(selected)
     }
 
     /// The dead-letter queues that hold anything which the filter may select.

@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 use super::bundle::{base36, from_base36};
 use crate::domain::{DeadReason, Entry, Partition, RouteName, TargetRef, UnixMs};
-use crate::store::{Bundle, CodecError, UnopenedBundle, decode, decode_outline};
+use crate::store::{Bundle, CodecError, MessageFilter, UnopenedBundle, decode, decode_outline};
 
 /// The name of a dead letter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -142,6 +142,8 @@ pub struct DeadFilter {
     pub from: Option<UnixMs>,
     /// Dead before this moment.
     pub to: Option<UnixMs>,
+    /// What else their messages must have. One that cannot be read has nothing.
+    pub message: MessageFilter,
     /// The order in which pages tell them.
     pub order: DeadOrder,
 }

@@ -1,5 +1,7 @@
 //! Answers to queries: single messages, pages of messages, counts, histograms.
 
+use memchr::memmem;
+
 use crate::domain::{Entry, KafkaPosition, Partition, RouteName, TargetRef, Text, UnixMs};
 use crate::store::model::bundle::put_base36;
 
@@ -97,32 +99,49 @@ pub struct BrowseQuery {
 }
 
 /// What a message must have. All that is given must hold.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MessageFilter {
     /// The beginning of its id.
     pub id_prefix: Option<String>,
     /// Its whole key.
     pub key: Option<String>,
+    /// Headers: a name, in any case, and its whole value.
+    pub headers: Vec<(String, String)>,
+    /// Bytes somewhere in its body.
+    pub contains: Option<String>,
 }
 
 impl MessageFilter {
     /// Reports whether it lets every message through.
     pub fn is_empty(&self) -> bool {
-        self.id_prefix.is_none() && self.key.is_none()
+        *self == Self::default()
+    }
+
+    /// Reports whether it looks into bodies.
+    pub fn needs_bodies(&self) -> bool {
+        self.contains.is_some()
     }
 
     /// Reports whether it lets the message of this id through.
     pub fn lets_through(&self, id: &str, entry: &Entry) -> bool {
-        let key = entry.message.key.as_deref();
-        let has_prefix = self
-            .id_prefix
-            .as_ref()
-            .is_none_or(|prefix| id.starts_with(prefix.as_str()));
-        let has_key = self
-            .key
-            .as_ref()
-            .is_none_or(|wanted| key == Some(wanted.as_bytes()));
-        has_prefix && has_key
+        let message = &entry.message;
+        let has_prefix = |prefix: &String| id.starts_with(prefix.as_str());
+        let has_key = |key: &String| message.key.as_deref() == Some(key.as_bytes());
+        let has_header = |(name, value): &(String, String)| {
+            message.headers.iter().any(|header| {
+                let own = header.value.plain();
+                header.name.as_str().eq_ignore_ascii_case(name)
+                    && own.as_deref() == Some(value.as_bytes())
+            })
+        };
+        let has_bytes = |wanted: &String| {
+            let body = message.body.as_deref().unwrap_or_default();
+            memmem::find(body, wanted.as_bytes()).is_some()
+        };
+        self.id_prefix.as_ref().is_none_or(has_prefix)
+            && self.key.as_ref().is_none_or(has_key)
+            && self.headers.iter().all(has_header)
+            && self.contains.as_ref().is_none_or(has_bytes)
     }
 }
 

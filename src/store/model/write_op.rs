@@ -39,6 +39,19 @@ pub enum WriteOp {
         /// Restricts the command to this message, as with [`WriteOp::Cancel`].
         of: Option<IntendedMessage>,
     },
+    /// Puts a message in the place of the pending one of its name.
+    Replace {
+        /// The route of the message.
+        route: RouteName,
+        /// The name of the message.
+        id: Text,
+        /// One entry: the new message.
+        bundle: Bundle,
+        /// Stores the message if the name is unknown. Otherwise nothing is stored then.
+        or_store: bool,
+        /// Restricts the command to this message, as with [`WriteOp::Cancel`].
+        of: Option<IntendedMessage>,
+    },
     /// Keeps a message for a person.
     DeadLetter(DeadLetter),
 }
@@ -68,7 +81,7 @@ pub enum WriteResult {
     InFlight,
     /// The message has its new due time.
     Rescheduled,
-    /// Too late to move the message. Nothing was stored.
+    /// Too late to move or replace the message. Nothing was stored.
     TooLate,
     /// No pending message has this name.
     Unknown,

@@ -21,7 +21,7 @@ use crate::store::model::codec::read_dues;
 use crate::store::model::view::version_of;
 use crate::store::{
     BrowseKey, BrowseQuery, BundleOutline, MessagePage, Store, StoreError, StoredMessage,
-    StoredState, decode_outline,
+    StoredState, decode, decode_outline,
 };
 
 /// How far behind its bundle's first due time a message may be: the longest span, and that of a retry.
@@ -39,16 +39,17 @@ const DUE_SET_ENTRIES: usize = 64;
 const MORE_ENTRIES: usize = 1 << 16;
 const MORE_STEP: usize = 1024;
 /// Messages that a round of a search looks at.
-const SEARCH_STEP: usize = 500;
+pub(in crate::store) const SEARCH_STEP: usize = 500;
 /// Messages that a page of a search looks at, and for how long, microseconds. A last round may end a little later.
-const SEARCH_MESSAGES: usize = 10_000;
-const SEARCH_TIME_US: i64 = 50_000;
+pub(in crate::store) const SEARCH_MESSAGES: usize = 10_000;
+pub(in crate::store) const SEARCH_TIME_US: i64 = 50_000;
 /// Rounds of one page. Sparse due sets of other routes may use them up. Then the page is short.
 const PAGE_ROUNDS: usize = 8;
 /// Messages for which a growing bundle is taken until it is read. Nobody knows how many of its places are taken: most hold
 /// many, and not all of them are wanted.
 const GROWING_MESSAGES: usize = 16;
-/// Bytes that the bundles of one page may take when opened, the first message aside. Bodies are not opened.
+/// Bytes that the bundles of one page may take when opened, the first message aside; of a search those of one round, of which
+/// only what it finds stays. Bodies are not opened, unless a search looks into them.
 pub(super) const PAGE_BYTES: usize = 4 << 20;
 
 /// A due set, and the first due time from which on its bundles are read.
@@ -133,6 +134,7 @@ impl Store {
         let mut rounds = 0;
         loop {
             let step = if is_search {
+                budget = PAGE_BYTES;
                 SEARCH_STEP
             } else {
                 query.limit - found.len()
@@ -166,9 +168,9 @@ impl Store {
                 scanned >= SEARCH_MESSAGES
                     || self.0.clock.local().mono_us() - began >= SEARCH_TIME_US
             } else {
-                rounds >= PAGE_ROUNDS
+                rounds >= PAGE_ROUNDS || budget == 0
             };
-            if is_over || found.len() >= query.limit || budget == 0 {
+            if is_over || found.len() >= query.limit {
                 return Ok(MessagePage {
                     found,
                     next: Some(from),
@@ -402,8 +404,8 @@ impl Store {
         Ok(listed)
     }
 
-    /// Reads these messages without their bodies, as many as the budget and the query allow, at least one. Returns how many
-    /// it went through.
+    /// Reads these messages, as many as the budget and the query allow, at least one. Returns how many it went through. What
+    /// is found has no body: it is opened only where a search looks into it.
     pub(super) async fn contents(
         &self,
         listed: &[Listed],
@@ -411,6 +413,7 @@ impl Store {
         budget: &mut usize,
         found: &mut Vec<StoredMessage>,
     ) -> Result<usize, StoreError> {
+        let with_bodies = query.filter.needs_bodies();
         let mut ids: Vec<(Partition, BundleId)> = listed
             .iter()
             .filter(|one| one.content.is_none())
@@ -441,7 +444,7 @@ impl Store {
             let head = measured
                 .get(&one.place())
                 .and_then(|(_, head)| head.as_ref());
-            let size = head.map_or(0, |head| head.opened_len(false));
+            let size = head.map_or(0, |head| head.opened_len(with_bodies));
             if let Entry::Vacant(fresh) = wanted.entry(one.place()) {
                 if size > *budget && taken > 0 {
                     *budget = 0;
@@ -464,7 +467,15 @@ impl Store {
         for (place, blob) in places.into_iter().zip(blobs) {
             // An unreadable bundle is reported by its scrub and its claim. A bundle that has left meanwhile is
             // not shown.
-            wanted.insert(place, blob.and_then(|blob| decode_outline(&blob).ok()));
+            let outline = blob.and_then(|blob| {
+                let outline = if with_bodies {
+                    decode(&blob).map(BundleOutline::with_bodies)
+                } else {
+                    decode_outline(&blob)
+                };
+                outline.ok()
+            });
+            wanted.insert(place, outline);
         }
         for (n, one) in listed[..taken].iter().enumerate() {
             if found.len() >= query.limit {
@@ -489,14 +500,18 @@ impl Store {
             if !query.filter.lets_through(message_id.as_str(), entry) {
                 continue;
             }
+            let mut entry = entry.clone();
+            if let Some(body) = &mut entry.message.body {
+                *body = Bytes::new();
+            }
             found.push(StoredMessage {
                 route: id.route().to_owned(),
                 id: message_id,
                 state: StoredState::Pending,
-                version: version_of(entry, size),
+                version: version_of(&entry, size),
                 target: outline.bundle.target.clone(),
                 size,
-                entry: entry.clone(),
+                entry,
             });
         }
         Ok(taken)

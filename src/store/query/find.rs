@@ -11,7 +11,8 @@ use crate::store::model::bundle::{BundleId, place_in};
 use crate::store::model::codec::GrowingElements;
 use crate::store::model::view::version_of;
 use crate::store::{
-    CodecError, Store, StoreError, StoredMessage, StoredState, decode, decode_outline,
+    BundleOutline, CodecError, Store, StoreError, StoredMessage, StoredState, decode,
+    decode_outline,
 };
 
 /// Reads of a name before giving up. Others move the name too, but not this often.
@@ -186,36 +187,21 @@ impl Store {
             return Ok(None);
         };
         let outline = decode_outline(&blob).map_err(|why| unreadable(id, &why))?;
-        let found = outline
-            .bundle
-            .entries
-            .get(index)
-            .zip(outline.sizes.get(index));
-        let (entry, &size) = found.ok_or_else(behind_the_end)?;
-        Ok(Some(StoredMessage {
-            route: route.as_str().to_owned(),
-            id: id.into(),
-            state,
-            version: version_of(entry, size),
-            target: outline.bundle.target.clone(),
-            size,
-            entry: entry.clone(),
-        }))
+        stored_message(route, id, state, &outline, index).map(Some)
     }
 
-    /// The body of one message by its name, or by its `~` id, while the store has it. Opens the message's whole bundle: to be
-    /// called by few at a time.
-    pub async fn find_body(
+    /// The same with its body. Opens the message's whole bundle: to be called by few at a time.
+    pub async fn find_whole(
         &self,
         route: &RouteName,
         id: &str,
-    ) -> Result<Option<Bytes>, StoreError> {
-        let Some((_, blob, index)) = self.stable_blob(route, id).await? else {
+    ) -> Result<Option<StoredMessage>, StoreError> {
+        let Some((state, blob, index)) = self.stable_blob(route, id).await? else {
             return Ok(None);
         };
         let bundle = decode(&blob).map_err(|why| unreadable(id, &why))?;
-        let entry = bundle.entries.get(index).ok_or_else(behind_the_end)?;
-        Ok(Some(entry.message.body.clone().unwrap_or_default()))
+        let outline = BundleOutline::with_bodies(bundle);
+        stored_message(route, id, state, &outline, index).map(Some)
     }
 
     /// The state and the bundle of a message that the store has, and its place in what was read.
@@ -241,6 +227,26 @@ fn unreadable(id: &str, why: &CodecError) -> StoreError {
     ))
 }
 
-fn behind_the_end() -> StoreError {
-    StoreError::Damaged("a name points behind the end of its bundle".to_owned())
+/// The message at this place of a bundle.
+fn stored_message(
+    route: &RouteName,
+    id: &str,
+    state: StoredState,
+    outline: &BundleOutline,
+    index: usize,
+) -> Result<StoredMessage, StoreError> {
+    let entries = &outline.bundle.entries;
+    let found = entries.get(index).zip(outline.sizes.get(index));
+    let (entry, &size) = found.ok_or_else(|| {
+        StoreError::Damaged("a name points behind the end of its bundle".to_owned())
+    })?;
+    Ok(StoredMessage {
+        route: route.as_str().to_owned(),
+        id: id.into(),
+        state,
+        version: version_of(entry, size),
+        target: outline.bundle.target.clone(),
+        size,
+        entry: entry.clone(),
+    })
 }

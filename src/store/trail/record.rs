@@ -28,6 +28,8 @@ pub enum TrailCause<'a> {
     Header(Option<KafkaPosition>),
     /// A caller of the API, or a rule of the configuration.
     Actor(&'a Actor),
+    /// Another message of the name, and its position if it was a Kafka record.
+    Namesake(Option<KafkaPosition>),
 }
 
 /// How a message was delivered.
@@ -126,11 +128,8 @@ impl RouteTrail {
     }
 
     /// Records that another message of its name has taken the place of a message.
-    pub fn replaced(&self, id: &str, at: UnixMs, position: Option<KafkaPosition>) {
-        self.record(&NewTrailEvent {
-            position,
-            ..NewTrailEvent::new(TrailWord::Replaced, id, at)
-        });
+    pub fn replaced(&self, id: &str, at: UnixMs, cause: TrailCause<'_>) {
+        self.record(&cause.of(NewTrailEvent::new(TrailWord::Replaced, id, at)));
     }
 
     /// Records that another message of a name was acknowledged and not stored.
@@ -265,6 +264,7 @@ impl<'a> TrailCause<'a> {
                 position,
                 ..event
             },
+            Self::Namesake(position) => NewTrailEvent { position, ..event },
             Self::Actor(Actor { name, because }) => NewTrailEvent {
                 by: Some(name.as_str()),
                 reason: because.as_ref().map(Because::as_str),

@@ -68,7 +68,7 @@ fn named(op: &WriteOp) -> usize {
             .iter()
             .filter(|e| e.flags.has(Flags::NAMED))
             .count(),
-        WriteOp::Cancel { .. } | WriteOp::Reschedule { .. } => 1,
+        WriteOp::Cancel { .. } | WriteOp::Reschedule { .. } | WriteOp::Replace { .. } => 1,
         WriteOp::DeadLetter(_) => 0,
     }
 }

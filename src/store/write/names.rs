@@ -94,7 +94,7 @@ pub(super) fn names_of(ops: &[&WriteOp]) -> Vec<String> {
                 names.extend(named.filter_map(|e| Some(name_key(route, e.id.as_ref()?))));
             }
             WriteOp::Cancel { route, id, .. } => names.push(name_key(route, id)),
-            WriteOp::Reschedule { .. } | WriteOp::DeadLetter(_) => {}
+            WriteOp::Reschedule { .. } | WriteOp::Replace { .. } | WriteOp::DeadLetter(_) => {}
         }
     }
     names

@@ -118,7 +118,9 @@ impl WritePlan {
                     blobs.push((keys.dead(&id), dead_blob(dead_letter)));
                     dead_ids.push(id);
                 }
-                WriteOp::Reschedule { .. } => unreachable!("a reschedule goes alone"),
+                WriteOp::Reschedule { .. } | WriteOp::Replace { .. } => {
+                    unreachable!("what reads first goes alone")
+                }
             }
         }
         let mut behind: Vec<ScriptArg> = Vec::with_capacity(meant.len() * 3);

@@ -63,7 +63,7 @@ descriptions! {
     COMMANDS {
         name: "commands",
         unit: "commands",
-        meaning: "Commands (cancel, reschedule, purge: one a message) by result",
+        meaning: "Commands (cancel, reschedule, replace, purge: one a message) by result",
         action: "Many `unknown`, `too_late` or `in_flight`: commands come too late, or with the wrong id.",
         runbook: "a-message-is-missing",
     }

@@ -1,5 +1,5 @@
-//! Cancel, reschedule and duplicates, end to end: what was cancelled never arrives, what was rescheduled
-//! arrives at its new moment, all of it judged in order of delivery.
+//! Cancel, reschedule, replace and duplicates, end to end: what was cancelled or replaced never arrives, what was
+//! rescheduled arrives at its new moment, all of it judged in order of delivery.
 
 use lapin::types::AMQPValue;
 
@@ -25,7 +25,7 @@ type Step = (
 
 /// All in one batch, in this order. What a command concerns lies some seconds ahead: it must not be due
 /// before the command is read.
-const SCRIPT: [Step; 20] = [
+const SCRIPT: [Step; 23] = [
     ("cancelled", "a", &[("x-delay", "6000")]),
     ("cancel 1", "a", &[("x-delay-op", "cancel")]),
     ("cancelled again", "b", &[("x-delay", "6000")]),
@@ -71,27 +71,42 @@ const SCRIPT: [Step; 20] = [
         "g",
         &[("x-delay-op", "reschedule"), ("x-delay", "1100")],
     ),
+    ("replaced", "j", &[("x-delay", "1800000"), ("old", "1")]),
+    (
+        "its replacement",
+        "j",
+        &[("x-delay-op", "replace"), ("x-delay", "1200")],
+    ),
+    (
+        "a replacement of nothing",
+        "l",
+        &[("x-delay-op", "replace"), ("x-delay", "1100")],
+    ),
     ("overtaken", "h", &[("x-delay-op", "cancel")]),
     ("after its cancel", "h", &[("x-delay", "1000")]),
     ("first", "i", &[("x-delay", "6s")]),
     ("second", "i", &[("x-delay", "7s")]),
 ];
 /// Cases that must arrive, and when: ms after the base. `first` and `second` depend on the policy.
-const ARRIVES: [(&str, &str, i64); 7] = [
+const ARRIVES: [(&str, &str, i64); 9] = [
     ("the name is free again", "b", 1200),
     ("sooner", "c", 1000),
     ("later", "d", 8000),
     ("now", "e", 0),
     ("twice moved", "f", 1300),
     ("a command becomes a message", "g", 1100),
+    ("its replacement", "j", 1200),
+    ("a replacement of nothing", "l", 1100),
     ("after its cancel", "h", 1000),
 ];
 /// `op`, `result`, how often a script makes it.
-const RESULTS: [(&str, &str, u32); 4] = [
+const RESULTS: [(&str, &str, u32); 6] = [
     ("cancel", "cancelled", 2),
     ("cancel", "unknown", 2),
     ("reschedule", "rescheduled", 5),
     ("reschedule", "stored", 1),
+    ("replace", "replaced", 1),
+    ("replace", "stored", 1),
 ];
 const SENTINEL: &str = "sentinel";
 
@@ -211,10 +226,10 @@ async fn commands_and_duplicates_in_order_of_delivery() {
             ];
             await_metric(&relay, "commands_total", &labels, count).await;
         }
-        await_metric(&relay, "commands_total", &[("route", &path.route)], 10).await;
+        await_metric(&relay, "commands_total", &[("route", &path.route)], 12).await;
         await_metric(&relay, "duplicates_total", &[("route", &path.route)], 1).await;
         await_metric(&relay, "pending", &[("route", &path.route)], 0).await;
-        await_metric(&relay, "published_total", &[("route", &path.route)], 9).await;
+        await_metric(&relay, "published_total", &[("route", &path.route)], 11).await;
     }
     assert!(relay.terminate().await.success(), "a clean end");
 

@@ -117,6 +117,8 @@ async fn interleaving_08_every_key_that_a_script_touches_is_declared() {
         Step::Cancel("d"),
         Step::Reschedule("c", true),
         Step::Reschedule("e", false),
+        Step::Replace("c", true),
+        Step::Replace("e", false),
         claim(),
         Step::Cancel("a"),
         Step::Extend {
@@ -158,6 +160,7 @@ async fn interleaving_08_every_key_that_a_script_touches_is_declared() {
         later(&["d", "e"]),
         Step::Cancel("d"),
         Step::Reschedule("e", false),
+        Step::Replace("b", false),
         later(&["d"]),
         Step::Spread,
         Step::Cancel("c"),

@@ -41,6 +41,7 @@ pub enum Step {
     },
     Cancel(&'static str),
     Reschedule(&'static str, bool),
+    Replace(&'static str, bool),
     Sweep,
     /// All growing bundles are spread.
     Spread,
@@ -106,6 +107,7 @@ impl<'a> Driver<'a> {
         Message {
             name,
             due: due.0,
+            last: None,
             body: self.messages,
             repeat: false,
         }
@@ -148,6 +150,14 @@ impl<'a> Driver<'a> {
                     model_result(result),
                     self.model.reschedule(name, when.0, message)
                 );
+            }
+            Step::Replace(name, due) => {
+                let when = if *due { past() } else { far() };
+                let message = self.message(Some(name), when);
+                let body = text_of(message.body);
+                let op = replacement(name, when, &body);
+                let result = self.fixture.write(vec![op]).await[0][0];
+                assert_eq!(model_result(result), self.model.replace(name, message));
             }
             // It changes nothing that can be seen.
             Step::Spread => {

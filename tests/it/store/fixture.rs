@@ -291,6 +291,12 @@ impl StoreFixture {
         self.write(vec![cancel(name)]).await[0][0]
     }
 
+    /// The body of the message of a name.
+    pub async fn body_of(&self, name: &str) -> Option<String> {
+        let found = self.store.find_whole(&route(), name).await;
+        found.expect("answered").map(|found| body(&found.entry))
+    }
+
     pub async fn reschedule(&self, name: &str, due: UnixMs, body: &str) -> WriteResult {
         self.write(vec![reschedule(name, due, body)]).await[0][0]
     }
@@ -481,6 +487,17 @@ pub fn reschedule(name: &str, due: UnixMs, body: &str) -> WriteOp {
         id: Text::from(name),
         due,
         fallback,
+        of: None,
+    }
+}
+
+/// A message that takes the place of the pending one of its name, or is stored.
+pub fn replacement(name: &str, due: UnixMs, body: &str) -> WriteOp {
+    WriteOp::Replace {
+        route: route(),
+        id: Text::from(name),
+        bundle: bundle(vec![named(name, due, body)]),
+        or_store: true,
         of: None,
     }
 }

@@ -115,12 +115,7 @@ async fn messages_that_are_due_much_later_share_bundles_and_each_is_found() {
         let found = fixture.store.find(&route(), name).await.expect("asked");
         let found = found.expect("it is there");
         assert_eq!((found.state, found.entry.due), (StoredState::Pending, *due));
-        let body = fixture
-            .store
-            .find_body(&route(), name)
-            .await
-            .expect("asked");
-        assert_eq!(body.as_deref(), Some(&b"body"[..]));
+        assert_eq!(fixture.body_of(name).await.as_deref(), Some("body"));
     }
     let shown = listed(&fixture.store).await;
     expected.sort_by_key(|(_, due)| *due);
@@ -234,12 +229,7 @@ async fn one_call_stores_replaces_and_cancels_in_its_order() {
     assert_eq!(results.concat(), expected);
     fixture.check().await;
     for (name, body) in [("a", "3"), ("x", "4"), ("y", "y"), ("z", "6")] {
-        let found = fixture
-            .store
-            .find_body(&route(), name)
-            .await
-            .expect("asked");
-        assert_eq!(found.as_deref(), Some(body.as_bytes()), "{name}");
+        assert_eq!(fixture.body_of(name).await.as_deref(), Some(body), "{name}");
     }
     assert_eq!(fixture.counts().await.messages, 4);
 }
@@ -318,8 +308,7 @@ async fn what_is_alike_is_kept_as_what_differs() {
     let all_are_there = async |from: usize| {
         for n in from..300 {
             let id = format!("m{n}");
-            let found = fixture.store.find_body(&route(), &id).await.expect("asked");
-            assert_eq!(found.as_deref(), Some(order(n).as_bytes()), "{id}");
+            assert_eq!(fixture.body_of(&id).await, Some(order(n)), "{id}");
         }
         assert_eq!(listed(&fixture.store).await.len(), 300 - from);
     };
@@ -388,7 +377,7 @@ async fn without_its_example_a_message_is_no_other_one() {
     lset.exec_async(&mut fixture.raw.clone())
         .await
         .expect("set");
-    assert!(fixture.store.find_body(&route(), "m9").await.is_err());
+    assert!(fixture.store.find_whole(&route(), "m9").await.is_err());
     let report = fixture.store.scrub(P).await.expect("scrubbed");
     assert_eq!(report.unreadable.len(), 1, "{report:?}");
     make_due(&fixture).await;

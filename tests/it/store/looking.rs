@@ -66,6 +66,7 @@ async fn what_is_searched_for_is_found_once_whatever_the_page() {
     let of = |id_prefix: Option<&str>, key: Option<&str>| MessageFilter {
         id_prefix: id_prefix.map(str::to_owned),
         key: key.map(str::to_owned),
+        ..MessageFilter::default()
     };
     for (filter, wanted) in [
         (of(Some("order-1"), None), ("order-1", None)),

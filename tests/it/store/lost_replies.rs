@@ -6,7 +6,7 @@ use super::fixture::*;
 use super::proxy::Proxy;
 use crate::support::{Redis, eventually};
 
-use WriteResult::{Cancelled, Duplicate, InFlight, Rescheduled, Stored, TooLate};
+use WriteResult::{Cancelled, Duplicate, InFlight, Replaced, Rescheduled, Stored, TooLate};
 
 pub(super) struct Behind {
     pub(super) proxy: Proxy,
@@ -231,14 +231,19 @@ async fn interleaving_22_an_extend_whose_reply_is_lost_leaves_the_token() {
 }
 
 #[tokio::test]
-async fn a_lost_reply_to_a_reschedule_moves_once() {
+async fn a_lost_reply_to_a_reschedule_or_a_replace_changes_once() {
     let Behind { proxy, fixture, .. } = behind().await;
     fixture.keep(vec![named("n", past(), "n")]).await;
     proxy.lose_next_reply();
     assert_eq!(fixture.reschedule("n", far(), "command").await, Rescheduled);
     proxy.lose_next_reply();
     assert_eq!(fixture.reschedule("m", far(), "command").await, Stored);
-    assert_eq!(proxy.played(), 2);
+    proxy.lose_next_reply();
+    let replaced = fixture
+        .write(vec![replacement("n", far(), "another")])
+        .await;
+    assert_eq!(replaced, [[Replaced]]);
+    assert_eq!(proxy.played(), 3);
     assert_eq!(fixture.check().await.bundles.len(), 2);
 }
 

@@ -37,6 +37,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (0..2usize, [share(), share(), share()]).prop_map(|(who, shares)| Step::Divide { who, shares }),
         3 => name().prop_map(Step::Cancel),
         2 => (name(), any::<bool>()).prop_map(|(name, due)| Step::Reschedule(name, due)),
+        2 => (name(), any::<bool>()).prop_map(|(name, due)| Step::Replace(name, due)),
         2 => Just(Step::Sweep),
         1 => Just(Step::Spread),
         2 => Just(Step::Redrive),

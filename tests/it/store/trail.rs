@@ -187,7 +187,7 @@ async fn what_was_recorded_is_found_by_its_id_oldest_first() {
     trail.deduplicated("a", UnixMs(9500), position);
     fixture.write().await;
     // As another replica writes later what happened before.
-    trail.replaced("a", UnixMs(2000), position);
+    trail.replaced("a", UnixMs(2000), TrailCause::Namesake(position));
     fixture.write().await;
 
     let events = fixture.events("a").await;

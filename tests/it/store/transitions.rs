@@ -1,9 +1,10 @@
 //! Every transition with its refusals, and all invariants after each step.
 
 use postdate::domain::limits::MAX_EXPIRIES;
-use postdate::domain::{OnDuplicate, ReadMark, RouteName, UnixMs};
+use postdate::domain::{Entry, Flags, OnDuplicate, ReadMark, RouteName, Text, UnixMs};
 use postdate::store::{
-    DeadLetter, Division, NewBundle, Remainder, SettleAnswer, SweepOutcome, WriteOp, WriteResult,
+    BrowseQuery, DeadLetter, Division, IntendedMessage, MessageFilter, NewBundle, Remainder,
+    SettleAnswer, SweepOutcome, WriteOp, WriteResult,
 };
 
 use super::fixture::*;
@@ -204,10 +205,86 @@ async fn names_suppress_replace_cancel_and_move() {
     assert_eq!(claimed.iter().flat_map(live).collect::<Vec<_>>(), ["c1"]);
     assert_eq!(fixture.cancel("c").await, InFlight);
     assert_eq!(fixture.reschedule("c", far(), "command").await, TooLate);
+    let late = replacement("c", far(), "command");
+    assert_eq!(fixture.write(vec![late]).await, [[TooLate]]);
     fixture.check().await;
     fixture.settle(&claimed[0]).await;
     assert_eq!(fixture.cancel("c").await, Unknown);
     assert_eq!(fixture.check().await.names.len(), 2);
+}
+
+#[tokio::test]
+async fn a_replacement_is_all_that_is_left_of_a_name() {
+    let fixture = StoreFixture::shared().await;
+    let keep = vec![named("a", far(), "a1"), named("b", far(), "b1")];
+    fixture.keep(keep).await;
+    let seen = async |id: &str| {
+        let found = fixture.store.find(&route(), id).await.expect("answered");
+        found.expect("it waits")
+    };
+    let before = seen("a").await;
+    let of = |version: &Text, or_store| WriteOp::Replace {
+        route: route(),
+        id: Text::from("a"),
+        bundle: bundle(vec![named("a", far(), "a2")]),
+        or_store,
+        of: Some(IntendedMessage::Seen(version.clone())),
+    };
+    let results = fixture.write(vec![of(&"other".into(), false)]).await;
+    assert_eq!(results, [[Unknown]], "another message than was meant");
+    assert_eq!(
+        fixture.write(vec![of(&before.version, false)]).await,
+        [[Replaced]]
+    );
+    assert_eq!(fixture.body_of("a").await.as_deref(), Some("a2"));
+    assert_eq!(fixture.check().await.bundles.len(), 2);
+    let unknown = WriteOp::Replace {
+        route: route(),
+        id: Text::from("z"),
+        bundle: bundle(vec![named("z", far(), "z1")]),
+        or_store: false,
+        of: None,
+    };
+    assert_eq!(fixture.write(vec![unknown]).await, [[Unknown]]);
+    let new = replacement("z", past(), "z2");
+    assert_eq!(fixture.write(vec![new]).await, [[Stored]]);
+    assert_eq!(fixture.body_of("z").await.as_deref(), Some("z2"));
+    // Its own `~` id names a message too.
+    let nameless = fixture.keep(vec![Entry {
+        id: None,
+        flags: Flags::default(),
+        ..named("x", far(), "x1")
+    }]);
+    assert_eq!(nameless.await, [Stored]);
+    let query = BrowseQuery {
+        route: Some(route()),
+        from: far(),
+        to: far(),
+        after: None,
+        limit: 10,
+        filter: MessageFilter::default(),
+    };
+    let page = fixture.store.browse(&query).await.expect("answered");
+    let own = page
+        .found
+        .iter()
+        .find(|one| one.id.as_str().starts_with('~'));
+    let own = own.expect("it waits").id.clone();
+    let op = WriteOp::Replace {
+        route: route(),
+        id: own.clone(),
+        bundle: bundle(vec![Entry {
+            id: None,
+            flags: Flags::default(),
+            ..named("x", far(), "x2")
+        }]),
+        or_store: false,
+        of: None,
+    };
+    assert_eq!(fixture.write(vec![op]).await, [[Replaced]]);
+    assert_eq!(seen(own.as_str()).await.id, own, "it keeps its id");
+    assert_eq!(fixture.body_of(own.as_str()).await.as_deref(), Some("x2"));
+    assert_eq!(fixture.check().await.bundles.len(), 4);
 }
 
 #[tokio::test]

@@ -73,6 +73,20 @@ export function field(label, input, hint) {
   return h("label", { class: "field" }, h("span", { class: "field-label" }, label), input, hint && h("small", null, hint));
 }
 
+/** What a message can be looked for by, beside its route and its moments. */
+export const CONDITIONS = ["id_prefix", "key", "header", "contains"];
+
+/** Fields of these conditions. Only who may see bodies may search in them. */
+export function conditionFields(params, maySeeBodies) {
+  const input = (name, attrs = {}) => h("input", { name, value: params[name] ?? "", autocomplete: "off", spellcheck: "false", ...attrs });
+  return [
+    field("Id begins with", input("id_prefix", { maxlength: 256 })),
+    field("Key", input("key")),
+    field("Header", input("header", { placeholder: "name:value", pattern: "[^:]+:.*" })),
+    maySeeBodies && field("Body contains", input("contains")),
+  ];
+}
+
 /** A choice among routes. */
 export function routeSelect({ routes, value, all, ...attrs }) {
   return h("select", { name: "route", ...attrs, value },

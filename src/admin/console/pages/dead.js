@@ -9,7 +9,7 @@ import { overview } from "../lib/live.js";
 import { progressView } from "../lib/many.js";
 import { address, go } from "../lib/router.js";
 import { name, visible } from "../lib/text.js";
-import { ago, announceList, empty, field, pageHead, problemBox, routeLink, routeSelect, section, table, when } from "../lib/widgets.js";
+import { CONDITIONS, ago, announceList, conditionFields, empty, field, pageHead, problemBox, routeLink, routeSelect, section, table, when } from "../lib/widgets.js";
 import { DEAD_REASON_WORDS, deadReason } from "../lib/words.js";
 
 /** Dead letters that are loaded at once. */
@@ -23,7 +23,7 @@ export function deadPage(view) {
   page.load = (cursor) => load(page, cursor);
   view.show(() => [
     pageHead("Dead letters"),
-    filters(view.params),
+    filters(view),
     problemBox(state.problem),
     progressView(state.progress, () => view.redraw()),
     state.items === null ? !state.problem && h("p", { class: "muted" }, "Asking …")
@@ -34,8 +34,13 @@ export function deadPage(view) {
   page.load(null);
 }
 
-function filterOf({ route, reason, from, to }) {
-  return Object.fromEntries(Object.entries({ route, reason, from, to }).filter(([, value]) => value));
+function filterOf(params) {
+  return Object.fromEntries(["route", "reason", "from", "to", ...CONDITIONS].filter((name) => params[name]).map((name) => [name, params[name]]));
+}
+
+/** The filter of an action: there may be several headers. */
+function actionFilter({ header, ...filter }) {
+  return header ? { ...filter, header: [header] } : filter;
 }
 
 async function load({ view, state, filter }, cursor) {
@@ -48,25 +53,27 @@ async function load({ view, state, filter }, cursor) {
   });
 }
 
-function filters({ route, reason, from, to }) {
+function filters({ params, mayWrite }) {
+  const { route, reason, from, to } = params;
   const submit = (event) => {
     event.preventDefault();
     const given = Object.fromEntries(new FormData(event.currentTarget));
-    go(["dead"], { route: given.route, reason: given.reason, from: momentOfInput(given.from), to: momentOfInput(given.to) });
+    go(["dead"], { ...given, from: momentOfInput(given.from), to: momentOfInput(given.to) });
   };
   const input = (name, value) => h("input", { type: "datetime-local", step: 1, name, value: value ? inputMoment(Number(value)) : "" });
   return h("form", { key: "filters", class: "row panel", onsubmit: submit, "aria-label": "Filter" },
     field("Route", routeSelect({ routes: overview()?.routes ?? [], value: route ?? "", all: "All routes" })),
     field("Reason", h("select", { name: "reason", value: reason ?? "" }, h("option", { value: "" }, "All reasons"),
       DEAD_REASON_WORDS.map((word) => h("option", { value: word }, word)))),
+    conditionFields(params, mayWrite),
     field("Dead from", input("from", from)),
     field("Dead to", input("to", to)),
     h("button", { type: "submit" }, "Filter"),
-    (route || reason || from || to) && h("a", { class: "button quiet", href: "#/dead" }, "Clear"));
+    Object.keys(filterOf(params)).length > 0 && h("a", { class: "button quiet", href: "#/dead" }, "Clear"));
 }
 
-function nothing({ route, reason, from, to }) {
-  if (route || reason || from || to) return empty("No dead letter fits the filter.", h("p", null, h("a", { href: "#/dead" }, "Show all")));
+function nothing(params) {
+  if (Object.keys(filterOf(params)).length > 0) return empty("No dead letter fits the filter.", h("p", null, h("a", { href: "#/dead" }, "Show all")));
   return empty("There are no dead letters.", h("p", null, "A message that cannot be delivered after all its tries, or that cannot be understood, is kept here with its history until somebody redrives or drops it."));
 }
 
@@ -182,7 +189,7 @@ function actions(page, items) {
   const chosen = { ids, total: ids.length, words: counted(ids.length, "dead letter"), routes: routesOf(state.items.filter(({ dead_id }) => state.chosen.has(dead_id))) };
   const isWhole = state.next === null;
   const everything = {
-    filter, total: isWhole ? state.items.length : undefined, routes: routesOf(isWhole || filter.route ? state.items : []),
+    filter: actionFilter(filter), total: isWhole ? state.items.length : undefined, routes: routesOf(isWhole || filter.route ? state.items : []),
     words: `all ${isWhole ? counted(state.items.length, "dead letter") : `dead letters that fit the filter (more than ${count(state.items.length)})`}`,
   };
   const reload = () => {

@@ -10,7 +10,7 @@ import { badge } from "../lib/icons.js";
 import { unitSelect } from "../lib/message_actions.js";
 import { address } from "../lib/router.js";
 import { name } from "../lib/text.js";
-import { ask, copyButton, facts, fullMoment, messageLink, pageHead, problemBox, routeLink, section, table, toast, when } from "../lib/widgets.js";
+import { ask, copyButton, facts, field, fullMoment, messageLink, pageHead, problemBox, routeLink, section, table, toast, when } from "../lib/widgets.js";
 import { eventWord, messageState } from "../lib/words.js";
 
 /** Time between two looks at the message. */
@@ -72,6 +72,7 @@ function status(view, state, load) {
       waits && [
         h("button", { type: "button", onclick: act(publishNow) }, "Publish now"),
         h("button", { type: "button", onclick: act(reschedule) }, "Reschedule …"),
+        h("button", { type: "button", onclick: act(replaceBody) }, "Replace the body …"),
         h("button", { type: "button", class: "danger", onclick: act(cancel) }, "Cancel message …"),
       ],
       h("a", { class: "button", href: address(["send"], { route: message.route, like: message.id }) }, "Send one like it …")));
@@ -166,6 +167,22 @@ function moveFields() {
       h("label", null, h("input", { type: "radio", name: "how", value: "at" }), "at a moment"),
       h("input", { type: "datetime-local", name: "at", step: 1, "aria-label": "Moment", onfocus: pick("at") })),
   ];
+}
+
+/** The body that is there is shown for editing where it is text that was loaded whole. */
+async function replaceBody(view, state, load) {
+  const { message, tag } = state;
+  const { bytes: shown, text, whole } = state.body ?? { text: null };
+  const isKnown = text !== null && shown.length === whole;
+  const draw = () => [
+    h("p", null, "The message gets this body. Its headers, its key, its target and its due time stay."),
+    field("Body", h("textarea", { name: "body", rows: 10, value: isKnown ? text : "", spellcheck: "false" }),
+      !isKnown && message.size > 0 && "To begin with the text that is there, show the body first."),
+  ];
+  const given = await ask({ title: "Replace the body", draw, action: "Replace the body" });
+  if (given === null) return;
+  state.body = null;
+  await finish(view, load, () => command("PUT", target(message), tag, { body: { body: given.body }, because: given.because }), "It has its new body");
 }
 
 async function cancel(view, state, load) {

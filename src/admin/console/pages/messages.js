@@ -10,7 +10,7 @@ import { progressView } from "../lib/many.js";
 import { cancelMessages, moveMessages } from "../lib/message_actions.js";
 import { go, goInstead } from "../lib/router.js";
 import { name, visibleText } from "../lib/text.js";
-import { announceList, delayExample, empty, field, messageLink, pageHead, pager, problemBox, routeLink, routeSelect, section, table, when } from "../lib/widgets.js";
+import { CONDITIONS, announceList, conditionFields, delayExample, empty, field, messageLink, pageHead, pager, problemBox, routeLink, routeSelect, section, table, when } from "../lib/widgets.js";
 import { messageState } from "../lib/words.js";
 
 /** Time between two looks at the list. */
@@ -32,10 +32,11 @@ export function messagesPage(view) {
     pageHead("Messages"),
     find !== undefined && foundOf(find, state),
     section("Waiting, by due time", { key: "waiting", aside: state.asOf !== null && h("small", null, `as of ${timeOfDay(state.asOf)}`) },
-      filters(shown), progressView(state.progress, () => view.redraw()), list(view, shown, state, load)),
+      filters(view, shown), progressView(state.progress, () => view.redraw()), list(view, shown, state, load)),
   ]);
   view.redrawLive();
-  view.every(REFRESH_MS, refresh);
+  // Each search in bodies is noted in the audit: none is made unasked.
+  if (!shown.contains) view.every(REFRESH_MS, refresh);
   refresh().then(() => state.page && announceList(state.page, "message"));
   if (find !== undefined) findMessage(view, find, state);
 }
@@ -101,7 +102,8 @@ function messageList(messages) {
       message.key && [" key ", name(message.key)])));
 }
 
-function filters({ route, from, to, id_prefix, key }) {
+function filters(view, params) {
+  const { route, from, to } = params;
   const submit = (event) => {
     event.preventDefault();
     const given = Object.fromEntries(new FormData(event.currentTarget));
@@ -110,12 +112,11 @@ function filters({ route, from, to, id_prefix, key }) {
   const input = (name, value) => h("input", { type: "datetime-local", step: 1, name, value: value ? inputMoment(Number(value)) : "" });
   return h("form", { class: "row", onsubmit: submit },
     field("Route", routeSelect({ routes: overview()?.routes ?? [], value: route ?? "", all: "All routes" })),
-    field("Id begins with", h("input", { name: "id_prefix", value: id_prefix ?? "", autocomplete: "off", spellcheck: "false", maxlength: 256 })),
-    field("Key", h("input", { name: "key", value: key ?? "", autocomplete: "off", spellcheck: "false" })),
+    conditionFields(params, view.mayWrite),
     field("Due from", input("from", from)),
     field("Due to", input("to", to)),
     h("button", { type: "submit" }, "Filter"),
-    isFiltered({ route, from, to, id_prefix, key }) && h("a", { class: "button quiet", href: "#/messages" }, "Clear"));
+    isFiltered(params) && h("a", { class: "button quiet", href: "#/messages" }, "Clear"));
 }
 
 function list(view, params, state, load) {
@@ -184,8 +185,8 @@ function row(view, { chosen }, message) {
   };
 }
 
-function isFiltered({ route, from, to, id_prefix, key }) {
-  return [route, from, to, id_prefix, key].some(Boolean);
+function isFiltered(params) {
+  return ["route", "from", "to", ...CONDITIONS].some((name) => params[name]);
 }
 
 function nothing(params) {

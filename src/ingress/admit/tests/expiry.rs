@@ -10,7 +10,7 @@ fn expiry(headers: &[(&str, &str)], route: &Route) -> Option<Expiry> {
         Admitted::Delayed {
             request, message, ..
         }
-        | Admitted::Reschedule {
+        | Admitted::Change {
             request, message, ..
         } => {
             assert_eq!(message.headers, [], "{headers:?}");

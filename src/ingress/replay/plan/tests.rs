@@ -55,6 +55,7 @@ impl ReplayFixture {
         match words[0] {
             "cancel" => header("x-delay-op", "cancel"),
             "move" => header("x-delay-op", "reschedule"),
+            "replace" => header("x-delay-op", "replace"),
             "bad" => header("x-delay", "soon"),
             _ => {}
         }
@@ -90,8 +91,9 @@ impl ReplayFixture {
             partition: 3,
             offset,
         });
-        if let RecordRequest::Delayed { id: Some(id), .. } | RecordRequest::Reschedule { id, .. } =
-            &judge.request
+        if let RecordRequest::Delayed { id: Some(id), .. }
+        | RecordRequest::Reschedule { id, .. }
+        | RecordRequest::Replace { id, .. } = &judge.request
         {
             entry.id = Some(id.clone());
             entry.flags = Flags(Flags::NAMED);
@@ -306,6 +308,34 @@ fn a_name_is_one_message_while_it_waits() {
     );
     let later = ReplayFixture::new().has(2, "store a 400", 400, ScannedState::Pending);
     later.comes_to(&["store a 300", "store a 400"], &[]);
+}
+
+#[test]
+fn a_replacement_is_stored_and_what_it_replaced_is_not() {
+    ReplayFixture::new().comes_to(
+        &["store a 300", "replace a 400"],
+        &[(2, "store at 400 named")],
+    );
+    ReplayFixture::new().comes_to(&["replace a 400"], &[(1, "store at 400 named")]);
+    // The store missed the replacement.
+    let site = ReplayFixture::new().has(1, "store a 300", 300, ScannedState::Pending);
+    site.comes_to(
+        &["store a 300", "replace a 400"],
+        &[(2, "store at 400 named instead of 1")],
+    );
+    let replaced = ReplayFixture::new().has(2, "replace a 400", 400, ScannedState::Pending);
+    replaced.comes_to(&["store a 300", "replace a 400"], &[]);
+    replaced.comes_to(
+        &["store a 300", "replace a 400", "cancel a"],
+        &[(3, "cancel 2")],
+    );
+    // It came too late: its message was due, and its name is remembered.
+    let mut remembers = ReplayFixture::new();
+    Arc::make_mut(&mut remembers.route).policy.dedupe_ms = 10 * MINUTE;
+    remembers.comes_to(
+        &["store a 2", "pass", "pass", "replace a 400"],
+        &[(1, "store at 2")],
+    );
 }
 
 #[test]

@@ -1,11 +1,13 @@
--- reschedule: a named message (or one by its `~` id) moves to another moment, as a bundle of one.
+-- reschedule: a named message (or one by its `~` id) moves to another moment, or another one takes its place, as a bundle
+-- of one.
 --
 -- The caller sends the content. If it saw the message pending, this is the moved message, which takes hardly
--- more memory than it frees, so that it works at maxmemory. If the name was free, it is the command's own message.
+-- more memory than it frees, so that it works at maxmemory, or the one that takes its place. If the name was free, it is
+-- the command's own message.
 -- KEYS  the fixed ones; the new blob, its due set; and if the name means a place: the old blob, its due set
--- ARGV  caller number answered; name, the entry the caller saw or "", "m" (moved) or "n" (new);
+-- ARGV  caller number answered; name, the entry the caller saw or "", "m" (moved or replaced) or "n" (new);
 --       new id, its first due ms, its blob, the place that a `~` id without an entry names or ""
--- returns {s, us, rolled_back, answer}: r rescheduled, s stored as new, l too late, or "CHANGED": read again
+-- returns {s, us, rolled_back, answer}: r moved or replaced, s stored as new, l too late, or "CHANGED": read again
 -- atomic: all of it. costs: a dozen commands, and one body through here: the rare path.
 local NEW, NEW_DUE, OLD, OLD_DUE = KEYS[FIXED + 1], KEYS[FIXED + 2], KEYS[FIXED + 3], KEYS[FIXED + 4]
 local before = repeated()

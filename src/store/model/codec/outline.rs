@@ -29,6 +29,17 @@ pub struct BundleOutline {
     pub sizes: Vec<usize>,
 }
 
+impl BundleOutline {
+    /// The same of a bundle whose bodies were opened, and are still there.
+    pub(in crate::store) fn with_bodies(bundle: Bundle) -> Self {
+        let sizes = bundle.entries.iter().map(|entry| entry.message.body_len());
+        Self {
+            sizes: sizes.collect(),
+            bundle,
+        }
+    }
+}
+
 /// Reads a bundle without its bodies.
 pub fn decode_outline(blob: &Bytes) -> Result<BundleOutline, CodecError> {
     match super::elements_of(blob) {

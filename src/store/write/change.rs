@@ -1,5 +1,5 @@
-//! Operations that read before they write. A pending message moves to another moment by leaving its bundle for
-//! one of its own. A cancel with a condition cancels a message only if it is the intended one.
+//! Operations that read before they write. A pending message moves to another moment, or another one takes its place, by
+//! leaving its bundle for one of its own. A cancel with a condition cancels a message only if it is the intended one.
 
 use std::sync::Arc;
 
@@ -19,21 +19,45 @@ use crate::store::{
     Bundle, IntendedMessage, StoreError, StoredState, WriteOp, WriteResult, decode, encode,
 };
 
+/// What becomes of the pending message of a name.
+#[derive(Clone, Copy)]
+pub(super) enum Change<'a> {
+    /// It moves to another moment.
+    Move {
+        due: UnixMs,
+        /// One entry: the message to be stored if the name is unknown.
+        fallback: Option<&'a Bundle>,
+    },
+    /// Another one takes its place.
+    Replace {
+        /// One entry: the new message.
+        bundle: &'a Bundle,
+        /// It is stored if the name is unknown.
+        or_store: bool,
+    },
+}
+
 impl PartitionWriter {
-    pub(super) async fn reschedule(
+    /// Changes the pending message of a name, which leaves its bundle for one of its own.
+    pub(super) async fn change(
         &self,
         turn: &mut CallTurn<'_>,
         route: &RouteName,
         id: &Text,
         of: Option<&IntendedMessage>,
-        due: UnixMs,
-        fallback: Option<&Bundle>,
+        change: Change<'_>,
     ) -> Result<WriteResult, StoreError> {
         let p = self.partition;
         let name = name_key(route, id);
         let with = ScriptVariant {
             remembers: self.delivered_names.remembers(route.as_str()),
             ..ScriptVariant::default()
+        };
+        let (due, fallback) = match change {
+            Change::Move { due, fallback } => (due, fallback),
+            Change::Replace { bundle, or_store } => {
+                (bundle.first_due(), or_store.then_some(bundle))
+            }
         };
         for _ in 0..NAME_READS {
             let found = read_until_stable(self.calls.link(), &self.keys, p, &name).await?;
@@ -49,19 +73,20 @@ impl PartitionWriter {
                 (PendingMessage::Yes(other), _) if is_other(&other) => {
                     return Ok(WriteResult::Unknown);
                 }
-                (PendingMessage::Yes(mut moved), _) => {
-                    if !move_expiry(&mut moved, due) {
-                        return Ok(WriteResult::TooLate);
+                (PendingMessage::Yes(mut moved), _) => match change {
+                    Change::Replace { bundle, .. } => (&scripts::RESCHEDULE, "m", bundle.clone()),
+                    Change::Move { .. } if move_expiry(&mut moved, due) => {
+                        (&scripts::MOVE, "m", moved)
                     }
-                    (&scripts::MOVE, "m", moved)
-                }
+                    Change::Move { .. } => return Ok(WriteResult::TooLate),
+                },
                 (PendingMessage::No(_), Some(fallback)) => {
                     (&scripts::RESCHEDULE, "n", fallback.clone())
                 }
                 (PendingMessage::No(None), None) => return Ok(WriteResult::Unknown),
                 (PendingMessage::No(Some(_)), None) => return Ok(WriteResult::TooLate),
                 (PendingMessage::Unreadable(why), _) => {
-                    error!(%route, %id, error = why, "a message cannot be moved: its bundle cannot be read");
+                    error!(%route, %id, error = why, "a message cannot be changed: its bundle cannot be read");
                     return Ok(WriteResult::TooLate);
                 }
             };
@@ -89,7 +114,7 @@ impl PartitionWriter {
             let script = script.of(with);
             let call = ScriptCall {
                 script,
-                op: "reschedule",
+                op: change.op(),
                 keys,
                 args,
                 blobs: Vec::new(),
@@ -100,15 +125,33 @@ impl PartitionWriter {
                     self.free_malformed(std::slice::from_ref(&name)).await?;
                     continue;
                 }
-                "r" => WriteResult::Rescheduled,
+                "r" => change.done(),
                 "s" => WriteResult::Stored,
                 "l" => return Ok(WriteResult::TooLate),
-                _ => return Err(shape("the answer to a reschedule")),
+                _ => return Err(shape("the answer to a change")),
             };
             self.wake.stored(self.partition, due);
             return Ok(result);
         }
         Err(never_settles())
+    }
+}
+
+impl Change<'_> {
+    /// The name of its call.
+    fn op(self) -> &'static str {
+        match self {
+            Self::Move { .. } => "reschedule",
+            Self::Replace { .. } => "replace",
+        }
+    }
+
+    /// The result when it is done.
+    fn done(self) -> WriteResult {
+        match self {
+            Self::Move { .. } => WriteResult::Rescheduled,
+            Self::Replace { .. } => WriteResult::Replaced,
+        }
     }
 }
 
