@@ -102,7 +102,7 @@ pub(super) fn header(origin: Origin, name: String, value: String) -> Header {
 }
 
 /// The problem of a message that its route would call invalid.
-pub(super) fn not_taken(unfit: InvalidMessage) -> Problem {
+pub(super) fn not_taken(unfit: &InvalidMessage) -> Problem {
     let detail = format!("the route would not take this message: {}", unfit.error);
     Problem::bad(detail).reason(unfit.reason.as_str())
 }

@@ -178,7 +178,10 @@ impl<T: DeserializeOwned> FromRequestParts<Arc<Admin>> for QueryParams<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &Arc<Admin>) -> Result<Self, Problem> {
-        let query = serde_html_form::from_str(parts.uri.query().unwrap_or_default());
+        let query = parts.uri.query().unwrap_or_default();
+        let query = serde_html_form::Deserializer::from_bytes(query.as_bytes());
+        let query = serde_path_to_error::deserialize(query);
+        // Names the parameter.
         let refused = |e| Problem::bad(format!("the query cannot be read: {e}"));
         query.map(Self).map_err(refused)
     }

@@ -70,6 +70,7 @@ impl Inject for Nothing {
                 received: UnixMs(0),
                 time: RequestedTime::Delay(0),
                 expires: None,
+                given_back: 0,
             },
             target: route.to.clone(),
             message,

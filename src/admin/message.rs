@@ -31,6 +31,7 @@ pub(super) fn request_view(entry: &Entry) -> RequestView {
         received: rfc3339(request.received),
         delay_ms,
         deliver_at_ms,
+        given_back: Some(request.given_back).filter(|count| *count > 0),
         expires_ms: expires.map(|last| last.0),
         expires: expires.and_then(rfc3339),
     }

@@ -168,9 +168,11 @@ impl NamedParts {
             headers: given.chain([time]).collect(),
             properties: None,
         };
-        let admitted = admin.state.inject.admit(route, judged).map_err(not_taken)?;
+        let admitted = admin.state.inject.admit(route, judged);
+        let admitted = admitted.map_err(|unfit| not_taken(&unfit))?;
         let mut request = admitted.request;
         let mut due = admitted.due;
+        request.given_back = old.given_back();
         if self.time.is_none() {
             due = old.due;
             request.time = RequestedTime::At(due);

@@ -161,6 +161,12 @@ fn policy(policy: &RoutePolicy) -> Value {
         "on_unroutable": policy.on_unroutable.as_str(),
         "max_lateness": duration(policy.max_lateness_ms),
         "on_expired": policy.on_expired.as_str(),
+        "consumer_retry": policy.consumer_retry.map(|retry| json!({
+            "attempts": retry.attempts,
+            "initial": duration(retry.initial_ms),
+            "factor": retry.factor,
+            "max": duration(retry.max_ms),
+        })),
         "on_duplicate": match policy.on_duplicate {
             OnDuplicate::Keep => "keep",
             OnDuplicate::Replace => "replace",

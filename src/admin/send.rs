@@ -70,7 +70,7 @@ pub(super) async fn send(
         .unwrap_or_else(|| fresh_id(admin.state.clock));
     let message = message(&route, request, &id)?;
     let admitted = admin.state.inject.admit(&route, message.clone());
-    let due = admitted.map_err(not_taken)?.due;
+    let due = admitted.map_err(|unfit| not_taken(&unfit))?.due;
     let due = due.plus(route.policy.jitter_ms);
     if !wait {
         inject(&admin, &route, message, &id).await?;

@@ -118,6 +118,10 @@ pub struct RequestView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub deliver_at_ms: Option<i64>,
+    /// How often its consumers have given it back. Absent: never, or its route does not count (`consumer_retry`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub given_back: Option<u32>,
     /// The last moment at which it is wanted, Unix ms. Absent: for ever.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]

@@ -45,6 +45,13 @@ impl Inject for IngressInject {
                 reason,
                 error: error.to_string(),
             }),
+            Admitted::Spent { request, .. } => Err(InvalidMessage {
+                reason: InvalidReason::BadRetry,
+                error: format!(
+                    "its consumers have given it back {} times already",
+                    request.given_back - 1
+                ),
+            }),
             Admitted::PassThrough { .. } | Admitted::Cancel { .. } | Admitted::Change { .. } => {
                 Err(InvalidMessage {
                     reason: InvalidReason::BadOp,

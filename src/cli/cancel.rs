@@ -112,7 +112,7 @@ fn cancel_many(
             (Some(why), false) => output::error(why.clone()),
             (None, true) => answers.push(json!({ "id": id, "route": route, "result": result })),
             (Some(why), true) => {
-                answers.push(json!({ "id": id, "route": route, "result": result, "detail": why }))
+                answers.push(json!({ "id": id, "route": route, "result": result, "detail": why }));
             }
         }
     }

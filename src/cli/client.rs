@@ -346,3 +346,12 @@ fn tls_hints() -> KeyHints {
         without_tls: "POSTDATE_URL must begin with http://".to_owned(),
     }
 }
+
+/// Parameters of a query, as a path takes them.
+pub(super) fn query(pairs: &[(&str, String)]) -> String {
+    pairs
+        .iter()
+        .map(|(name, value)| format!("{name}={}", percent_encoded(value)))
+        .collect::<Vec<_>>()
+        .join("&")
+}

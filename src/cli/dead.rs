@@ -9,7 +9,7 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::value::RawValue;
 
 use self::letter::letter_text;
-use super::client::{ApiClient, CALL_DEADLINE, ClientError, json_of};
+use super::client::{ApiClient, CALL_DEADLINE, ClientError, json_of, query};
 use super::content::ConditionArgs;
 use super::output::{self, Printer, SafeText};
 use super::progress::{ProgressReporter, StageProgress};
@@ -19,7 +19,7 @@ use crate::api::{
     DeadActionEnd, DeadActionItem, DeadActionRequest, DeadLetterFilter, DeadLetterResults,
     DeadLetterView, Page, Timestamp, Word,
 };
-use crate::domain::{Clock, UnixMs, duration, path_segment, percent_encoded};
+use crate::domain::{Clock, UnixMs, duration, path_segment};
 
 /// The API's word for the order that loses none while others come.
 const OLDEST: &str = "oldest";
@@ -598,14 +598,6 @@ fn print_results(
         });
     }
     Ok(())
-}
-
-fn query(pairs: &[(&str, String)]) -> String {
-    pairs
-        .iter()
-        .map(|(name, value)| format!("{name}={}", percent_encoded(value)))
-        .collect::<Vec<_>>()
-        .join("&")
 }
 
 #[cfg(test)]

@@ -60,6 +60,9 @@ impl FactLines {
             (None, None) => String::new(),
         };
         self.add("received", &format!("{received}{asked}"));
+        if let Some(count) = request.given_back {
+            self.add("given back", &format!("{count} times by its consumers"));
+        }
         if let Some(expires_ms) = request.expires_ms {
             self.add("wanted until", &precise_moment(expires_ms));
         }

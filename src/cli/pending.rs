@@ -7,13 +7,13 @@ use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
 use super::api;
-use super::client::{ApiClient, ClientError, json_of};
+use super::client::{ApiClient, ClientError, json_of, query};
 use super::content::ConditionArgs;
 use super::output::SafeText;
 use super::table::{listed_moment, moment_title, table};
 use super::times;
 use crate::api::{MessageView, Page};
-use crate::domain::{Clock, UnixMs, percent_encoded};
+use crate::domain::{Clock, UnixMs};
 
 /// Show messages that wait, in due order
 #[derive(Debug, Args)]
@@ -79,20 +79,19 @@ fn listed<T: DeserializeOwned>(
         ("to", args.to.map(|at| at.to_string())),
     ];
     let filters = filters.into_iter().filter_map(|(n, v)| Some((n, v?)));
-    let filters: String = filters
-        .chain(args.conditions.pairs())
-        .map(|(n, v)| format!("&{n}={}", percent_encoded(&v)))
-        .collect();
+    let filters: Vec<_> = filters.chain(args.conditions.pairs()).collect();
     let wanted = args.limit as usize;
     let mut items = Vec::new();
-    let mut cursor = String::new();
+    let mut cursor = None;
     loop {
         let limit = (wanted - items.len()).min(1000);
-        let path = format!("/api/v1/messages?limit={limit}{filters}{cursor}");
-        let page: Page<T> = client.get(&path)?;
+        let mut pairs = vec![("limit", limit.to_string())];
+        pairs.extend(filters.clone());
+        pairs.extend(cursor.map(|cursor| ("cursor", cursor)));
+        let page: Page<T> = client.get(&format!("/api/v1/messages?{}", query(&pairs)))?;
         items.extend(page.items);
         match page.next {
-            Some(next) if items.len() < wanted => cursor = format!("&cursor={next}"),
+            Some(next) if items.len() < wanted => cursor = Some(next),
             next => return Ok(Page { items, next }),
         }
     }

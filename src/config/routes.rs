@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use super::connections::{DeclaredConnections, named};
 use super::section::SectionReader;
+use super::tls::Reported;
 use crate::domain::route::{
-    DeadLetterLimits, DelayFrom, Dialects, HeaderNames, OnDuplicate, OnExpired, OnInvalid,
-    OnRefused, OnUndecodable, OnUnroutable, RateLimit, RetryPolicy, RoutePolicy, TrailLimits,
-    split_exchange,
+    ConsumerRetry, DeadLetterLimits, DelayFrom, Dialects, HeaderNames, OnDuplicate, OnExpired,
+    OnInvalid, OnRefused, OnUndecodable, OnUnroutable, RateLimit, RetryPolicy, RoutePolicy,
+    TrailLimits, split_exchange,
 };
 use crate::domain::{Endpoint, Route, RouteName, RoutingKey, Target, nearest};
 
@@ -17,6 +18,10 @@ const MAX_MESSAGE_BYTES: u64 = 256 << 20;
 const MAX_PENDING: u64 = (1 << 53) - 1;
 /// Highest `rate` and `burst`, messages.
 const MAX_RATE: u64 = 1_000_000;
+/// Most times that consumers may give a message back: its count has nine digits.
+const MAX_GIVEN_BACK: u64 = 999_999_999;
+/// Highest factor by which a wait grows.
+const MAX_RETRY_FACTOR: u64 = 1000;
 /// Most events that a route's trail may keep: a look at it reads all of them.
 const MAX_TRAIL_EVENTS: u64 = 1_000_000;
 /// Most bytes that a route may keep in Redis: no Redis is larger.
@@ -366,6 +371,7 @@ fn policy(section: &SectionReader<'_>, delay_from: DelayFrom) -> Option<RoutePol
     }
     let trail = trail(section);
     let retry = section.table("retry", retry);
+    let consumer_retry = consumer_retry(section, max_delay_ms);
     let headers = section.table("headers", headers);
     let dialects = dialects(section);
     let dead_letters = section.table("dead_letters", dead_letters);
@@ -392,6 +398,7 @@ fn policy(section: &SectionReader<'_>, delay_from: DelayFrom) -> Option<RoutePol
         on_undecodable: on_undecodable?,
         on_refused: on_refused?,
         on_unroutable: on_unroutable?,
+        consumer_retry: consumer_retry.ok()?,
         max_lateness_ms: max_lateness_ms?,
         on_expired: on_expired?,
         on_duplicate: on_duplicate?,
@@ -478,6 +485,42 @@ fn retry(section: &SectionReader<'_>) -> Option<RetryPolicy> {
     })
 }
 
+/// Reads `consumer_retry`, if it is there. What it does not say has a default of its own: the table as a whole has none.
+fn consumer_retry(
+    section: &SectionReader<'_>,
+    max_delay_ms: Option<i64>,
+) -> Result<Option<ConsumerRetry>, Reported> {
+    const KEY: &str = "consumer_retry";
+    if section.value(KEY).is_none() {
+        return Ok(None);
+    }
+    let retry = section.table(KEY, |table| {
+        let or = |key, default, read: &dyn Fn() -> Option<i64>| match table.value(key) {
+            None => Some(default),
+            Some(_) => read(),
+        };
+        let integer = |key, most| table.integer(key, 1..=most).map(|number| number as i64);
+        let attempts = or("attempts", 5, &|| integer("attempts", MAX_GIVEN_BACK));
+        let initial_ms = or("initial", 10_000, &|| table.millis("initial"));
+        let factor = or("factor", 3, &|| integer("factor", MAX_RETRY_FACTOR));
+        let max_ms = or("max", 3_600_000, &|| table.millis("max"));
+        let retry = ConsumerRetry {
+            attempts: attempts? as u32,
+            initial_ms: initial_ms?,
+            factor: factor? as u32,
+            max_ms: max_ms?,
+        };
+        if retry.initial_ms > retry.max_ms {
+            table.report("initial", "`initial` is above `max`");
+        }
+        if max_delay_ms.is_some_and(|most| retry.max_ms > most) {
+            table.report("max", "is above the route's `max_delay`");
+        }
+        Some(retry)
+    });
+    retry.map(Some).ok_or(Reported)
+}
+
 fn headers(section: &SectionReader<'_>) -> Option<HeaderNames> {
     const HEADER_ROLES: [&str; 6] = ["delay", "deliver_at", "id", "op", "target", "expires"];
     let mut names: Vec<Option<String>> = Vec::new();
@@ -534,7 +577,7 @@ fn header(role: &str, text: &str) -> Result<String, String> {
         ));
     }
     let taken = match name.as_str() {
-        "x-delay-due" | "x-delay-attempt" => true,
+        "x-delay-due" | "x-delay-attempt" | "x-delay-retry" => true,
         "x-delay-id" => role != "id",
         _ => false,
     };

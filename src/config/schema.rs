@@ -19,12 +19,13 @@ const SAMPLES: [&str; 3] = [
     rabbitmq.main = { url = "x", management = "http://x", tls = { ca = "x", certificate = "x", key = "x" } }
     admin = { probe_listen = "x", tls = { certificate = "x", key = "x" } }
     traces = { endpoint = "x", authorization = "x", tls = { ca = "x" } }
-    defaults = { delay_from = "arrival", dead_letter_to = "x" }
+    defaults = { delay_from = "arrival", dead_letter_to = "x", consumer_retry = { attempts = 1, initial = "1s", factor = 1, max = "1s" } }
     [routes.main]
     from = { kafka = "main", topic = "x", group = "x" }
     to = { kafka = "main", topic = "x" }
     delay_from = "arrival"
     dead_letter_to = "x"
+    consumer_retry = { attempts = 1, initial = "1s", factor = 1, max = "1s" }
     "#,
     r#"
     redis = { password_file = "x", sentinel_password_file = "x", tls = { ca = "x", certificate = "x", key = "x" } }
@@ -315,7 +316,7 @@ mod tests {
         }
         let references = references();
         for path in found {
-            let inner = ["from.", "to.", "tls.", "oauth."]
+            let inner = ["from.", "to.", "tls.", "oauth.", "consumer_retry."]
                 .iter()
                 .any(|table| path.contains(table));
             assert!(

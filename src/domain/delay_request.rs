@@ -11,6 +11,8 @@ pub struct DelayRequest {
     pub time: RequestedTime,
     /// How long the message is wanted. `None`: for ever.
     pub expires: Option<Expiry>,
+    /// How often consumers have given the message back; 0: never, or its route does not count.
+    pub given_back: u32,
 }
 
 impl DelayRequest {
@@ -74,6 +76,7 @@ mod tests {
             received: UnixMs(1),
             time: RequestedTime::Delay(9),
             expires,
+            given_back: 2,
         };
         assert_eq!(asked(None).moved_to(UnixMs(50)), Some(asked(None)));
         let span = asked(Some(Expiry::after(UnixMs(10), 5)));

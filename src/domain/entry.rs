@@ -60,6 +60,21 @@ impl Entry {
         self.asked.unwrap_or(self.due)
     }
 
+    /// How often consumers have given the message back; 0: never, or its route does not count.
+    pub fn given_back(&self) -> u32 {
+        self.request.map_or(0, |request| request.given_back)
+    }
+
+    /// The name by which its delivery is remembered, if its producer named it: one that comes back with another count is
+    /// another one.
+    pub fn remembered_name(&self) -> Option<Text> {
+        let id = self.id.as_ref().filter(|_| self.flags.has(Flags::NAMED))?;
+        Some(match self.given_back() {
+            0 => id.clone(),
+            count => format!("{id}\0{count}").into(),
+        })
+    }
+
     /// The last moment at which it is wanted, if there is one.
     pub fn wanted_until(&self) -> Option<UnixMs> {
         Some(self.request?.expires?.last)

@@ -174,7 +174,9 @@ pub mod stamped {
     pub const DUE: &str = "x-delay-due";
     /// The number of hand-outs, from the second one on.
     pub const ATTEMPT: &str = "x-delay-attempt";
-    /// All of these headers.
+    /// How often consumers have given the message back, on a route that counts it. On others it is a header of the message.
+    pub const RETRY: &str = "x-delay-retry";
+    /// The headers that every route sets.
     pub const ALL: [&str; 3] = [ID, DUE, ATTEMPT];
 
     /// Reports whether a header's name is one of these, in any case.

@@ -49,9 +49,9 @@ pub use pause::{Pause, RouteParts, RoutePause};
 pub use percent::{path_segment, percent_decoded, percent_encoded};
 pub use repeat_cause::RepeatCause;
 pub use route::{
-    DeadLetterLimits, DelayFrom, Dialects, Endpoint, HeaderNames, OnDuplicate, OnExpired,
-    OnInvalid, OnRefused, OnUndecodable, RateLimit, RetryPolicy, Route, RouteName, RoutePolicy,
-    RoutingKey, Target, TargetRef, TrailLimits, routes_where,
+    ConsumerRetry, DeadLetterLimits, DelayFrom, Dialects, Endpoint, HeaderNames, OnDuplicate,
+    OnExpired, OnInvalid, OnRefused, OnUndecodable, RateLimit, RetryPolicy, Route, RouteName,
+    RoutePolicy, RoutingKey, Target, TargetRef, TrailLimits, routes_where,
 };
 pub use secret::Secret;
 pub use skip::{SkipGoal, SkipOutcome};

@@ -275,6 +275,8 @@ pub struct RoutePolicy {
     pub ordered: bool,
     /// The retries of refused publishes.
     pub retry: RetryPolicy,
+    /// The retries of consumers, who give back by this route what they could not do. `None`: it is another route.
+    pub consumer_retry: Option<ConsumerRetry>,
     /// The quota of dead letters.
     pub dead_letters: DeadLetterLimits,
     /// The bounds of the trail: what is kept of messages that are gone.
@@ -494,6 +496,28 @@ pub struct RetryPolicy {
     pub initial_ms: i64,
     /// Longest wait, ms.
     pub max_ms: i64,
+}
+
+/// The retries of consumers: how long a message waits that they give back, and how often they may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConsumerRetry {
+    /// Most times that a message may be given back; at least 1.
+    pub attempts: u32,
+    /// Wait after the first time, ms.
+    pub initial_ms: i64,
+    /// By what the wait grows each time; at least 1.
+    pub factor: u32,
+    /// Longest wait, ms.
+    pub max_ms: i64,
+}
+
+impl ConsumerRetry {
+    /// The wait of a message that was given back so often, ms.
+    pub fn wait_ms(self, count: u32) -> i64 {
+        let growth = i64::from(self.factor).checked_pow(count.saturating_sub(1));
+        let wait = growth.and_then(|growth| growth.checked_mul(self.initial_ms));
+        wait.map_or(self.max_ms, |wait| wait.min(self.max_ms))
+    }
 }
 
 /// The quota of a route's dead letters, over all replicas.

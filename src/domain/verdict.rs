@@ -118,12 +118,13 @@ pub enum DeadReason {
     Corrupt,
     Loop,
     Expired,
+    Retries,
     Invalid(InvalidReason),
 }
 
 impl DeadReason {
     /// The reasons of messages that were valid.
-    pub const FAILED: [Self; 10] = [
+    pub const FAILED: [Self; 11] = [
         Self::Unroutable,
         Self::UnknownTarget,
         Self::NotAllowed,
@@ -134,6 +135,7 @@ impl DeadReason {
         Self::Corrupt,
         Self::Loop,
         Self::Expired,
+        Self::Retries,
     ];
 
     /// All reasons, in the contract's order.
@@ -170,6 +172,7 @@ impl DeadReason {
             Self::Corrupt => "corrupt",
             Self::Loop => "loop",
             Self::Expired => "expired",
+            Self::Retries => "retries",
             Self::Invalid(reason) => reason.as_str(),
         }
     }
@@ -190,11 +193,12 @@ pub enum InvalidReason {
     BadHeaders,
     Undecodable,
     BadExpiry,
+    BadRetry,
 }
 
 impl InvalidReason {
     /// All reasons, for metrics.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::BadDelay,
         Self::BadTime,
         Self::Ambiguous,
@@ -206,6 +210,7 @@ impl InvalidReason {
         Self::BadHeaders,
         Self::Undecodable,
         Self::BadExpiry,
+        Self::BadRetry,
     ];
 
     /// The name in the contract.
@@ -222,6 +227,7 @@ impl InvalidReason {
             Self::BadHeaders => "bad_headers",
             Self::Undecodable => "undecodable",
             Self::BadExpiry => "bad_expiry",
+            Self::BadRetry => "bad_retry",
         }
     }
 }

@@ -122,6 +122,7 @@ impl Publication {
             id,
             due: entry.asked_due(),
             attempt,
+            given_back: entry.given_back(),
             traceparent,
         })
     }
@@ -175,6 +176,8 @@ pub struct DelayHeaders<'a> {
     pub due: UnixMs,
     /// `x-delay-attempt`, set from 2 on.
     pub attempt: u32,
+    /// `x-delay-retry`, set from 1 on.
+    pub given_back: u32,
     /// `traceparent`, in place of the message's own.
     pub traceparent: Option<&'a Text>,
 }

@@ -121,6 +121,7 @@ fn entry(input: &mut Input<'_>) -> Entry {
                 last: UnixMs(input.signed()),
                 after_ms: input.maybe(Input::signed),
             }),
+            given_back: u32::from_le_bytes(input.array()),
         }),
         history: history.into_iter().take(MAX_FAILURES).collect(),
         message,

@@ -104,6 +104,7 @@ fn admission(message: Message, produced: Option<UnixMs>, commands: bool) {
             );
         }
         Admitted::Cancel { id } => assert!(!id.is_empty()),
+        Admitted::Spent { .. } => panic!("the route counts no retries"),
         Admitted::Invalid { error, message, .. } => {
             assert!(
                 !error.is_empty() && error.len() <= MAX_ERROR_BYTES,

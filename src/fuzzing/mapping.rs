@@ -26,6 +26,7 @@ pub fn mapping(data: &[u8]) {
         id: &id,
         due,
         attempt,
+        given_back: 0,
         traceparent: None,
     });
     let message = input.message();

@@ -79,6 +79,7 @@ impl EntryJudge {
                 id: Some(id),
                 target,
                 message,
+                ..
             } => Ok(AcceptedEntry {
                 message: ImportedMessage {
                     due,

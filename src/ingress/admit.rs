@@ -6,9 +6,12 @@ use super::Missing;
 use super::headers::{self, DelayHeader, DelayHeaders, ExpiryHeader, HeaderCommand, Said};
 use crate::domain::route::DelayFrom;
 use crate::domain::{
-    Arrival, DelayRequest, Expiry, Header, InvalidReason, Message, RequestedTime, Route, Target,
-    Text, UnixMs, duration, message::stamped,
+    Arrival, ConsumerRetry, DelayRequest, Expiry, Header, InvalidReason, Message, RequestedTime,
+    Route, Target, Text, UnixMs, duration, message::stamped,
 };
+
+/// The part of a wait between a consumer's retries by which it is shorter at most.
+const RETRY_SPREAD: i64 = 5;
 
 /// The kind of a record, by its headers.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,6 +34,19 @@ pub enum Admitted {
         /// The route's own target, or the allowed one that the message names.
         target: Arc<Target>,
         /// The message.
+        message: Message,
+        /// By how much its due time may be put off to spread what waits alike, ms; beside the route's jitter.
+        spread_ms: i64,
+    },
+    /// A message that consumers have given back more often than its route allows. It becomes a dead letter.
+    Spent {
+        /// The producer's own name for the message.
+        id: Option<Text>,
+        /// What was asked for.
+        request: DelayRequest,
+        /// The route's own target, or the allowed one that the message names.
+        target: Arc<Target>,
+        /// The message without its delay headers.
         message: Message,
     },
     /// `x-delay-op: cancel`
@@ -72,7 +88,7 @@ pub enum Admitted {
 /// The limits apply to every message, with a delay header or without. Beyond them only what is needed is
 /// judged, so that a refusal always concerns what was asked for: the target of a passing message, the id of a
 /// cancel. If several things are wrong, the first in this order is the reason: `bad_headers`, `too_big`,
-/// `ambiguous`, `bad_op`, `bad_id`, `forbidden_target`, `bad_delay` or `bad_time`, `too_far`, `bad_expiry`.
+/// `ambiguous`, `bad_op`, `bad_id`, `forbidden_target`, `bad_retry`, `bad_delay` or `bad_time`, `too_far`, `bad_expiry`.
 pub fn admit(
     mut message: Message,
     malformed: Option<Text>,
@@ -96,6 +112,7 @@ pub fn admit(
         Ok(AdmitDecision::Delayed {
             due,
             request,
+            spread_ms,
             id,
             target,
         }) => {
@@ -104,6 +121,20 @@ pub fn admit(
                 due,
                 request,
                 id,
+                target,
+                message,
+                spread_ms,
+            }
+        }
+        Ok(AdmitDecision::Spent {
+            id,
+            request,
+            target,
+        }) => {
+            message.headers.retain(|h| !is_delay_header(h, route));
+            Admitted::Spent {
+                id,
+                request,
                 target,
                 message,
             }
@@ -169,7 +200,13 @@ enum AdmitDecision {
     Delayed {
         due: UnixMs,
         request: DelayRequest,
+        spread_ms: i64,
         id: Option<Text>,
+        target: Arc<Target>,
+    },
+    Spent {
+        id: Option<Text>,
+        request: DelayRequest,
         target: Arc<Target>,
     },
     Cancel {
@@ -246,7 +283,7 @@ fn decide(
         ));
     }
     let delayed = found.delay.first().is_some() || found.deliver_at.first().is_some();
-    if op.is_none() && !delayed {
+    if op.is_none() && !delayed && route.policy.consumer_retry.is_none() {
         // An id alone asks for nothing: a message that Postdate published may pass through again unchanged.
         let target = target(&found, message, route)?;
         return Ok(AdmitDecision::PassThrough {
@@ -258,12 +295,36 @@ fn decide(
         headers::id(header.value, origin)
     })?;
     let Some(op) = op else {
+        let id = id.map(|(id, _)| id);
         let target = target(&found, message, route)?;
-        let (due, request) = due(&found, message, produced, route, arrival)?;
+        let given_back = given_back(message, route)?;
+        if let Some((retry, count)) = given_back
+            && count > retry.attempts
+        {
+            let request = DelayRequest {
+                received: arrival.earliest,
+                time: RequestedTime::Delay(0),
+                expires: None,
+                given_back: count,
+            };
+            return Ok(AdmitDecision::Spent {
+                id,
+                request,
+                target,
+            });
+        }
+        let wait = given_back.map(|(retry, count)| retry.wait_ms(count));
+        let AskedTime {
+            due,
+            mut request,
+            spread_ms,
+        } = due(&found, message, produced, route, arrival, wait)?;
+        request.given_back = given_back.map_or(0, |(_, count)| count);
         return Ok(AdmitDecision::Delayed {
             due,
             request,
-            id: id.map(|(id, _)| id),
+            spread_ms,
+            id,
             target,
         });
     };
@@ -281,7 +342,7 @@ fn decide(
         return Ok(AdmitDecision::Cancel { id });
     }
     let target = target(&found, message, route)?;
-    let (due, request) = due(&found, message, produced, route, arrival)?;
+    let AskedTime { due, request, .. } = due(&found, message, produced, route, arrival, None)?;
     Ok(AdmitDecision::Change {
         replaces: op == HeaderCommand::Replace,
         id,
@@ -337,14 +398,45 @@ fn target(
     })
 }
 
-/// The due time of a message, and what was asked for.
+/// On a route of consumers' retries: how often the message was given back, this time included.
+fn given_back(
+    message: &Message,
+    route: &Route,
+) -> Result<Option<(ConsumerRetry, u32)>, InvalidCause> {
+    let Some(retry) = route.policy.consumer_retry else {
+        return Ok(None);
+    };
+    let is_count = |header: &&Header| headers::has_name(header, stamped::RETRY);
+    let mut counts = message.headers.iter().filter(is_count);
+    let before = counts.next().map(|header| {
+        let count = headers::retry_count(&header.value, message.origin);
+        count.map_err(|e| (InvalidReason::BadRetry, format!("{}: {e}", stamped::RETRY)))
+    });
+    if counts.next().is_some() {
+        let error = format!("{} appears more than once", stamped::RETRY);
+        return Err((InvalidReason::Ambiguous, error));
+    }
+    let before = before.transpose()?.unwrap_or(0);
+    Ok(Some((retry, before + 1)))
+}
+
+/// When a message is due, and what was asked for.
+struct AskedTime {
+    due: UnixMs,
+    request: DelayRequest,
+    /// By how much it may be put off, beside the route's jitter, ms.
+    spread_ms: i64,
+}
+
+/// The due time of a message. `wait_ms`: how long one waits that asks for nothing itself.
 fn due(
     found: &DelayHeaders<'_>,
     message: &Message,
     produced: Option<UnixMs>,
     route: &Route,
     arrival: Arrival,
-) -> Result<(UnixMs, DelayRequest), InvalidCause> {
+    wait_ms: Option<i64>,
+) -> Result<AskedTime, InvalidCause> {
     let policy = &route.policy;
     let names = &policy.headers;
     let origin = message.origin;
@@ -354,8 +446,9 @@ fn due(
     let at = said(&found.deliver_at, InvalidReason::BadTime, |header| {
         headers::deliver_at(header.value, origin, header.is_utc).map(Some)
     })?;
-    let (due, time, name) = match (delay, at) {
-        (Some((delay, name)), _) => {
+    let mut spread_ms = 0;
+    let (due, time, name) = match (delay, at, wait_ms) {
+        (Some((delay, name)), ..) => {
             let from = delay_base(produced, policy.delay_from, arrival.latest);
             // A delay of 0 from the arrival is due on arrival. `earliest` makes it so: `latest` may not have
             // come yet.
@@ -367,9 +460,15 @@ fn due(
             };
             (due, RequestedTime::Delay(delay), name)
         }
-        (None, Some((at, name))) => (at, RequestedTime::At(at), name),
+        (None, Some((at, name)), _) => (at, RequestedTime::At(at), name),
+        (None, None, Some(wait)) => {
+            spread_ms = wait / RETRY_SPREAD;
+            let from = delay_base(produced, policy.delay_from, arrival.latest);
+            let due = from.plus(wait - spread_ms);
+            (due, RequestedTime::Delay(wait), "consumer_retry")
+        }
         // Only a command can have neither header.
-        (None, None) => {
+        (None, None, None) => {
             let error = format!(
                 "{} or {}: missing, {} needs one",
                 names.delay, names.deliver_at, names.op
@@ -390,10 +489,15 @@ fn due(
         received: arrival.earliest,
         time,
         expires: expiry(found, message, route, due)?,
+        given_back: 0,
     };
     // RFC 3339 reaches back to the year 0. Every past due time means now, and the store need not know times
     // before 1970.
-    Ok((due.max(UnixMs(0)), request))
+    Ok(AskedTime {
+        due: due.max(UnixMs(0)),
+        request,
+        spread_ms,
+    })
 }
 
 /// How long a message that is due at this moment is wanted: as it says itself, else as its route says.
@@ -453,6 +557,7 @@ pub(super) fn is_delay_header(header: &Header, route: &Route) -> bool {
     .any(|n| headers::has_name(header, n))
         || headers::is_taken_from_dialect(header, route.policy.dialects)
         || stamped::ALL.iter().any(|n| headers::has_name(header, n))
+        || route.policy.consumer_retry.is_some() && headers::has_name(header, stamped::RETRY)
 }
 
 #[cfg(test)]

@@ -304,6 +304,31 @@ pub(super) fn expires(
     }
 }
 
+/// Most digits of a retry count.
+const RETRY_DIGITS: usize = 9;
+
+/// How often a message was given back before, as its retry header says.
+pub(super) fn retry_count(value: &HeaderValue, origin: Origin) -> Result<u32, String> {
+    let digits = text(value, origin).filter(|text| {
+        (1..=RETRY_DIGITS).contains(&text.len()) && text.iter().all(u8::is_ascii_digit)
+    });
+    let number = match (integer(value), digits) {
+        (Some(number), _) => u32::try_from(number).ok(),
+        (None, Some(digits)) => std::str::from_utf8(&digits)
+            .ok()
+            .and_then(|digits| digits.parse().ok()),
+        (None, None) => None,
+    };
+    number
+        .filter(|count| *count < 10_u32.pow(RETRY_DIGITS as u32))
+        .ok_or_else(|| {
+            format!(
+                "{} is no count: a whole number of at most 9 digits is expected",
+                describe(value, origin)
+            )
+        })
+}
+
 /// A producer's own id. `None` for an id that Postdate made (`~...`) in an earlier life of the message.
 pub(super) fn id(value: &HeaderValue, origin: Origin) -> Result<Option<Text>, String> {
     let error = |e: &str| format!("{} is no id: {e}", describe(value, origin));

@@ -5,6 +5,7 @@
 //! next batch is judged, so that operations on one name stay in order. The store's answers resolve the receipts
 //! later.
 
+mod commands;
 mod gate;
 mod import;
 mod invalid;
@@ -42,7 +43,7 @@ use crate::egress::Lanes;
 use crate::health::Health;
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::publishing::Reporters;
-use crate::store::{Bundle, Store, WriteOp};
+use crate::store::Store;
 use crate::telemetry::{BurstLog, FollowRegistry, RouteMetrics, Tracer};
 
 /// Offsets that share a store partition. A batch then makes few bundles, and the load spreads over all
@@ -461,8 +462,9 @@ impl Source {
                 id,
                 target,
                 mut message,
+                spread_ms,
             } => {
-                let due = self.jitter.apply(due, id.as_ref(), position);
+                let due = self.jitter.apply(due, spread_ms, id.as_ref(), position);
                 receipt.trace(self.intake.tracer.admit(&self.route, &mut message, due));
                 *soonest = due.min(*soonest);
                 let named = id.is_some();
@@ -501,22 +503,25 @@ impl Source {
                     work.store(p, self.route.target_ref(&target), entry, receipt);
                 }
             }
+            Admitted::Spent {
+                id,
+                request,
+                target,
+                message,
+            } => {
+                *soonest = now;
+                let p = self.partition_of(key.as_ref(), id.as_ref(), position);
+                let entry = Entry {
+                    request: Some(request),
+                    ..entry(now, id, flags, message)
+                };
+                self.stop_retrying(entry, &target, p, receipt, judged);
+            }
             Admitted::Cancel { id } => {
                 *soonest = now;
-                let Some(p) = self.partition_of_command(key.as_ref(), &id).await else {
-                    return;
-                };
-                let route = self.route.name.clone();
-                work.command_at(
-                    p,
-                    WriteOp::Cancel {
-                        route,
-                        id,
-                        of: None,
-                    },
-                    position,
-                    receipt,
-                );
+                let op = self.cancel_op(id.clone());
+                self.command(&id, key.as_ref(), op, position, receipt, work)
+                    .await;
             }
             Admitted::Change {
                 replaces,
@@ -526,40 +531,17 @@ impl Source {
                 target,
                 mut message,
             } => {
-                let due = self.jitter.apply(due, Some(&id), position);
+                let due = self.jitter.apply(due, 0, Some(&id), position);
                 receipt.trace(self.intake.tracer.admit(&self.route, &mut message, due));
                 *soonest = now;
-                let Some(p) = self.partition_of_command(key.as_ref(), &id).await else {
-                    return;
-                };
                 let flags = flags.with(Flags::NAMED);
                 let entry = Entry {
                     request: Some(request),
                     ..entry(due, Some(id.clone()), flags, message)
                 };
-                let bundle = Bundle {
-                    target: self.route.target_ref(&target),
-                    entries: Arc::new(vec![entry]),
-                };
-                let route = self.route.name.clone();
-                let op = if replaces {
-                    WriteOp::Replace {
-                        route,
-                        id,
-                        bundle,
-                        or_store: true,
-                        of: None,
-                    }
-                } else {
-                    WriteOp::Reschedule {
-                        route,
-                        id,
-                        due,
-                        fallback: Some(bundle),
-                        of: None,
-                    }
-                };
-                work.command_at(p, op, position, receipt);
+                let op = self.change_op(replaces, id.clone(), &target, entry);
+                self.command(&id, key.as_ref(), op, position, receipt, work)
+                    .await;
             }
             Admitted::Invalid {
                 reason,

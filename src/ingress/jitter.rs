@@ -21,16 +21,17 @@ impl SourceJitter {
         }
     }
 
-    /// Adds a message's share to its due time. The name or the Kafka position decides the share, so that a
+    /// Adds a message's share of the route's jitter, and of `spread_ms` beside it, to its due time. The name or the Kafka position decides the share, so that a
     /// message that is read again falls on the same due time. RabbitMQ messages without a name are counted
     /// instead.
     pub(super) fn apply(
         &mut self,
         due: UnixMs,
+        spread_ms: i64,
         id: Option<&Text>,
         position: Option<KafkaPosition>,
     ) -> UnixMs {
-        let most_ms = self.route.policy.jitter_ms;
+        let most_ms = self.route.policy.jitter_ms.saturating_add(spread_ms);
         let source = self.source.as_bytes();
         if most_ms == 0 {
             return due;
@@ -60,7 +61,7 @@ mod tests {
         let mut route = (*testing::route()).clone();
         let due = UnixMs(1_790_000_000_000);
         assert_eq!(
-            SourceJitter::new(&Arc::new(route.clone()), "s").apply(due, None, None),
+            SourceJitter::new(&Arc::new(route.clone()), "s").apply(due, 0, None, None),
             due
         );
         route.policy.jitter_ms = 30_000;
@@ -74,14 +75,14 @@ mod tests {
                 partition: 3,
                 offset,
             });
-            let at = once.apply(due, None, place);
+            let at = once.apply(due, 0, None, place);
             assert!((0..=30_000).contains(&at.since(due)));
-            assert_eq!(at, again.apply(due, None, place));
+            assert_eq!(at, again.apply(due, 0, None, place));
             assert_eq!(
-                once.apply(due, Some(&name), place),
-                again.apply(due, Some(&name), None)
+                once.apply(due, 0, Some(&name), place),
+                again.apply(due, 0, Some(&name), None)
             );
-            nameless.insert(once.apply(due, None, None));
+            nameless.insert(once.apply(due, 0, None, None));
         }
         assert!(nameless.len() > 90, "one after another, each elsewhere");
     }

@@ -85,8 +85,9 @@ fn redrive_entry(
     entry.asked = None;
     entry.failures = 0;
     if let Some(request) = &mut entry.request {
-        // Whoever sends it again wants it.
+        // Whoever sends it again wants it, and gives its consumers all their tries anew.
         request.expires = None;
+        request.given_back = 0;
     }
     entry.flags = entry.flags.without(Flags::DYING);
     if entry

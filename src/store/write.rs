@@ -363,8 +363,9 @@ impl PartitionWriter {
     ) -> Result<Vec<Vec<WriteResult>>, StoreError> {
         for _ in 0..NAME_READS {
             let meant = self.bundles_of(ops).await?;
+            let alike = self.alike(ops).await?;
             let growth = GrowthPlan::new(self, ops);
-            let plan = WritePlan::new(self, ops, &meant, &growth);
+            let plan = WritePlan::new(self, ops, &meant, &alike, &growth);
             let sent_at = self.clock.now();
             let answer = turn.run(self.partition, plan.call).await;
             let letters = match answer.and_then(|answer| text(&answer)) {
@@ -465,10 +466,9 @@ fn size(ops: &[WriteOp]) -> usize {
 fn op_size(op: &WriteOp) -> usize {
     let of = |bundle: &Bundle| bundle.entries.iter().map(Entry::stored_size).sum();
     match op {
-        WriteOp::Store { bundle, .. } => of(bundle),
+        WriteOp::Store { bundle, .. } | WriteOp::Replace { bundle, .. } => of(bundle),
         WriteOp::DeadLetter(dead_letter) => of(&dead_letter.bundle),
         WriteOp::Reschedule { fallback, .. } => fallback.as_ref().map_or(64, of),
-        WriteOp::Replace { bundle, .. } => of(bundle),
         WriteOp::Cancel { .. } => 64,
     }
 }

@@ -13,7 +13,7 @@ use super::ServedRoute;
 use super::credit::HeldCredit;
 use crate::domain::failure_policy::PublishFlow;
 use crate::domain::{
-    Entry, Flags, MonoUs, Partition, RouteName, StoreClock, TargetRef, Text, UnixMs, Verdict,
+    Entry, MonoUs, Partition, RouteName, StoreClock, TargetRef, Text, UnixMs, Verdict,
 };
 use crate::egress::{Lane, PublishBatch};
 use crate::mutants::{self, Mutant};
@@ -351,10 +351,7 @@ impl ClaimedBundle {
             .iter()
             .filter(confirmed)
             .map(|&entry| &self.in_flight.entries[entry as usize]);
-        entries
-            .filter(|entry| entry.flags.has(Flags::NAMED))
-            .filter_map(|entry| entry.id.clone())
-            .collect()
+        entries.filter_map(Entry::remembered_name).collect()
     }
 
     /// Reports whether all messages are confirmed or skipped.

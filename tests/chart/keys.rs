@@ -19,6 +19,7 @@ const PASSED_ON: &[&str] = &[
     "defaults.allow_targets",
     "defaults.burst",
     "defaults.commands",
+    "defaults.consumer_retry",
     "defaults.copies",
     "defaults.dead_letter_to",
     "defaults.dead_letters.keep",

@@ -22,6 +22,7 @@ mod kafka_side;
 mod play;
 mod rabbitmq_side;
 mod record;
+mod spring_retry;
 mod table;
 
 use std::process::ExitCode;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
     let mut chosen: Vec<ClientProgram> = Vec::new();
     let mut is_recorded = false;
     let mut plays_celery = false;
+    let mut plays_spring_retry = false;
     for argument in std::env::args().skip(1) {
         if argument == RECORD_OPTION {
             is_recorded = true;
@@ -42,6 +44,10 @@ fn main() -> ExitCode {
         }
         if argument == celery::NAME {
             plays_celery = true;
+            continue;
+        }
+        if argument == spring_retry::NAME {
+            plays_spring_retry = true;
             continue;
         }
         let Some(program) = CLIENT_PROGRAMS
@@ -53,7 +59,7 @@ fn main() -> ExitCode {
         };
         chosen.push(*program);
     }
-    if chosen.is_empty() && !plays_celery {
+    if chosen.is_empty() && !plays_celery && !plays_spring_retry {
         println!("no client is named: scripts/test-clients does so");
         return ExitCode::from(64);
     }
@@ -63,8 +69,9 @@ fn main() -> ExitCode {
         .expect("a runtime");
     let is_good = runtime.block_on(async {
         let is_celery_good = !plays_celery || celery::play().await;
+        let is_retry_good = !plays_spring_retry || spring_retry::play().await;
         let are_clients_good = chosen.is_empty() || play::all(&chosen, is_recorded).await;
-        is_celery_good && are_clients_good
+        is_celery_good && is_retry_good && are_clients_good
     });
     if is_good {
         ExitCode::SUCCESS

@@ -44,6 +44,13 @@ const LINES: &[&[&str]] = &[
         NASTY,
     ],
     &["reschedule", "--at", NASTY, "--", "order-7"],
+    &["replace", "--body", NASTY, "--", NASTY],
+    &["replace", "--header", NASTY, "--", "order-7"],
+    &[
+        "replace", "--route", "orders", "--body", NASTY, "--json", "--", NASTY,
+    ],
+    &["pending", "--header", NASTY],
+    &["pending", "--contains", NASTY],
     &["send", "--route", "orders", "--id", NASTY],
     &["send", "--route", "orders", "--wait"],
     &["send", "--route", "orders", "--json"],

@@ -19,4 +19,5 @@ mod ordered;
 pub(crate) mod policies;
 mod refused;
 mod replaced;
+mod retries;
 pub(crate) mod wire;

@@ -107,6 +107,7 @@ impl World {
                 "messages stand in the store and nobody will ever take them".into(),
             );
         }
+        self.each_given_back(setting)?;
         for (s, ingress) in self.ingress.iter().enumerate() {
             if ingress.committed < setting.sources[s].records.len() {
                 return broken("stuck", format!("source {s} is not read to its end"));
@@ -127,6 +128,24 @@ impl World {
         } else {
             Ok(())
         }
+    }
+
+    /// What a consumer gave back came again, unless what it had got came again itself, and could be given back once more.
+    fn each_given_back(&self, setting: &Setting) -> Result<(), Broken> {
+        for record in 0..self.tally.len() {
+            let (source, at) = setting.place(record);
+            let Record::Back(name, _, count) = setting.sources[source].records[at] else {
+                continue;
+            };
+            let had_again = count > 1 && self.tally[record - 1].times > 1;
+            if self.tally[record].times == 0 && !had_again {
+                return broken(
+                    "given back",
+                    format!("{name} was given back {count} times, and the last time did not come"),
+                );
+            }
+        }
+        Ok(())
     }
 
     /// Where names are remembered: of all records of one name, one came, unless others had let go of it.

@@ -1,6 +1,6 @@
 //! Claimed bundle of a timer: the delivery state of each message, and the shares of a division.
 
-use super::store::{Name, Share};
+use super::store::{DeliveredName, Share};
 use super::world::*;
 
 impl ClaimedBundle {
@@ -51,12 +51,14 @@ impl ClaimedBundle {
             .collect()
     }
 
-    pub fn delivered(&self) -> Vec<Name> {
+    pub fn delivered(&self) -> Vec<DeliveredName> {
         let confirmed = self
             .slots
             .iter()
             .filter(|(_, s)| *s == DeliveryState::Confirmed);
-        confirmed.filter_map(|(message, _)| message.name).collect()
+        confirmed
+            .filter_map(|(message, _)| message.remembered())
+            .collect()
     }
 
     pub fn is_clean(&self) -> bool {

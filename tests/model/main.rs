@@ -12,6 +12,7 @@
 //! | `two places` | a message stands in one bundle or among the dead letters |
 //! | `fencing` | a call under a lost claim changes nothing that another holds |
 //! | `cancelled` | what was answered `cancelled` or `replaced` is not handed over afterwards |
+//! | `given back` | what a consumer gave back comes again, or it got the same once more itself |
 //! | `stale` | what is not wanted any more is not handed over |
 //! | `unexplained` | of all deliveries of a message, all but one say that they may be a repeat |
 //! | `remembered` | a name that is remembered is delivered once, where nobody let go of it |
@@ -160,6 +161,11 @@ fn faults() -> Vec<(Fault, Setting, &'static str)> {
             "cancelled",
         ),
         (Fault::ExpiryAtClaim, settings::expiry(), "stale"),
+        (
+            Fault::Store(StoreFault::CountIgnored),
+            settings::given_back(),
+            "given back",
+        ),
     ]
 }
 

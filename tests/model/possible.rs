@@ -2,7 +2,7 @@
 
 use super::drift::LEASES;
 use super::store::Message;
-use super::world::{Action, DeliveryState, Fault, Op, Setting, Timer, World};
+use super::world::{Action, DeliveryState, Fault, Op, Record, Setting, Timer, World};
 
 impl Setting {
     pub fn has(&self, fault: Fault) -> bool {
@@ -38,10 +38,7 @@ impl World {
         for (s, ingress) in self.ingress.iter().enumerate() {
             let taken = ingress.marked > ingress.read;
             let shut = ingress.closed && (taken || !setting.has(Fault::SubscribeWhileWaiting));
-            if !shut
-                && ingress.actor.wire.is_none()
-                && ingress.read < setting.sources[s].records.len()
-            {
+            if !shut && ingress.actor.wire.is_none() && ingress.read < self.there(setting, s) {
                 all.push(if taken {
                     Action::Send(s)
                 } else {
@@ -55,6 +52,21 @@ impl World {
                 all.push(Action::Commit(s));
             }
         }
+    }
+
+    /// How many records of a source are there: what consumers give back comes once it was delivered.
+    pub fn there(&self, setting: &Setting, s: usize) -> usize {
+        let records = &setting.sources[s].records;
+        let is_there = |at: usize| match records[at] {
+            Record::Back(_, _, count) if count > 1 => {
+                let (number, _) = setting.record(s, at - 1);
+                self.tally[number].times > 0
+            }
+            _ => true,
+        };
+        (0..records.len())
+            .find(|&at| !is_there(at))
+            .unwrap_or(records.len())
     }
 
     fn timers_go_on(&self, setting: &Setting, all: &mut Vec<Action>) {

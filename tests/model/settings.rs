@@ -193,8 +193,9 @@ pub fn replaced() -> Setting {
     let records = [put(Some("a"), 0), put(Some("b"), 1)];
     let budget = Budget { pauses: 1, ..NONE };
     let mut setting = setting("a command replaces one", &records, 2, 1, budget);
-    let commands = vec![Record::Replace("a", 0), Record::Replace("c", 1)];
-    setting.sources.push(one_by_one(commands));
+    setting
+        .sources
+        .push(one_by_one(vec![Record::Replace("a", 0)]));
     setting
 }
 
@@ -209,8 +210,7 @@ pub fn replaced_and_crash() -> Setting {
         budget,
         ..replaced()
     };
-    setting.sources[0].records.pop();
-    setting.sources[1].records.pop();
+    setting.sources[1].records.push(Record::Replace("c", 1));
     setting
 }
 
@@ -250,6 +250,34 @@ pub fn remembered() -> Setting {
     Setting {
         remembers: true,
         ..setting("names are remembered", &records, 1, 1, budget)
+    }
+}
+
+/// A consumer gives back what it got, as soon as it got it.
+pub fn given_back() -> Setting {
+    let records = (1..=3).map(|count| Record::Back("a", 0, count));
+    let records: Vec<Record> = records.collect();
+    let budget = Budget {
+        notes: 1,
+        pauses: 1,
+        ..NONE
+    };
+    Setting {
+        remembers: true,
+        ..setting("a consumer gives back", &records, 1, 1, budget)
+    }
+}
+
+pub fn given_back_and_crash() -> Setting {
+    let budget = Budget {
+        crashes: 1,
+        unknowns: 1,
+        ..NONE
+    };
+    Setting {
+        name: "a consumer gives back, and a crash",
+        budget,
+        ..given_back()
     }
 }
 
@@ -562,6 +590,7 @@ pub fn small() -> Vec<Setting> {
         expiry(),
         expiry_by_two_clocks(),
         remembered(),
+        given_back(),
         hanging(),
         hanging_and_lost_reply(),
         dead(),
@@ -589,6 +618,7 @@ pub fn deep() -> Vec<Setting> {
         two_timers_and_a_failover(),
         cancel_and_crash(),
         replaced_and_crash(),
+        given_back_and_crash(),
         two_crashes(),
         three_of_a_name(),
         waiting_with_calls_on_their_way(),
@@ -645,6 +675,12 @@ pub fn by_chance(dice: &mut Dice) -> Setting {
     let ordered = dice.below(4) == 0;
     let grows = !ordered && dice.below(4) == 0;
     let wanted_for = [None, None, None, Some(0), Some(1)][dice.below(5)];
+    let mut sources: Vec<Source> = sources;
+    // What dies is not given back.
+    if wanted_for.is_none() && budget.rejections == 0 && dice.below(3) == 0 {
+        let records = (1..=1 + dice.below(3) as u32).map(|count| Record::Back("d", 0, count));
+        sources.push(one_by_one(records.collect()));
+    }
     Setting {
         name: "by chance",
         sources,

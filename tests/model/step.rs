@@ -73,7 +73,7 @@ impl World {
             | Action::DeliverUnheard(k)
             | Action::Vanish(k)
             | Action::Refuse(k)
-            | Action::Reject(k) => self.broker(k, action)?,
+            | Action::Reject(k) => self.broker(setting, k, action)?,
             Action::Lapse(bundle) => self.lapse(setting, bundle),
             Action::OwnDeadline(t, h) => {
                 self.left.pauses -= 1;
@@ -104,13 +104,15 @@ impl World {
     }
 
     /// Applies an action of the broker to a publication.
-    fn broker(&mut self, k: usize, action: Action) -> Result<(), Broken> {
+    fn broker(&mut self, setting: &Setting, k: usize, action: Action) -> Result<(), Broken> {
         let publication = self.socket.remove(k);
         match action {
-            Action::Deliver(_) => return self.deliver(&publication, DeliveryState::Confirmed),
+            Action::Deliver(_) => {
+                return self.deliver(setting, &publication, DeliveryState::Confirmed);
+            }
             Action::DeliverUnheard(_) => {
                 self.left.unknowns -= 1;
-                return self.deliver(&publication, DeliveryState::Unknown);
+                return self.deliver(setting, &publication, DeliveryState::Unknown);
             }
             Action::Refuse(_) => {
                 self.left.refusals -= 1;
@@ -146,8 +148,9 @@ impl World {
 
     fn read(&mut self, setting: &Setting, s: usize) {
         let source = &setting.sources[s];
+        let there = self.there(setting, s);
         let ingress = &mut self.ingress[s];
-        let upto = (ingress.read + source.batch).min(source.records.len());
+        let upto = (ingress.read + source.batch).min(there);
         ingress.marked = upto;
         if self.replica.is_some() || self.old.is_some() {
             ingress.actor.send(Op::Mark(s, upto));
@@ -170,6 +173,7 @@ impl World {
                 name,
                 due,
                 last: setting.wanted_for.map(|wanted| due + wanted),
+                count: 0,
                 body,
                 repeat: at < below,
             };
@@ -192,6 +196,13 @@ impl World {
                 }
                 Record::Replace(name, due) => {
                     writes.push(Write::Replace(name, message(Some(name), due)));
+                }
+                Record::Back(name, due, count) => {
+                    let given_back = Message {
+                        count,
+                        ..message(Some(name), due)
+                    };
+                    writes.push(Write::Store(vec![given_back], setting.replace, false));
                 }
             }
         }
@@ -251,11 +262,19 @@ impl World {
         }
     }
 
-    fn deliver(&mut self, publication: &Publication, state: DeliveryState) -> Result<(), Broken> {
+    fn deliver(
+        &mut self,
+        setting: &Setting,
+        publication: &Publication,
+        state: DeliveryState,
+    ) -> Result<(), Broken> {
         let body = publication.message.body;
         let flagged = publication.flagged;
         self.judge(publication, state);
         let tally = &mut self.tally[record_of(body)];
+        if setting.gives_back() {
+            tally.times = 2.min(tally.times + 1);
+        }
         if flagged {
             tally.flagged = true;
         } else {

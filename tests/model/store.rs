@@ -18,9 +18,21 @@ pub struct Message {
     pub due: Moment,
     /// The last moment at which it is wanted.
     pub last: Option<Moment>,
+    /// How often its consumers have given it back.
+    pub count: u32,
     pub body: u32,
     pub repeat: bool,
 }
+
+impl Message {
+    /// What is remembered of its delivery.
+    pub fn remembered(&self) -> Option<DeliveredName> {
+        Some((self.name?, self.count))
+    }
+}
+
+/// The name of a message that was delivered, and how often it had been given back.
+pub type DeliveredName = (Name, u32);
 
 /// Answer of a write for one message or command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -139,6 +151,8 @@ pub enum StoreFault {
     SpreadBlindly,
     /// A message whose place another one takes stays in its bundle, without its name.
     ReplaceLeaves,
+    /// A message that its consumer gives back is a duplicate of itself while it is in flight.
+    CountIgnored,
 }
 
 /// Bundles and sequence number that a caller found before its write.
@@ -160,7 +174,7 @@ pub struct Model {
     dead: BTreeMap<u32, Message>,
     /// Set where the route remembers delivered names.
     remembers: bool,
-    pub remembered: BTreeSet<Name>,
+    pub remembered: BTreeSet<DeliveredName>,
     /// Bodies that were cancelled, replaced or suppressed: nobody owes them to anyone.
     pub let_go: BTreeSet<u32>,
     pub fault: Option<StoreFault>,
@@ -181,7 +195,7 @@ impl Model {
     }
 
     /// Remembers delivered names, whoever had the claim.
-    pub fn remember(&mut self, delivered: impl IntoIterator<Item = Name>) {
+    pub fn remember(&mut self, delivered: impl IntoIterator<Item = DeliveredName>) {
         if self.remembers {
             self.remembered.extend(delivered);
         }
@@ -308,10 +322,16 @@ impl Model {
                 results.push(WriteResult::Stored);
                 continue;
             };
+            // What waits or is in flight may be what its consumer has given back: it was delivered, and is not settled yet.
+            let is_alike = |bundle: usize, index: usize| {
+                let count = self.bundles[&bundle].slots[index].message.count;
+                let is_counted = message.count > 0 && self.fault != Some(StoreFault::CountIgnored);
+                !is_counted || count == message.count
+            };
             let taken = match self.state(name) {
-                Some((_, _, Place::Claimed { .. })) => self.remembers,
-                Some((_, _, Place::Due)) => !replace,
-                _ => self.remembered.contains(name),
+                Some((old, at, Place::Claimed { .. })) => self.remembers && is_alike(old, at),
+                Some((old, at, Place::Due)) => !replace && is_alike(old, at),
+                None => self.remembered.contains(&(name, message.count)),
             };
             if taken {
                 self.bundle(bundle).slots[index].gone = true;
@@ -319,7 +339,7 @@ impl Model {
                 results.push(WriteResult::Duplicate);
                 continue;
             }
-            if let Some((old, at, Place::Due)) = self.state(name) {
+            if let Some((old, at, Place::Due)) = self.state(name).filter(|_| replace) {
                 let replaced = self.take_out(old, at);
                 self.let_go.insert(replaced.body);
                 results.push(WriteResult::Replaced);
@@ -344,7 +364,7 @@ impl Model {
                 WriteResult::Cancelled
             }
             Some(_) => WriteResult::InFlight,
-            None if self.remembered.contains(name) => WriteResult::Published,
+            None if self.remembered.contains(&(name, 0)) => WriteResult::Published,
             None => WriteResult::Unknown,
         }
     }
@@ -367,7 +387,7 @@ impl Model {
                 (self.take_out(bundle, index), kept, WriteResult::Rescheduled)
             }
             Some(_) => return WriteResult::TooLate,
-            None if self.remembered.contains(name) => return WriteResult::TooLate,
+            None if self.remembered.contains(&(name, 0)) => return WriteResult::TooLate,
             None => (fallback, 0, WriteResult::Stored),
         };
         let bundle = self.add(vec![Message { due, ..message }], Place::Due, expiries);
@@ -387,7 +407,7 @@ impl Model {
                 (expiries, WriteResult::Replaced)
             }
             Some(_) => return WriteResult::TooLate,
-            None if self.remembered.contains(name) => return WriteResult::TooLate,
+            None if self.remembered.contains(&(name, 0)) => return WriteResult::TooLate,
             None => (0, WriteResult::Stored),
         };
         let bundle = self.add(vec![message], Place::Due, expiries);

@@ -5,17 +5,22 @@ use std::collections::BTreeSet;
 
 use super::drift::Drift;
 use super::store::{
-    Claim, Claimed, FindResult, Message, Model, Moment, Name, SettleOutcome, Share, StoreFault,
-    WriteResult,
+    Claim, Claimed, DeliveredName, FindResult, Message, Model, Moment, Name, SettleOutcome, Share,
+    StoreFault, WriteResult,
 };
 
 /// One record of a source.
 #[derive(Clone, Copy, Debug)]
 pub enum Record {
-    Put { name: Option<Name>, due: Moment },
+    Put {
+        name: Option<Name>,
+        due: Moment,
+    },
     Cancel(Name),
     Move(Name, Moment),
     Replace(Name, Moment),
+    /// What a consumer gives back for the so-manieth time. It is there once the record before it was delivered.
+    Back(Name, Moment, u32),
 }
 
 /// A source: its records, and how many of them one call takes at most.
@@ -110,6 +115,14 @@ pub struct Setting {
 }
 
 impl Setting {
+    /// Reports whether consumers give back what they got.
+    pub fn gives_back(&self) -> bool {
+        let records = self.sources.iter().flat_map(|source| &source.records);
+        records
+            .into_iter()
+            .any(|record| matches!(record, Record::Back(..)))
+    }
+
     /// The record's place among all, and the record.
     pub fn record(&self, source: usize, at: usize) -> (usize, Record) {
         let before: usize = self.sources[..source].iter().map(|s| s.records.len()).sum();
@@ -127,10 +140,10 @@ pub enum Op {
     Claim(Moment),
     /// A growing bundle, and which of its messages were gone when it was read.
     Spread(usize, Vec<bool>),
-    Settle(Claim, Vec<Name>),
-    Divide(Claim, Vec<Option<Share>>, Moment, Vec<Name>),
-    Extend(Claim, Vec<bool>, Vec<Name>),
-    GiveBack(Vec<(Claim, Vec<bool>, Vec<Name>)>),
+    Settle(Claim, Vec<DeliveredName>),
+    Divide(Claim, Vec<Option<Share>>, Moment, Vec<DeliveredName>),
+    Extend(Claim, Vec<bool>, Vec<DeliveredName>),
+    GiveBack(Vec<(Claim, Vec<bool>, Vec<DeliveredName>)>),
     Sweep,
 }
 
@@ -266,6 +279,8 @@ pub struct Publication {
 pub struct Tally {
     pub plain: u8,
     pub flagged: bool,
+    /// How often it came, up to twice; where consumers give back what comes.
+    pub times: u8,
 }
 
 /// A numbered caller: actor and incarnation.

@@ -44,7 +44,9 @@ impl TableRow {
     pub(super) fn body(&self) -> String {
         match self.path {
             "/api/v1/dead/redrive" | "/api/v1/dead/drop" => format!("{{\"ids\":[\"{DEAD_ID}\"]}}"),
+            "/api/v1/routes/{route}/messages/cancel" => "{\"ids\":[\"order-7\"]}".to_owned(),
             "/api/v1/routes/{route}/skip" => "{\"partition\":0,\"offset\":7}".to_owned(),
+            _ if self.method == "PUT" => "{\"body\":\"new\"}".to_owned(),
             _ if matches!(self.method, "POST" | "PATCH") => "{}".to_owned(),
             _ => String::new(),
         }
@@ -55,6 +57,7 @@ impl TableRow {
     pub(super) fn is_answered(&self, status: u16) -> bool {
         let asks = [
             "/messages/{id}",
+            "/messages/cancel",
             "v1/messages",
             "/messages/{id}/body",
             "/retries",
@@ -105,9 +108,13 @@ async fn the_router_has_what_the_table_says_and_nothing_else() {
     let rows = table();
     for path in listed {
         for method in ["GET", "POST", "PUT", "PATCH", "DELETE"] {
-            let row = rows
-                .iter()
-                .find(|row| (row.method, row.path) == (method, path));
+            let is_at = |path| move |row: &&TableRow| (row.method, row.path) == (method, path);
+            // A message may be named as the call is.
+            let as_message = path
+                .ends_with("/messages/cancel")
+                .then_some("/api/v1/routes/{route}/messages/{id}");
+            let mut paths = [Some(path), as_message].into_iter().flatten();
+            let row = paths.find_map(|path| rows.iter().find(is_at(path)));
             let of_path = rows.iter().find(|row| row.path == path).expect("listed");
             let concrete = of_path.concrete();
             let body = row.map_or_else(|| "{}".to_owned(), TableRow::body);

@@ -407,6 +407,7 @@ fn a_delayed_message_that_no_binding_wants_is_treated_by_on_unroutable() {
     };
     let request = Some(DelayRequest {
         expires: None,
+        given_back: 0,
         received: NOW,
         time: RequestedTime::Delay(0),
     });
@@ -442,6 +443,7 @@ fn what_is_not_wanted_any_more_takes_no_attempt_and_no_quota_and_ends_as_its_rou
         received: UnixMs(0),
         time: RequestedTime::Delay(1),
         expires: Some(Expiry::at(NOW.plus(-1))),
+        given_back: 0,
     });
     let decided = |route: &Route| {
         let publish = FailedPublish {
@@ -476,6 +478,7 @@ fn no_retry_is_later_than_the_message_is_wanted() {
             received: UnixMs(0),
             time: RequestedTime::Delay(1),
             expires: Some(Expiry::after(NOW, wanted_ms)),
+            given_back: 0,
         });
         let publish = FailedPublish {
             entry: &entry,

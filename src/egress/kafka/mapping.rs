@@ -54,6 +54,11 @@ pub(in crate::egress) fn to_kafka<'a>(
                 .headers
                 .push((stamped::ATTEMPT.into(), Some(text(&delay_headers.attempt))));
         }
+        if delay_headers.given_back >= 1 {
+            record
+                .headers
+                .push((stamped::RETRY.into(), Some(text(&delay_headers.given_back))));
+        }
     }
     record
 }

@@ -105,6 +105,13 @@ pub(in crate::egress) fn to_amqp(
                 HeaderValue::I64(delay_headers.attempt.into()),
             );
         }
+        if delay_headers.given_back >= 1 {
+            push(
+                &mut headers,
+                stamped::RETRY,
+                HeaderValue::I64(delay_headers.given_back.into()),
+            );
+        }
     }
     Ok(AmqpMessage {
         routing_key,

@@ -12,6 +12,7 @@ use crate::domain::{Endpoint, HeaderValue, Origin, RouteName, RoutePolicy, Routi
 
 mod dialects;
 mod expiry;
+mod retries;
 mod routes;
 mod times;
 
@@ -55,6 +56,7 @@ fn route() -> Route {
             on_unroutable: OnUnroutable::Retry,
             max_lateness_ms: 0,
             on_expired: OnExpired::DeadLetter,
+            consumer_retry: None,
             on_duplicate: OnDuplicate::Keep,
             dedupe_ms: 0,
             rate: None,
@@ -91,6 +93,7 @@ fn both(headers: &[(&str, &str)]) -> [Message; 2] {
 fn asked(time: RequestedTime) -> DelayRequest {
     DelayRequest {
         expires: None,
+        given_back: 0,
         received: ARRIVAL,
         time,
     }
@@ -181,6 +184,7 @@ fn a_delayed_message_loses_its_delay_headers_in_any_case_and_nothing_else() {
     ];
     for message in both(&headers) {
         let expected = Admitted::Delayed {
+            spread_ms: 0,
             due: ARRIVAL.plus(2000),
             request: asked(RequestedTime::Delay(2000)),
             id: Some("order-7".into()),
@@ -208,6 +212,7 @@ fn an_id_that_postdate_made_is_ignored_and_replaced() {
     ]) {
         let message_out = without(&message, &["x-delay", "x-delay-id", "x-delay-due"]);
         let expected = Admitted::Delayed {
+            spread_ms: 0,
             due: ARRIVAL.plus(1),
             request: asked(RequestedTime::Delay(1)),
             id: None,
@@ -569,6 +574,7 @@ proptest! {
             }
             Admitted::Invalid { error, .. } => prop_assert!(!error.as_str().chars().any(char::is_control)),
             Admitted::Cancel { id } => prop_assert!(!id.is_empty()),
+            Admitted::Spent { .. } => prop_assert!(false, "it is no route of retries"),
         }
     }
 }

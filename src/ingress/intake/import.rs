@@ -54,7 +54,7 @@ impl Source {
                 if let Some(permit) = permits.take(message.size()) {
                     receipt.attach(permit);
                 }
-                let due = self.jitter.apply(due, Some(&id), None);
+                let due = self.jitter.apply(due, 0, Some(&id), None);
                 let key = self.route.order_key(&message);
                 let partition = self.partition_of(key.as_ref(), Some(&id), None);
                 let flags = Flags(Flags::NAMED);

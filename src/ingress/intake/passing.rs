@@ -1,4 +1,4 @@
-//! Passing messages: each goes to its target, unless it is in a loop.
+//! Passing messages: each goes to its target, unless it is in a loop. And what goes to no target any more.
 
 use std::sync::Arc;
 
@@ -62,21 +62,62 @@ impl Source {
     /// Takes a message out of its loop: makes it a dead letter.
     fn stop_loop(
         &self,
+        entry: Entry,
+        target: &Arc<Target>,
+        partition: Partition,
+        receipt: Receipt,
+        judged: &mut JudgedBatch,
+    ) {
+        let error = "it came back again and again with x-delay-due and no new delay header";
+        let what = "a message went round and was stopped";
+        self.intake
+            .bursts
+            .note(what, &self.route.name, "loop", error);
+        self.bury(
+            DeadReason::Loop,
+            error,
+            entry,
+            target,
+            partition,
+            receipt,
+            judged,
+        );
+    }
+
+    /// Makes a message a dead letter that its consumers have given back too often.
+    pub(super) fn stop_retrying(
+        &self,
+        entry: Entry,
+        target: &Arc<Target>,
+        partition: Partition,
+        receipt: Receipt,
+        judged: &mut JudgedBatch,
+    ) {
+        let reason = DeadReason::Retries;
+        let error = format!("its consumers gave it back {} times", entry.given_back());
+        let what = "a message was given back too often and is a dead letter";
+        self.intake
+            .bursts
+            .note(what, &self.route.name, reason.as_str(), &error);
+        self.bury(reason, &error, entry, target, partition, receipt, judged);
+    }
+
+    /// Makes a message that was valid a dead letter.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "a message with all that belongs to it"
+    )]
+    fn bury(
+        &self,
+        reason: DeadReason,
+        error: &str,
         mut entry: Entry,
         target: &Arc<Target>,
         partition: Partition,
         receipt: Receipt,
         judged: &mut JudgedBatch,
     ) {
-        let reason = DeadReason::Loop;
         let now = entry.due;
-        let error = "it came back again and again with x-delay-due and no new delay header";
-        self.intake.bursts.note(
-            "a message went round and was stopped",
-            &self.route.name,
-            "loop",
-            error,
-        );
         retry::remember(&mut entry, now, reason.as_str(), error);
         // The quota does not refuse it: an exhausted quota pauses the route's ingress instead.
         self.submitter.reporter.take_quota(entry.stored_size());

@@ -105,13 +105,7 @@ impl Source {
             request: asked,
             ..Entry::new(due, message)
         };
-        let (id, request) = match request {
-            RecordRequest::Delayed { id, .. } => (id, None),
-            RecordRequest::Cancel { id }
-            | RecordRequest::Reschedule { id, .. }
-            | RecordRequest::Replace { id, .. } => (Some(id), None),
-            request => (None, Some(request)),
-        };
+        let id = request.id().cloned();
         let p = self.partition_of(key.as_ref(), id.as_ref(), Some(position));
         match (step, id, request) {
             (
@@ -174,12 +168,12 @@ impl Source {
             (
                 ReplayStep::DeadLetter,
                 _,
-                Some(RecordRequest::Invalid {
+                RecordRequest::Invalid {
                     reason,
                     error,
                     unreadable,
                     ..
-                }),
+                },
             ) => {
                 self.invalid(
                     reason,
@@ -189,6 +183,12 @@ impl Source {
                     receipt,
                     judged,
                 );
+            }
+            (ReplayStep::DeadLetter, id, RecordRequest::Spent { .. }) => {
+                let Some(target) = target else {
+                    return receipt.resolve();
+                };
+                self.stop_retrying(entry(now, id, flags), &target, p, receipt, judged);
             }
             // A plan has no other steps.
             _ => receipt.resolve(),

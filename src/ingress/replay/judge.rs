@@ -60,6 +60,10 @@ pub(in crate::ingress) enum RecordRequest {
         id: Text,
         due: UnixMs,
     },
+    /// A message that consumers had given back too often.
+    Spent {
+        id: Option<Text>,
+    },
     Invalid {
         reason: InvalidReason,
         error: Text,
@@ -67,6 +71,19 @@ pub(in crate::ingress) enum RecordRequest {
         /// The route keeps the message as a dead letter.
         kept: bool,
     },
+}
+
+impl RecordRequest {
+    /// The name of the message that it is or speaks of.
+    pub(in crate::ingress) fn id(&self) -> Option<&Text> {
+        match self {
+            Self::Delayed { id, .. } | Self::Spent { id } => id.as_ref(),
+            Self::Cancel { id } | Self::Reschedule { id, .. } | Self::Replace { id, .. } => {
+                Some(id)
+            }
+            Self::Passing | Self::Invalid { .. } => None,
+        }
+    }
 }
 
 impl JudgedRecord {
@@ -111,15 +128,25 @@ impl RecordJudge {
         let (request, message, target) =
             match admit(message, malformed, produced, route, arrival.into()) {
                 Admitted::PassThrough { message, .. } => (RecordRequest::Passing, message, None),
+                Admitted::Spent {
+                    id,
+                    request,
+                    target,
+                    message,
+                } => {
+                    asked = Some(request);
+                    (RecordRequest::Spent { id }, message, Some(target))
+                }
                 Admitted::Delayed {
                     due,
                     request,
                     id,
                     target,
                     message,
+                    spread_ms,
                 } => {
                     asked = Some(request);
-                    let due = jitter.apply(due, id.as_ref(), Some(position));
+                    let due = jitter.apply(due, spread_ms, id.as_ref(), Some(position));
                     (RecordRequest::Delayed { id, due }, message, Some(target))
                 }
                 Admitted::Cancel { id } => (RecordRequest::Cancel { id }, nothing(), None),
@@ -132,7 +159,7 @@ impl RecordJudge {
                     message,
                 } => {
                     asked = Some(request);
-                    let due = jitter.apply(due, Some(&id), Some(position));
+                    let due = jitter.apply(due, 0, Some(&id), Some(position));
                     let request = if replaces {
                         RecordRequest::Replace { id, due }
                     } else {

@@ -50,7 +50,7 @@ pub enum ReplayStep {
         /// The new due time.
         due: UnixMs,
     },
-    /// Keep the invalid message as a dead letter.
+    /// Keep the message as a dead letter: it is invalid, or was given back too often.
     DeadLetter,
 }
 
@@ -446,7 +446,9 @@ fn judge(
             named: false,
             instead_of: None,
         },
-        RecordRequest::Invalid { kept: true, .. } => ReplayStep::DeadLetter,
+        RecordRequest::Invalid { kept: true, .. } | RecordRequest::Spent { .. } => {
+            ReplayStep::DeadLetter
+        }
         _ => return Err(SkipReason::Passing),
     };
     if stored.find(record.position, record.content).is_some() {

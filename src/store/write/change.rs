@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tracing::error;
 
 use super::growing::GrowthPlan;
-use super::plan::WritePlan;
+use super::plan::{AlikePlaces, WritePlan};
 use super::{NAME_READS, PartitionWriter, never_settles, split};
 use crate::domain::{RouteName, Text, UnixMs};
 use crate::store::call::names::name_key;
@@ -184,7 +184,13 @@ impl PartitionWriter {
                     return Ok(WriteResult::Unknown);
                 }
             }
-            let plan = WritePlan::new(self, ops, &[place.bundle], &GrowthPlan::default());
+            let plan = WritePlan::new(
+                self,
+                ops,
+                &[place.bundle],
+                &AlikePlaces::new(),
+                &GrowthPlan::default(),
+            );
             let letters = text(&turn.run(p, plan.call).await?)?;
             if letters != "CHANGED" {
                 return split(ops, &letters)?

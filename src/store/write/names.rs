@@ -4,14 +4,15 @@ use bytes::Bytes;
 use tracing::warn;
 
 use super::PartitionWriter;
-use crate::domain::Flags;
+use super::plan::AlikePlaces;
+use crate::domain::{Entry, Flags, RouteName};
 use crate::store::call::keys::Keys;
 use crate::store::call::names::{name_key, parse_place};
 use crate::store::call::numbered::{ScriptArg, ScriptCall};
 use crate::store::call::scripts;
 use crate::store::model::bundle::BundleId;
-use crate::store::query::find::MessagePlace;
-use crate::store::{StoreError, WriteOp};
+use crate::store::query::find::{MessagePlace, read_place};
+use crate::store::{Bundle, StoreError, WriteOp, decode_outline};
 
 impl PartitionWriter {
     /// The bundles that the names of these operations mean right now, only to declare their keys.
@@ -29,6 +30,40 @@ impl PartitionWriter {
         ids.sort();
         ids.dedup();
         Ok(ids)
+    }
+
+    /// The places of messages that wait or are in flight under names of these operations and were given back as often. Reads
+    /// nothing where no message was given back.
+    pub(super) async fn alike(&self, ops: &[&WriteOp]) -> Result<AlikePlaces, StoreError> {
+        let counted = ops.iter().flat_map(|op| match op {
+            WriteOp::Store { route, bundle, .. } => given_back(route, bundle),
+            _ => Vec::new(),
+        });
+        let (names, counts): (Vec<String>, Vec<u32>) = counted.unzip();
+        let mut alike = AlikePlaces::new();
+        if names.is_empty() {
+            return Ok(alike);
+        }
+        let places = self.places(&names).await?;
+        for ((name, count), place) in names.into_iter().zip(counts).zip(places) {
+            let Some(place) = place.filter(|place| place.listed) else {
+                continue;
+            };
+            let link = self.calls.link();
+            let reading = read_place(link, &self.keys, self.partition, &name, &place).await?;
+            let outline = reading.and_then(|reading| {
+                let outline = decode_outline(&reading.blob?).ok()?;
+                outline
+                    .bundle
+                    .entries
+                    .get(reading.index)
+                    .map(Entry::given_back)
+            });
+            if outline == Some(count) {
+                alike.insert(name, place.text());
+            }
+        }
+        Ok(alike)
     }
 
     /// The places of these names. A `~` id without an entry names its place itself.
@@ -82,6 +117,15 @@ impl PartitionWriter {
             .await
             .map_err(|error| self.calls.link().judge(&connected, &error))
     }
+}
+
+/// The names of a bundle's messages that consumers have given back, and how often.
+fn given_back(route: &RouteName, bundle: &Bundle) -> Vec<(String, u32)> {
+    let named = bundle.entries.iter().filter(|e| e.flags.has(Flags::NAMED));
+    let counted = named.filter(|entry| entry.given_back() > 0);
+    counted
+        .filter_map(|entry| Some((name_key(route, entry.id.as_ref()?), entry.given_back())))
+        .collect()
 }
 
 /// The fields of `names` that these operations speak of.

@@ -1,5 +1,7 @@
 //! Turns operations into one call of the script: keys in their order, arguments in theirs, blobs beside them.
 
+use std::collections::BTreeMap;
+
 use super::PartitionWriter;
 use super::growing::{Growth, GrowthPlan, alone};
 use crate::domain::{Entry, Flags, OnDuplicate, Partition, RouteName, UnixMs};
@@ -24,6 +26,7 @@ impl WritePlan {
         writer: &PartitionWriter,
         ops: &[&WriteOp],
         meant: &[BundleId],
+        alike: &AlikePlaces,
         growth: &GrowthPlan,
     ) -> Self {
         let p = writer.partition;
@@ -67,20 +70,20 @@ impl WritePlan {
                 } if growth.has_places(at) => {
                     let own = writer.delivered_names.remembers(route.as_str());
                     with.remembers |= own;
-                    let policy = policy(*on_duplicate, own);
                     for (entry, (grown, index)) in bundle.entries.iter().zip(&growth.places[at]) {
                         let alone = alone(bundle, entry);
                         let message = match &growth.growths[*grown].example {
                             Some(example) => encode_like(&alone, example),
                             None => encode(&alone),
                         };
-                        let id = entry.id.clone().unwrap_or_default();
+                        let name = name_key(route, &entry.id.clone().unwrap_or_default());
+                        let alike = alike.get(&name);
                         script_ops.push([
                             "A".into(),
                             growth_places[*grown].into(),
                             (*index).into(),
-                            name_key(route, &id).into(),
-                            policy.into(),
+                            name.into(),
+                            policy(*on_duplicate, own, entry, alike).into(),
                             ScriptArg::Blob(message),
                         ]);
                     }
@@ -104,7 +107,9 @@ impl WritePlan {
                     blobs.push((keys.blob(p, &id), blob));
                     let own = writer.delivered_names.remembers(route.as_str());
                     with.remembers |= own;
-                    let policy = policy(*on_duplicate, own);
+                    let policy = |entry: &Entry, name: &str| {
+                        policy(*on_duplicate, own, entry, alike.get(name))
+                    };
                     store_ops(&mut script_ops, bundles, route, policy, &bundle.entries);
                     dues.push(first);
                 }
@@ -245,12 +250,21 @@ fn cancel_op(ops: &mut ScriptOps, p: Partition, name: &str, remembers: bool) {
     }
 }
 
-fn policy(policy: OnDuplicate, remembers: bool) -> &'static str {
-    match (policy, remembers) {
+/// The places of messages that were given back as often as one of this call with their name.
+pub(super) type AlikePlaces = BTreeMap<String, String>;
+
+/// The policy for a name that is taken, and how often the message was given back.
+fn policy(policy: OnDuplicate, remembers: bool, entry: &Entry, alike: Option<&String>) -> String {
+    let letter = match (policy, remembers) {
         (OnDuplicate::Keep, false) => "k",
         (OnDuplicate::Keep, true) => "K",
         (OnDuplicate::Replace, false) => "r",
         (OnDuplicate::Replace, true) => "R",
+    };
+    match (entry.given_back(), alike) {
+        (0, _) => letter.to_owned(),
+        (count, None) => format!("{letter}{count}"),
+        (count, Some(place)) => format!("{letter}{count} {place}"),
     }
 }
 
@@ -282,7 +296,7 @@ fn store_ops(
     ops: &mut ScriptOps,
     bundle: usize,
     route: &RouteName,
-    policy: &str,
+    policy: impl Fn(&Entry, &str) -> String,
     entries: &[Entry],
 ) {
     let named = entries.iter().any(|e| e.flags.has(Flags::NAMED));
@@ -296,6 +310,7 @@ fn store_ops(
             continue;
         };
         let name = name_key(route, id);
+        let policy = policy(entry, &name);
         ops.push([
             "N".into(),
             bundle.into(),

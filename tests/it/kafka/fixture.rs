@@ -56,6 +56,7 @@ pub(super) fn route(name: &str, topic: &str, group: &str) -> Arc<Route> {
         on_unroutable: OnUnroutable::Retry,
         max_lateness_ms: 0,
         on_expired: OnExpired::DeadLetter,
+        consumer_retry: None,
         on_duplicate: OnDuplicate::Keep,
         dedupe_ms: 0,
         rate: None,

@@ -150,6 +150,7 @@ fn route(name: &str, queue: &str, prefetch: u16) -> Arc<Route> {
             on_unroutable: OnUnroutable::Retry,
             max_lateness_ms: 0,
             on_expired: OnExpired::DeadLetter,
+            consumer_retry: None,
             on_duplicate: OnDuplicate::Keep,
             dedupe_ms: 0,
             rate: None,

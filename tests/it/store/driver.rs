@@ -1,6 +1,6 @@
 //! Makes each call on the store and on the model, and compares answers and what stands afterwards.
 
-use postdate::domain::{Entry, Flags, Text, UnixMs};
+use postdate::domain::{DelayRequest, Entry, Flags, RequestedTime, Text, UnixMs};
 use postdate::store::{
     Claim, ClaimProgress, DeadFilter, DeadId, Division, NewBundle, Remainder, SettleAnswer,
     Settlement, SweepOutcome, WriteResult,
@@ -9,7 +9,9 @@ use postdate::store::{
 use super::fixture::*;
 use super::growing::{make_due, spread};
 use super::invariants::Snapshot;
-use super::model::{self, Claim as ModelClaim, Claimed, Message, MessageView, Model, Share};
+use super::model::{
+    self, Claim as ModelClaim, Claimed, DeliveredName, Message, MessageView, Model, Share,
+};
 
 /// All names that steps speak of.
 pub const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
@@ -42,6 +44,8 @@ pub enum Step {
     Cancel(&'static str),
     Reschedule(&'static str, bool),
     Replace(&'static str, bool),
+    /// A message that was given back for the so-manieth time; whether a pending one is replaced; whether it is due.
+    Back(&'static str, u32, bool, bool),
     Sweep,
     /// All growing bundles are spread.
     Spread,
@@ -108,6 +112,7 @@ impl<'a> Driver<'a> {
             name,
             due: due.0,
             last: None,
+            count: 0,
             body: self.messages,
             repeat: false,
         }
@@ -158,6 +163,22 @@ impl<'a> Driver<'a> {
                 let op = replacement(name, when, &body);
                 let result = self.fixture.write(vec![op]).await[0][0];
                 assert_eq!(model_result(result), self.model.replace(name, message));
+            }
+            Step::Back(name, count, replace_it, due) => {
+                let when = if *due { past() } else { far() };
+                let message = Message {
+                    count: *count,
+                    ..self.message(Some(name), when)
+                };
+                let entries = vec![entry(&message)];
+                let op = if *replace_it {
+                    replace(entries)
+                } else {
+                    keep(entries)
+                };
+                let result = self.fixture.write(vec![op]).await[0][0];
+                let expected = self.model.store(vec![message], *replace_it);
+                assert_eq!([model_result(result)], expected[..]);
             }
             // It changes nothing that can be seen.
             Step::Spread => {
@@ -381,6 +402,7 @@ impl<'a> Driver<'a> {
             .delivered
             .keys()
             .filter_map(|n| n.strip_prefix("orders/"))
+            .filter_map(delivered_name)
             .collect();
         assert_eq!(
             delivered,
@@ -420,9 +442,10 @@ impl InHand {
     }
 
     fn delivered(&self, confirmed: impl Fn(usize) -> bool) -> Vec<Text> {
-        self.names(confirmed)
-            .into_iter()
-            .map(|(name, _)| name)
+        let all = self.entries.iter().enumerate();
+        let confirmed = all.filter(|(i, _)| confirmed(*i));
+        confirmed
+            .filter_map(|(_, entry)| entry.remembered_name())
             .collect()
     }
 
@@ -504,18 +527,31 @@ impl InHand {
 }
 
 /// The same names, as the model has them.
-fn names_of(names: &[Text]) -> Vec<&'static str> {
-    names
-        .iter()
-        .filter_map(|name| NAMES.into_iter().find(|known| *known == name.as_str()))
-        .collect()
+fn names_of(names: &[Text]) -> Vec<DeliveredName> {
+    let names = names.iter().map(Text::as_str);
+    names.filter_map(delivered_name).collect()
+}
+
+/// A delivered name as the store remembers it.
+fn delivered_name(text: &str) -> Option<DeliveredName> {
+    let (name, count) = text.split_once('\0').unwrap_or((text, "0"));
+    let name = NAMES.into_iter().find(|known| *known == name)?;
+    Some((name, count.parse().expect("a count")))
 }
 
 fn entry(message: &Message) -> Entry {
-    match message.name {
-        Some(name) => named(name, UnixMs(message.due), &text_of(message.body)),
-        None => unnamed(UnixMs(message.due), &text_of(message.body)),
-    }
+    let due = UnixMs(message.due);
+    let entry = match message.name {
+        Some(name) => named(name, due, &text_of(message.body)),
+        None => unnamed(due, &text_of(message.body)),
+    };
+    let request = (message.count > 0).then_some(DelayRequest {
+        received: due,
+        time: RequestedTime::Delay(0),
+        expires: None,
+        given_back: message.count,
+    });
+    Entry { request, ..entry }
 }
 
 fn text_of(number: u32) -> String {

@@ -38,6 +38,8 @@ fn step() -> impl Strategy<Value = Step> {
         3 => name().prop_map(Step::Cancel),
         2 => (name(), any::<bool>()).prop_map(|(name, due)| Step::Reschedule(name, due)),
         2 => (name(), any::<bool>()).prop_map(|(name, due)| Step::Replace(name, due)),
+        2 => (name(), 1..3u32, any::<bool>(), any::<bool>())
+            .prop_map(|(name, count, replace, due)| Step::Back(name, count, replace, due)),
         2 => Just(Step::Sweep),
         1 => Just(Step::Spread),
         2 => Just(Step::Redrive),

@@ -94,6 +94,7 @@ function moments(message) {
 
 function details(message) {
   return section("Details", { key: "details" }, facts([
+    ["Given back", message.given_back !== undefined && counted(message.given_back, "time")],
     ["Attempt", message.attempt !== undefined && `${count(message.attempt)}${message.failures > 0 ? ` after ${counted(message.failures, "failure")}` : ""}`],
     ["Target", message.target && name(message.target)],
     ["Key", message.key !== undefined && [name(message.key), message.key_is_base64 && h("small", null, " base64")]],

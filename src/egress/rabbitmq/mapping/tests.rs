@@ -83,6 +83,7 @@ fn delay_headers(attempt: u32) -> DelayHeaders<'static> {
         id: &ID,
         due: UnixMs(1_795_255_200_000),
         attempt,
+        given_back: 0,
         traceparent: None,
     }
 }

@@ -29,6 +29,7 @@ fn a_route_can_rename_the_headers() {
         ("x-delay-id", "x"),
     ]) {
         let expected = Admitted::Delayed {
+            spread_ms: 0,
             due: ARRIVAL.plus(5),
             request: asked(RequestedTime::Delay(5)),
             id: Some("7".into()),

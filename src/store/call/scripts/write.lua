@@ -16,6 +16,8 @@
 --       | "A" bundle index name policy message: the same for a growing bundle; those that stand come after the B new ones
 --       | "C" name | "P" name, id, index: the same for a `~` id, with the place that it names
 --       | "D" name: the same as "C" on a route that remembers delivered names, whose policies are (K|R)
+--       Behind the letter of a policy stands how often consumers have given the message back, if they have, and then " id
+--       index" of the message of its name that was given back as often: the others are no duplicates of it
 -- returns {s, us, rolled_back, answer}: one letter an op: s stored, d duplicate, r replaced, c cancelled,
 --       f in flight, u unknown, p published (remembered); or "CHANGED": a name means another bundle than the caller
 --       thought, nothing was changed, read again; or "BEHIND number": this or a higher sequence number was given
@@ -238,9 +240,17 @@ while at < #ARGV do
       end
     end
     local was = not b.stands and state(name)
-    local taken = was == 'pending' and (policy == 'k' or policy == 'K')
-    if REMEMBERS and was and not taken and (policy == 'K' or policy == 'R') then
-      taken = was == 'claimed' or (was == 'free' and remembered(name))
+    local letter, count, same = policy, '', nil
+    if #policy > 1 then
+      letter, count, same = string.match(policy, '^(%a)(%d+) ?(.*)$')
+    end
+    local entry, replaces = names[name], letter == 'r' or letter == 'R'
+    -- What waits or is in flight may be what its consumer has given back: it was delivered, and is not settled yet.
+    local alike = count == '' or (entry and (entry.count == count or same == entry.bundle.id .. ' ' .. int(entry.index)))
+    local taken = was == 'pending' and alike and not replaces
+    if REMEMBERS and was and not taken and (letter == 'K' or letter == 'R') then
+      local known = count == '' and name or name .. '\0' .. count
+      taken = (was == 'claimed' and alike) or (was == 'free' and remembered(known))
     end
     if b.stands then
       result('s')
@@ -248,12 +258,13 @@ while at < #ARGV do
       suppress(b, index)
       result('d')
     else
-      if was == 'pending' then
-        suppress(names[name].bundle, names[name].index)
+      local replaced = was == 'pending' and replaces
+      if replaced then
+        suppress(entry.bundle, entry.index)
       end
-      names[name] = { bundle = b, index = index, set = true }
+      names[name] = { bundle = b, index = index, set = true, count = count }
       b.seen, b.pending = true, true
-      result(was == 'pending' and 'r' or 's')
+      result(replaced and 'r' or 's')
     end
   else
     local name = arg()

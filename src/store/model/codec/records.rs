@@ -26,6 +26,8 @@ const MOMENT: u8 = 2;
 // Added to the kind of a request that says how long its message is wanted.
 const EXPIRES_AT: u8 = 4;
 const EXPIRES_AFTER: u8 = 8;
+// Added to the kind of a request of a message that consumers have given back.
+const GIVEN_BACK: u8 = 16;
 
 pub(super) struct BundleRecord {
     pub(super) id: MaybeText,
@@ -162,6 +164,7 @@ struct StoredRequest {
     waits_ms: i64,
     more_ms: i64,
     expires: Option<StoredExpiry>,
+    given_back: u32,
 }
 
 struct StoredExpiry {
@@ -209,6 +212,7 @@ impl StoredRequest {
             expires: request
                 .expires
                 .map(|expiry| StoredExpiry::of(expiry, asked_due)),
+            given_back: request.given_back,
         }
     }
 
@@ -221,6 +225,7 @@ impl StoredRequest {
                 RequestedTime::Delay(self.waits_ms.wrapping_add(self.more_ms))
             },
             expires: self.expires.map(|expires| expires.from(asked_due)),
+            given_back: self.given_back,
         }
     }
 }
@@ -231,7 +236,9 @@ fn put_request(out: &mut Vec<u8>, entry: &Entry) {
     };
     let stored = StoredRequest::of(request, entry.asked_due());
     let expires = stored.expires;
-    out.push(stored.kind + expires.as_ref().map_or(0, StoredExpiry::kind));
+    let given_back = stored.given_back;
+    let kind = stored.kind + expires.as_ref().map_or(0, StoredExpiry::kind);
+    out.push(kind + if given_back > 0 { GIVEN_BACK } else { 0 });
     put_signed(out, stored.waits_ms);
     put_signed(out, stored.more_ms);
     if let Some(expires) = expires {
@@ -239,6 +246,9 @@ fn put_request(out: &mut Vec<u8>, entry: &Entry) {
         if let Some(ms) = expires.more_ms {
             put_signed(out, ms);
         }
+    }
+    if given_back > 0 {
+        put_unsigned(out, given_back.into());
     }
 }
 
@@ -248,7 +258,8 @@ fn read_request(reader: &mut Reader) -> Result<Option<StoredRequest>, CodecError
         return Ok(None);
     }
     let kind = written & (DELAY | MOMENT);
-    let expires = written - kind;
+    let is_given_back = written & GIVEN_BACK != 0;
+    let expires = written & !(DELAY | MOMENT | GIVEN_BACK);
     if !matches!(kind, DELAY | MOMENT) || !matches!(expires, 0 | EXPIRES_AT | EXPIRES_AFTER) {
         return Err(CodecError::Malformed(reader.position()));
     }
@@ -265,11 +276,15 @@ fn read_request(reader: &mut Reader) -> Result<Option<StoredRequest>, CodecError
             },
         }),
     };
+    let given_back = if is_given_back { reader.unsigned()? } else { 0 };
+    let given_back =
+        u32::try_from(given_back).map_err(|_| CodecError::Malformed(reader.position()))?;
     Ok(Some(StoredRequest {
         kind,
         waits_ms,
         more_ms,
         expires,
+        given_back,
     }))
 }
 

@@ -114,8 +114,10 @@ fn request() -> impl Strategy<Value = DelayRequest> {
             after_ms,
         });
     let times = (any::<i64>(), any::<bool>(), any::<i64>());
-    (times, prop::option::of(expiry)).prop_map(|((received, is_delay, time), expires)| {
-        DelayRequest {
+    let given_back = prop_oneof![Just(0), any::<u32>()];
+    let all = (times, prop::option::of(expiry), given_back);
+    all.prop_map(
+        |((received, is_delay, time), expires, given_back)| DelayRequest {
             received: UnixMs(received),
             time: if is_delay {
                 RequestedTime::Delay(time)
@@ -123,8 +125,9 @@ fn request() -> impl Strategy<Value = DelayRequest> {
                 RequestedTime::At(UnixMs(time))
             },
             expires,
-        }
-    })
+            given_back,
+        },
+    )
 }
 
 fn entry() -> impl Strategy<Value = Entry> {
@@ -220,6 +223,7 @@ fn sample() -> Bundle {
         asked: None,
         request: Some(DelayRequest {
             expires: None,
+            given_back: 0,
             received: UnixMs(1_790_000_000_001),
             time: RequestedTime::Delay(120),
         }),
@@ -267,6 +271,7 @@ fn sample() -> Bundle {
         asked: None,
         request: Some(DelayRequest {
             expires: None,
+            given_back: 0,
             received: UnixMs(1_789_999_999_000),
             time: RequestedTime::At(UnixMs(1_790_000_000_100)),
         }),
