@@ -39,6 +39,8 @@ pub struct Connection {
     pub name: String,
     /// `amqp://user:password@host:port/vhost`
     pub url: Credential,
+    /// The same of the other hosts of its cluster.
+    pub further_urls: Vec<Credential>,
     /// The address of its management API, which tells bindings and the traits of queues.
     pub management: Option<String>,
     /// Authorities and certificate of a connection over TLS.
@@ -46,6 +48,19 @@ pub struct Connection {
 }
 
 impl Connection {
+    /// The number of its hosts.
+    fn hosts(&self) -> usize {
+        1 + self.further_urls.len()
+    }
+
+    /// The URL of a host: they come in turn.
+    fn url_of(&self, turn: usize) -> &Credential {
+        match turn % self.hosts() {
+            0 => &self.url,
+            further => &self.further_urls[further - 1],
+        }
+    }
+
     /// The keys that a sentence about TLS names.
     fn tls_hints(&self) -> KeyHints {
         let key = format!("rabbitmq.{}", self.name);

@@ -99,11 +99,13 @@ impl DeclaredConnections {
 }
 
 fn rabbitmq(name: &str, section: &SectionReader<'_>) -> Option<rabbitmq::Connection> {
-    let url = secret(section, "url", "url_file", clients::amqp_url);
+    let urls = rabbitmq_urls(section);
     let tls = client_files(section);
     let management = management(section);
-    let url = url?;
-    if section.has("tls") && !url.configured().expose().starts_with("amqps://") {
+    let (url, further_urls) = urls?;
+    let all = || std::iter::once(&url).chain(&further_urls);
+    let speaks_tls = |url: &Credential| url.configured().expose().starts_with("amqps://");
+    if section.has("tls") && !all().all(speaks_tls) {
         section.report(
             "tls",
             "names files, but TLS is spoken only if `url` begins with amqps://",
@@ -112,9 +114,44 @@ fn rabbitmq(name: &str, section: &SectionReader<'_>) -> Option<rabbitmq::Connect
     Some(rabbitmq::Connection {
         name: name.to_owned(),
         url,
+        further_urls,
         management,
         tls: tls?,
     })
+}
+
+/// Reads the URL of a connection, or those of the hosts of its cluster.
+fn rabbitmq_urls(section: &SectionReader<'_>) -> Option<(Credential, Vec<Credential>)> {
+    const KEY: &str = "urls";
+    if !section.has(KEY) {
+        let url = secret(section, "url", "url_file", clients::amqp_url);
+        return url.map(|url| (url, Vec::new()));
+    }
+    let texts = section.texts(KEY);
+    for key in ["url", "url_file"] {
+        if section.has(key) {
+            section.report(key, "`urls` is set too; one of the two must go");
+        }
+    }
+    let texts = texts?;
+    let vhost = |text: &str| clients::amqp_place(text).map(|(_, _, vhost)| vhost);
+    let first = texts.first().and_then(|text| vhost(text));
+    for (at, text) in (1..).zip(&texts) {
+        match clients::amqp_url(text) {
+            Err(why) => section.report(KEY, format!("the URL number {at} {why}")),
+            Ok(()) if vhost(text) != first => section.report(
+                KEY,
+                format!("the URL number {at} has another vhost than the first: they are hosts of one cluster"),
+            ),
+            Ok(()) => {}
+        }
+    }
+    let mut urls = texts.into_iter().map(Credential::inline);
+    let Some(url) = urls.next() else {
+        section.report(KEY, "names no host");
+        return None;
+    };
+    Some((url, urls.collect()))
 }
 
 fn kafka(name: &str, section: &SectionReader<'_>) -> Option<kafka::Connection> {
@@ -334,14 +371,17 @@ impl SameBroker for DeclaredConnections {
     }
 
     fn same_rabbitmq(&self, one: &str, other: &str) -> bool {
-        let place = |name: &str| {
-            let url = &self.rabbitmq.get(name)?.as_ref()?.url;
-            clients::amqp_place(url.configured().expose())
+        // One host in common is enough.
+        let places = |name: &str| {
+            let connection = self.rabbitmq.get(name)?.as_ref()?;
+            let urls = std::iter::once(&connection.url).chain(&connection.further_urls);
+            let places = urls.map(|url| clients::amqp_place(url.configured().expose()));
+            Some(places.flatten().collect::<Vec<_>>())
         };
         one == other
-            || place(one)
-                .zip(place(other))
-                .is_some_and(|(one, other)| one == other)
+            || places(one)
+                .zip(places(other))
+                .is_some_and(|(one, other)| one.iter().any(|place| other.contains(place)))
     }
 }
 
@@ -391,6 +431,7 @@ mod tests {
             let connection = rabbitmq::Connection {
                 name: name.into(),
                 url,
+                further_urls: vec![Credential::inline(format!("amqp://{name}-b/w"))],
                 management: None,
                 tls: crate::tls::ClientFiles::default(),
             };

@@ -12,7 +12,7 @@ use super::sources::ConfigSources;
 use super::{check, connections};
 
 /// Configurations that lead the check to every key, in any of its forms. None of them is right.
-const SAMPLES: [&str; 3] = [
+const SAMPLES: [&str; 4] = [
     r#"
     redis = { url_file = "x" }
     kafka.main = { brokers = "x", unsafe_tls = true, properties = {}, oauth = { token_url = "x", client_id = "x", client_secret_file = "x", scope = "x", ca_file = "x" } }
@@ -36,6 +36,9 @@ const SAMPLES: [&str; 3] = [
     [routes.main]
     from = { rabbitmq = "main", queue = "x", prefetch = 1 }
     to = { rabbitmq = "main", exchange = "x", routing_key = "x" }
+    "#,
+    r#"
+    rabbitmq.main = { urls = ["x"] }
     "#,
     "",
 ];

@@ -76,6 +76,7 @@ const PASSED_ON: &[&str] = &[
     // The refusals have URLs with a password.
     "rabbitmq.main.url",
     "rabbitmq.main.url_file",
+    "rabbitmq.main.urls",
     "redis.durability",
     "redis.growing_bundles",
     "redis.master",

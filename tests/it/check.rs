@@ -42,6 +42,41 @@ async fn keys(redis: &Redis, prefix: &str) -> Vec<String> {
 }
 
 #[tokio::test]
+async fn of_several_hosts_each_is_tried_and_one_is_enough() {
+    let (redis, rabbitmq) = tokio::join!(Redis::start(), Rabbitmq::shared());
+    let [from, to] = [names::unique("from"), names::unique("to")];
+    for queue in [&from, &to] {
+        rabbitmq.declare_queue(queue, QueueKind::Classic).await;
+    }
+    let nobody = ports::free();
+    let of = |urls: &str| {
+        Config::new(&redis)
+            .section(&format!("[rabbitmq.main]\nurls = [{urls}]"))
+            .route(
+                "mail",
+                &format!("{{ rabbitmq = \"main\", queue = \"{from}\" }}"),
+                &format!("{{ rabbitmq = \"main\", exchange = \"\", routing_key = \"{to}\" }}"),
+                "",
+            )
+    };
+    let away = format!("amqp://guest:guest@127.0.0.1:{nobody}/%2f");
+    let there = rabbitmq.url();
+    let output = check(&of(&format!("{away:?}, {there:?}"))).await;
+    let told = lines(&output.stdout).join("\n");
+    assert!(output.status.success(), "{told}");
+    assert!(
+        told.contains("rabbitmq main: 1 of 2 hosts are there"),
+        "{told}"
+    );
+    assert!(
+        told.contains(&format!("amqp://***@127.0.0.1:{nobody}/%2f cannot be used")),
+        "{told}"
+    );
+    let output = check(&of(&format!("{away:?}, {away:?}"))).await;
+    assert!(!output.status.success(), "{:?}", lines(&output.stdout));
+}
+
+#[tokio::test]
 async fn all_is_well_and_nothing_is_written() {
     let (redis, kafka, rabbitmq) =
         tokio::join!(Redis::start(), Kafka::shared(), Rabbitmq::shared());

@@ -70,11 +70,14 @@ pub(super) async fn check(connection: &Connection, routes: &[Arc<Route>]) -> Vec
         .look_for(used.keys().cloned().collect(), CHECK_DEADLINE)
         .await
     {
-        Ok(found) if found.is_empty() => {
+        Ok(found) if found.is_empty() && connection.further_urls.is_empty() => {
             vec![CheckFinding::good(format!("rabbitmq {name}: is there"))]
         }
         Ok(found) => {
-            let mut findings = Vec::new();
+            let mut findings = match connection.further_urls.len() {
+                0 => Vec::new(),
+                others => hosts(name, 1 + others, &broker).await,
+            };
             for (thing, there) in &found {
                 let users = used.get(thing).map(list).unwrap_or_default();
                 findings.push(judge(name, thing, &users, there));
@@ -106,6 +109,21 @@ pub(super) async fn check(connection: &Connection, routes: &[Arc<Route>]) -> Vec
             ))]
         }
     }
+}
+
+/// Which of several hosts cannot be used: the others stand in for them.
+async fn hosts(name: &str, count: usize, broker: &Broker) -> Vec<CheckFinding> {
+    let unusable = broker.unusable_hosts().await;
+    let usable = count - unusable.len();
+    let mut findings = vec![CheckFinding::good(format!(
+        "rabbitmq {name}: {usable} of {count} hosts are there"
+    ))];
+    findings.extend(unusable.into_iter().map(|(url, fault)| {
+        CheckFinding::warning(format!(
+            "rabbitmq {name}: {url} cannot be used: {fault}; the others of `urls` are, until it can"
+        ))
+    }));
+    findings
 }
 
 fn judge(

@@ -85,7 +85,7 @@ impl Broker {
 
     /// The user of the connection, if the URL is valid.
     pub fn user(&self) -> Option<String> {
-        self.uri().map(|uri| uri.authority.userinfo.username).ok()
+        self.uri(0).map(|uri| uri.authority.userinfo.username).ok()
     }
 
     /// Opens a connection for a role and keeps it up, until `shutdown` drains and every [`ConnectionHandle`] is
@@ -136,26 +136,55 @@ impl Broker {
         ConnectionHandle { live: receiver }
     }
 
-    /// Connects once, under the deadline, for `check --connect`.
+    /// Connects once to the first host that can be reached, under the deadline, for `check --connect`.
     pub(super) async fn connect_once(&self) -> Result<lapin::Connection, AmqpFault> {
-        Ok(self.connect("check").await?.0)
+        let mut turn = 0;
+        loop {
+            match self.connect("check", turn).await {
+                Ok((connection, _)) => return Ok(connection),
+                Err(fault) if turn + 1 == self.connection.hosts() => return Err(fault),
+                Err(_) => turn += 1,
+            }
+        }
     }
 
-    /// The URL as its file has it now.
-    fn uri(&self) -> Result<AMQPUri, AmqpFault> {
+    /// Tries each host of several. Answers which cannot be used, and why.
+    pub async fn unusable_hosts(&self) -> Vec<(String, AmqpFault)> {
+        let mut unusable = Vec::new();
+        for turn in 0..self.connection.hosts() {
+            match self.connect("check", turn).await {
+                // It is closed in order, or ends with the process.
+                Ok((connection, _)) => {
+                    drop(within("closing", connection.close(200, "bye".into())).await);
+                }
+                Err(fault) => {
+                    let url = self.connection.url_of(turn).configured().redacted_url();
+                    unusable.push((url, fault));
+                }
+            }
+        }
+        unusable
+    }
+
+    /// The URL of a host as its file has it now.
+    fn uri(&self, turn: usize) -> Result<AMQPUri, AmqpFault> {
         let not_a_url = |_| {
             AmqpFault::new(
                 FaultKind::Refused,
                 "the url is not an amqp:// or amqps:// URL",
             )
         };
-        let url = self.connection.url.current();
+        let url = self.connection.url_of(turn).current();
         let url = url.map_err(|why| AmqpFault::new(FaultKind::Lost, why))?;
         url.expose().parse::<AMQPUri>().map_err(not_a_url)
     }
 
-    async fn connect(&self, role: &str) -> Result<(lapin::Connection, GuardedChannels), AmqpFault> {
-        let mut uri = self.uri()?;
+    async fn connect(
+        &self,
+        role: &str,
+        turn: usize,
+    ) -> Result<(lapin::Connection, GuardedChannels), AmqpFault> {
+        let mut uri = self.uri(turn)?;
         uri.query.heartbeat.get_or_insert(HEARTBEAT_SECONDS);
         // The client library takes 64 times as much for its buffers.
         uri.query.frame_max = Some(match uri.query.frame_max {
@@ -284,13 +313,16 @@ struct RoleSupervisor {
 impl RoleSupervisor {
     async fn run(self) {
         let mut failures = 0;
+        // Whose turn it is: after a loss and after a failure it is the next host's.
+        let mut turn = 0;
+        let hosts = self.broker.connection.hosts();
         // The trouble that the log told last.
         let mut told = None;
         loop {
             let connected = tokio::select! {
                 biased;
                 () = self.unneeded() => return,
-                connected = self.broker.connect(self.role) => connected,
+                connected = self.broker.connect(self.role, turn) => connected,
             };
             let fault = match connected {
                 Ok((connection, channels)) => {
@@ -303,12 +335,17 @@ impl RoleSupervisor {
                 }
                 Err(fault) => fault,
             };
-            self.down(&fault, &mut told);
+            self.down(&fault, turn, &mut told);
+            turn = (turn + 1) % hosts;
             failures += 1;
+            // None of them is waited for before all have had their turn.
+            if failures % hosts as u32 != 0 {
+                continue;
+            }
             tokio::select! {
                 biased;
                 () = self.unneeded() => return,
-                () = tokio::time::sleep(Backoff::BROKER.wait(failures)) => {}
+                () = tokio::time::sleep(Backoff::BROKER.wait(failures / hosts as u32)) => {}
             }
         }
     }
@@ -408,8 +445,9 @@ impl RoleSupervisor {
     }
 
     /// Sets the role's readiness, and logs the fault unless the log told the same one last.
-    fn down(&self, fault: &AmqpFault, told: &mut Option<String>) {
-        let url = self.broker.connection.url.configured().redacted_url();
+    fn down(&self, fault: &AmqpFault, turn: usize, told: &mut Option<String>) {
+        let url = self.broker.connection.url_of(turn).configured();
+        let url = url.redacted_url();
         let text = fault.to_string();
         self.report(Some(text.clone()));
         if told.as_ref() == Some(&text) {

@@ -3,6 +3,7 @@
 mod confirms;
 mod egress;
 mod faults;
+mod hosts;
 mod ingress;
 mod outage;
 mod poison;
@@ -62,6 +63,7 @@ impl RabbitmqFixture {
         let connection = Connection {
             name: "main".into(),
             url: Credential::inline(server.url()),
+            further_urls: Vec::new(),
             management: None,
             tls: ClientFiles::default(),
         };

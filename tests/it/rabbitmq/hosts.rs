@@ -1,0 +1,81 @@
+//! A connection of several hosts of one cluster: one that is away costs nothing, and after a loss the next one is tried.
+
+use lapin::BasicProperties;
+use lapin::options::BasicPublishOptions;
+use lapin::types::{AMQPValue, FieldTable};
+
+use crate::flow::fixture::await_metric;
+use crate::support::proxy::{Mode, Proxy};
+use crate::support::{Config, QueueKind, Rabbitmq, Redis, Relay, eventually, names, ports};
+
+/// A message that is due after this delay.
+async fn send(rabbitmq: &Rabbitmq, queue: &str, delay_ms: i64) {
+    let connection = rabbitmq.connect().await.expect("a connection");
+    let channel = connection.create_channel().await.expect("a channel");
+    let mut headers = FieldTable::default();
+    headers.insert("x-delay".into(), AMQPValue::LongLongInt(delay_ms));
+    let properties = BasicProperties::default()
+        .with_delivery_mode(2)
+        .with_headers(headers);
+    let options = BasicPublishOptions::default();
+    channel
+        .basic_publish("".into(), queue.into(), options, b"body", properties)
+        .await
+        .expect("published");
+}
+
+#[tokio::test]
+async fn the_next_host_is_tried_when_one_is_away_and_when_it_is_lost() {
+    let (redis, rabbitmq) = tokio::join!(Redis::shared(), Rabbitmq::shared());
+    let [one, other] = [
+        Proxy::before(rabbitmq.port()).await,
+        Proxy::before(rabbitmq.port()).await,
+    ];
+    let queues = [names::unique("in"), names::unique("out")];
+    for queue in &queues {
+        rabbitmq.declare_queue(queue, QueueKind::Quorum).await;
+    }
+    let url = |port: u16| format!("\"amqp://guest:guest@127.0.0.1:{port}/%2f\"");
+    let nobody = ports::free();
+    let urls = [nobody, one.port(), other.port()].map(url).join(", ");
+    let [from, to] = &queues;
+    let config = Config::new(redis)
+        .section(&format!("[rabbitmq.main]\nurls = [{urls}]"))
+        .route(
+            "mail",
+            &format!("{{ rabbitmq = \"main\", queue = \"{from}\" }}"),
+            &format!("{{ rabbitmq = \"main\", exchange = \"\", routing_key = \"{to}\" }}"),
+            "",
+        );
+    let mut relay = Relay::start(&config).await;
+    relay.reads_all_sources().await;
+    send(rabbitmq, from, 100).await;
+    await_metric(&relay, "published_total", &[("route", "mail")], 1).await;
+    // All of its connections are at one of the two; that one goes away, and stays away.
+    for (round, (lost, stays)) in [(&one, &other), (&other, &one)].into_iter().enumerate() {
+        stays.set(Mode::Pass);
+        lost.set(Mode::Refuse);
+        lost.reset();
+        eventually("all connections are at the other host", async || {
+            match (lost.standing(), stays.standing()) {
+                (0, 2..) => Ok(()),
+                standing => Err(anyhow::anyhow!("{standing:?} stand")),
+            }
+        })
+        .await;
+        send(rabbitmq, from, 100).await;
+        await_metric(
+            &relay,
+            "published_total",
+            &[("route", "mail")],
+            2 + round as u32,
+        )
+        .await;
+    }
+    let log = relay.log();
+    assert!(
+        log.contains("rabbitmq is away") && !log.contains("guest:guest"),
+        "the log"
+    );
+    assert!(relay.terminate().await.success(), "a clean end");
+}
