@@ -3,7 +3,7 @@
 use super::tools::{chart, template, text};
 
 /// Settings over `ci/kafka-values.yaml`, and what must be said.
-const WRONG: [(&[&str], &str); 77] = [
+const WRONG: [(&[&str], &str); 78] = [
     (
         &["replicas=3"],
         "additional properties 'replicas' not allowed",
@@ -122,6 +122,10 @@ const WRONG: [(&[&str], &str); 77] = [
     (
         &["config.rabbitmq.m.url=amqp://u:hunter2@r"],
         "config.rabbitmq.m.url holds a password",
+    ),
+    (
+        &["config.rabbitmq.m.urls={amqp://u:p@a/,amqp://u:p@b/}"],
+        "config.rabbitmq.m.urls hold a password",
     ),
     (
         &[

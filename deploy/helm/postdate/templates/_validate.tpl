@@ -31,7 +31,9 @@
 {{- $one := default dict $one -}}
 {{- if contains "@" (toString $one.url) -}}
 {{- $wrong = append $wrong (printf "config.rabbitmq.%s.url holds a password: put the URL into a Secret and name it in secrets.rabbitmq.%s" $name $name) -}}
-{{- else if and (hasKey $v.secrets.rabbitmq $name) (or $one.url $one.url_file) -}}
+{{- else if contains "@" (toString $one.urls) -}}
+{{- $wrong = append $wrong (printf "config.rabbitmq.%s.urls hold a password: put the list, as [\"amqp://...\", \"amqp://...\"], into a Secret, and name it in extraEnv for POSTDATE_RABBITMQ__%s__URLS" $name (upper (replace "-" "_" $name))) -}}
+{{- else if and (hasKey $v.secrets.rabbitmq $name) (or $one.url $one.urls $one.url_file) -}}
 {{- $wrong = append $wrong (printf "config.rabbitmq.%s.url and secrets.rabbitmq.%s are both set: one of the two must go" $name $name) -}}
 {{- end -}}
 {{- end -}}
