@@ -21,9 +21,9 @@ impl SourceJitter {
         }
     }
 
-    /// Adds a message's share of the route's jitter, and of `spread_ms` beside it, to its due time. The name or the Kafka position decides the share, so that a
-    /// message that is read again falls on the same due time. RabbitMQ messages without a name are counted
-    /// instead.
+    /// Adds a message's share of the route's jitter, and of `spread_ms` beside it, to its due time. The name or the Kafka
+    /// position decides the share, so that a message that is read again falls on the same due time. RabbitMQ messages
+    /// without a name are counted instead.
     pub(super) fn apply(
         &mut self,
         due: UnixMs,

@@ -8,11 +8,16 @@ const MAX_LATENESS_MS: i64 = 2_000;
 /// Longest time between the relay's and the tap's sight of a message on RabbitMQ, which both get at once.
 const TAP_TOLERANCE_MS: i64 = 2_000;
 /// Bodies that every program sends and that must arrive, each with its delay.
-const DELAYED_BODIES: [(&str, Expected); 3] = [
+const DELAYED_BODIES: [(&str, Expected); 4] = [
     ("in two seconds", Expected::After(2_000)),
     ("at a moment", Expected::AtHeader),
     ("sooner", Expected::AfterCommand(3_000)),
+    ("the new text", Expected::After(3_000)),
 ];
+/// Body of the message that every program cancels.
+const CANCELLED_BODY: &str = "never";
+/// A cancel that comes this long before the message is due, or later, may be too late: it can be claimed already.
+const TOO_LATE_MS: i64 = 500;
 /// Longest delay of a message that a program sends, if it is not moved or cancelled.
 pub(crate) const LONGEST_DELAY_MS: i64 = 3_000;
 
@@ -80,9 +85,7 @@ pub(crate) fn judge(broker: BrokerKind, started_ms: i64, seen: &[SeenMessage]) -
         .iter()
         .filter(|message| DELAYED_BODIES.iter().all(|(body, _)| *body != message.body))
     {
-        judgement
-            .faults
-            .push(format!("\"{}\" arrived and must not", message.body));
+        judgement.judge_unexpected(message, &ingress);
     }
     judgement.judge_wire(broker, &ingress);
     judgement
@@ -128,12 +131,29 @@ impl Judgement {
         self.late_ms = self.late_ms.max(late);
     }
 
+    /// A message that must not arrive, unless the broker had the cancel from its program when it was too late.
+    fn judge_unexpected(&mut self, arrived: &SeenMessage, ingress: &[&SeenMessage]) {
+        let mut fault = format!("\"{}\" arrived and must not", arrived.body);
+        let is_cancel = |message: &&&SeenMessage| message.header("x-delay-op") == Some("cancel");
+        let cancel = ingress.iter().find(is_cancel);
+        if arrived.body == CANCELLED_BODY
+            && let (Some(cancel), Some(due)) = (cancel, arrived.number("x-delay-due"))
+        {
+            let early_ms = due - cancel.received_ms;
+            if early_ms <= TOO_LATE_MS {
+                return;
+            }
+            fault += &format!(": its cancel was there {early_ms} ms before it was due");
+        }
+        self.faults.push(fault);
+    }
+
     fn judge_id(&mut self, body: &str, arrived: &SeenMessage) {
         let id = arrived.header("x-delay-id").unwrap_or_default();
-        let is_right = if body == "sooner" {
-            id == "order-8"
-        } else {
-            id.starts_with('~')
+        let is_right = match body {
+            "sooner" => id == "order-8",
+            "the new text" => id == "order-11",
+            _ => id.starts_with('~'),
         };
         if !is_right {
             self.faults

@@ -66,11 +66,14 @@ pub(crate) async fn all(chosen: &[ClientProgram], is_recorded: bool) -> bool {
     }
     fixture.at_kafka.close();
     fixture.at_rabbitmq.close();
-    if !fixture.relay.terminate().await.success() {
-        println!("the relay did not stop cleanly\n{}", fixture.relay.log());
-        return false;
+    let is_clean = fixture.relay.terminate().await.success();
+    if !is_clean {
+        println!("the relay did not stop cleanly");
     }
-    is_good
+    if !(is_good && is_clean) {
+        println!("{}", fixture.relay.log());
+    }
+    is_good && is_clean
 }
 
 impl ClientFixture {
@@ -155,7 +158,21 @@ impl ClientFixture {
                 "it did not notice the returned message: {output:?}"
             ));
         }
+        if !judgement.faults.is_empty() {
+            judgement.faults.push(self.cancels().await);
+        }
         judgement
+    }
+
+    /// How many cancels the relay has answered so far, and how.
+    async fn cancels(&self) -> String {
+        let metrics = self.relay.metrics().await.expect("the relay answers");
+        let counts = ["cancelled", "in_flight", "published", "unknown"].map(|result| {
+            let labels = [("op", "cancel"), ("result", result)];
+            let count = metrics.sum("postdate_commands_total", &labels);
+            format!("{count} {result}")
+        });
+        format!("cancels so far: {}", counts.join(", "))
     }
 
     /// Runs it to its end; returns what it printed, or why it failed.

@@ -122,6 +122,8 @@ struct LatestOfName {
     due: UnixMs,
     /// Due time in the store, if the store has it.
     there: Option<UnixMs>,
+    /// How often consumers had given it back.
+    given_back: u32,
 }
 
 /// Follows the records of one partition, in order.
@@ -176,6 +178,7 @@ impl<'a> ReplayPlanner<'a> {
                     offset: stored.offset,
                     due: stored.due,
                     there: Some(stored.due),
+                    given_back: stored.given_back,
                 },
             )
         });
@@ -234,7 +237,10 @@ impl<'a> ReplayPlanner<'a> {
     }
 
     fn store(&mut self, name: u128, due: UnixMs, on_duplicate: OnDuplicate, record: &JudgedRecord) {
+        let given_back = record.asked.map_or(0, |asked| asked.given_back);
+        // A message that comes back with another count is no duplicate: its consumer had the last one.
         let last = self.names.get(&name).copied();
+        let last = last.filter(|last| given_back == 0 || last.given_back == given_back);
         if let Some(stored) = self.stored.find(record.position, record.content) {
             self.tally.there += 1;
             self.named -= 1;
@@ -249,6 +255,7 @@ impl<'a> ReplayPlanner<'a> {
                     offset: record.position.offset,
                     due,
                     there: Some(stored.due),
+                    given_back,
                 },
             );
             return;
@@ -280,6 +287,7 @@ impl<'a> ReplayPlanner<'a> {
                 offset: record.position.offset,
                 due,
                 there: None,
+                given_back,
             },
         );
     }

@@ -21,6 +21,8 @@ pub(super) struct StoredRecord {
     pub(super) content: Option<u32>,
     /// Hash of the name. 0: the message has no name.
     pub(super) name: u128,
+    /// How often consumers had given it back.
+    pub(super) given_back: u32,
 }
 
 /// Collects stored messages while the store is scanned.
@@ -47,6 +49,7 @@ impl StoredRecordsBuilder {
             due: entry.asked_due(),
             content: whole.then(|| content_of(&entry.message, route)),
             name: named.map_or(0, |id| name_hash(id.as_str())),
+            given_back: entry.given_back(),
         });
     }
 

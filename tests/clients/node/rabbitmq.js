@@ -18,13 +18,16 @@ const send = (routingKey, body, headers) =>
   });
 
 await send("mail.welcome", "in two seconds", { "x-delay": 2000 });
-await send("mail.welcome", "at a moment", { "x-deliver-at": Date.now() + 2000 });
+await send("mail.welcome", "at a moment", { "x-deliver-at": Date.now() + 2000, "x-delay-expires": "30s" });
 
 await send("mail.welcome", "never", { "x-delay": 3000, "x-delay-id": "order-7" });
 await send("mail.welcome", "", { "x-delay-op": "cancel", "x-delay-id": "order-7" });
 
 await send("mail.welcome", "sooner", { "x-delay": "1h", "x-delay-id": "order-8" });
 await send("mail.welcome", "", { "x-delay-op": "reschedule", "x-delay-id": "order-8", "x-delay": 3000 });
+
+await send("mail.welcome", "the old text", { "x-delay": "1h", "x-delay-id": "order-11" });
+await send("mail.welcome", "the new text", { "x-delay-op": "replace", "x-delay-id": "order-11", "x-delay": 3000 });
 // [test]
 await send("mail.welcome", "not a delay", { "x-delay": "2 seconds" });
 await send("nobody", "nowhere", { "x-delay": 2000 }).catch((error) => console.log(error.message));

@@ -24,7 +24,7 @@ function send(string $key, string $body, array $headers): void
 
 send('order-6', 'in two seconds', ['x-delay' => '2s']);
 $moment = (int) (microtime(true) * 1000) + 2000;
-send('order-9', 'at a moment', ['x-deliver-at' => (string) $moment]);
+send('order-9', 'at a moment', ['x-deliver-at' => (string) $moment, 'x-delay-expires' => '30s']);
 
 // With a name: the same key keeps a command behind its message.
 send('order-7', 'never', ['x-delay' => '3s', 'x-delay-id' => 'order-7']);
@@ -32,6 +32,9 @@ send('order-7', '', ['x-delay-op' => 'cancel', 'x-delay-id' => 'order-7']);
 
 send('order-8', 'sooner', ['x-delay' => '1h', 'x-delay-id' => 'order-8']);
 send('order-8', '', ['x-delay-op' => 'reschedule', 'x-delay-id' => 'order-8', 'x-delay' => '3s']);
+
+send('order-11', 'the old text', ['x-delay' => '1h', 'x-delay-id' => 'order-11']);
+send('order-11', 'the new text', ['x-delay-op' => 'replace', 'x-delay-id' => 'order-11', 'x-delay' => '3s']);
 // [test]
 send('order-10', 'not a delay', ['x-delay' => '2 seconds']);
 // [/test]

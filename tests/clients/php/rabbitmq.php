@@ -35,13 +35,16 @@ function send(string $routingKey, string $body, array $headers): void
 
 send('mail.welcome', 'in two seconds', ['x-delay' => 2000]);
 $moment = (int) (microtime(true) * 1000) + 2000;
-send('mail.welcome', 'at a moment', ['x-deliver-at' => $moment]);
+send('mail.welcome', 'at a moment', ['x-deliver-at' => $moment, 'x-delay-expires' => '30s']);
 
 send('mail.welcome', 'never', ['x-delay' => 3000, 'x-delay-id' => 'order-7']);
 send('mail.welcome', '', ['x-delay-op' => 'cancel', 'x-delay-id' => 'order-7']);
 
 send('mail.welcome', 'sooner', ['x-delay' => '1h', 'x-delay-id' => 'order-8']);
 send('mail.welcome', '', ['x-delay-op' => 'reschedule', 'x-delay-id' => 'order-8', 'x-delay' => 3000]);
+
+send('mail.welcome', 'the old text', ['x-delay' => '1h', 'x-delay-id' => 'order-11']);
+send('mail.welcome', 'the new text', ['x-delay-op' => 'replace', 'x-delay-id' => 'order-11', 'x-delay' => 3000]);
 // [test]
 send('mail.welcome', 'not a delay', ['x-delay' => '2 seconds']);
 try {

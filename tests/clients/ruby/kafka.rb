@@ -9,7 +9,7 @@ end
 
 deliver("order-6", "in two seconds", { "x-delay" => "2s" })
 moment = (Time.now.to_f * 1000).to_i + 2000
-deliver("order-9", "at a moment", { "x-deliver-at" => moment.to_s })
+deliver("order-9", "at a moment", { "x-deliver-at" => moment.to_s, "x-delay-expires" => "30s" })
 
 # With a name: the same key keeps a command behind its message.
 deliver("order-7", "never", { "x-delay" => "3s", "x-delay-id" => "order-7" })
@@ -17,6 +17,9 @@ deliver("order-7", "", { "x-delay-op" => "cancel", "x-delay-id" => "order-7" })
 
 deliver("order-8", "sooner", { "x-delay" => "1h", "x-delay-id" => "order-8" })
 deliver("order-8", "", { "x-delay-op" => "reschedule", "x-delay-id" => "order-8", "x-delay" => "3s" })
+
+deliver("order-11", "the old text", { "x-delay" => "1h", "x-delay-id" => "order-11" })
+deliver("order-11", "the new text", { "x-delay-op" => "replace", "x-delay-id" => "order-11", "x-delay" => "3s" })
 # [test]
 deliver("order-10", "not a delay", { "x-delay" => "2 seconds" })
 # [/test]

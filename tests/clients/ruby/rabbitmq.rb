@@ -17,13 +17,16 @@ end
 
 deliver("mail.welcome", "in two seconds", { "x-delay" => 2000 })
 moment = (Time.now.to_f * 1000).to_i + 2000
-deliver("mail.welcome", "at a moment", { "x-deliver-at" => moment })
+deliver("mail.welcome", "at a moment", { "x-deliver-at" => moment, "x-delay-expires" => "30s" })
 
 deliver("mail.welcome", "never", { "x-delay" => 3000, "x-delay-id" => "order-7" })
 deliver("mail.welcome", "", { "x-delay-op" => "cancel", "x-delay-id" => "order-7" })
 
 deliver("mail.welcome", "sooner", { "x-delay" => "1h", "x-delay-id" => "order-8" })
 deliver("mail.welcome", "", { "x-delay-op" => "reschedule", "x-delay-id" => "order-8", "x-delay" => 3000 })
+
+deliver("mail.welcome", "the old text", { "x-delay" => "1h", "x-delay-id" => "order-11" })
+deliver("mail.welcome", "the new text", { "x-delay-op" => "replace", "x-delay-id" => "order-11", "x-delay" => 3000 })
 # [test]
 deliver("mail.welcome", "not a delay", { "x-delay" => "2 seconds" })
 begin

@@ -59,7 +59,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         &producer,
         "order-9",
         "at a moment",
-        &[("x-deliver-at", &moment)],
+        &[("x-deliver-at", &moment), ("x-delay-expires", "30s")],
     )
     .await?;
 
@@ -93,6 +93,15 @@ async fn main() -> Result<(), Box<dyn Error>> {
         ("x-delay", "3s"),
     ];
     send(&producer, "order-8", "", &reschedule).await?;
+
+    let named = [("x-delay", "1h"), ("x-delay-id", "order-11")];
+    send(&producer, "order-11", "the old text", &named).await?;
+    let replace = [
+        ("x-delay-op", "replace"),
+        ("x-delay-id", "order-11"),
+        ("x-delay", "3s"),
+    ];
+    send(&producer, "order-11", "the new text", &replace).await?;
     // [test]
     send(
         &producer,

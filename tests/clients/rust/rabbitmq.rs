@@ -79,13 +79,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     .await?;
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
     let moment = i64::try_from((since_1970 + Duration::from_secs(2)).as_millis())?;
-    send(
-        &channel,
-        "mail.welcome",
-        "at a moment",
-        &[("x-deliver-at", ms(moment))],
-    )
-    .await?;
+    let timed = [
+        ("x-deliver-at", ms(moment)),
+        ("x-delay-expires", text("30s")),
+    ];
+    send(&channel, "mail.welcome", "at a moment", &timed).await?;
 
     let named = [("x-delay", ms(3000)), ("x-delay-id", text("order-7"))];
     send(&channel, "mail.welcome", "never", &named).await?;
@@ -103,6 +101,15 @@ async fn main() -> Result<(), Box<dyn Error>> {
         ("x-delay", ms(3000)),
     ];
     send(&channel, "mail.welcome", "", &reschedule).await?;
+
+    let named = [("x-delay", text("1h")), ("x-delay-id", text("order-11"))];
+    send(&channel, "mail.welcome", "the old text", &named).await?;
+    let replace = [
+        ("x-delay-op", text("replace")),
+        ("x-delay-id", text("order-11")),
+        ("x-delay", ms(3000)),
+    ];
+    send(&channel, "mail.welcome", "the new text", &replace).await?;
     // [test]
     send(
         &channel,

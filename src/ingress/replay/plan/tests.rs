@@ -4,7 +4,8 @@ use bytes::Bytes;
 
 use super::*;
 use crate::domain::{
-    Entry, Flags, Header, HeaderValue, KafkaPosition, Message, Origin, Route, testing,
+    ConsumerRetry, Entry, Flags, Header, HeaderValue, KafkaPosition, Message, Origin, Route,
+    testing,
 };
 use crate::ingress::replay::{RecordJudge, ReplayRecord, StoredRecordsBuilder};
 
@@ -57,6 +58,9 @@ impl ReplayFixture {
             "move" => header("x-delay-op", "reschedule"),
             "replace" => header("x-delay-op", "replace"),
             "bad" => header("x-delay", "soon"),
+            word if word.starts_with("back") => {
+                header("x-delay-retry", word.trim_start_matches("back"));
+            }
             _ => {}
         }
         let body = Some(Bytes::from(format!("{offset}")));
@@ -87,6 +91,7 @@ impl ReplayFixture {
     fn has(mut self, offset: i64, text: &str, minutes: i64, standing: ScannedState) -> Self {
         let judge = self.judged(offset, text);
         let mut entry = Entry::new(UnixMs(BEGAN + minutes * MINUTE), judge.message.clone());
+        entry.request = judge.asked.filter(|asked| asked.given_back > 0);
         entry.position = Some(KafkaPosition {
             partition: 3,
             offset,
@@ -308,6 +313,42 @@ fn a_name_is_one_message_while_it_waits() {
     );
     let later = ReplayFixture::new().has(2, "store a 400", 400, ScannedState::Pending);
     later.comes_to(&["store a 300", "store a 400"], &[]);
+}
+
+#[test]
+fn what_a_consumer_gave_back_is_no_duplicate_of_what_it_had() {
+    let retries = || {
+        let mut site = ReplayFixture::new();
+        let policy = &mut Arc::make_mut(&mut site.route).policy;
+        policy.dedupe_ms = 10 * MINUTE;
+        policy.consumer_retry = Some(ConsumerRetry {
+            attempts: 9,
+            initial_ms: MINUTE,
+            factor: 1,
+            max_ms: MINUTE,
+        });
+        site
+    };
+    // It came back within the span in which its name is remembered, and while it waited by its records.
+    retries().comes_to(
+        &["back0 a 2", "back1 a 4", "back2 a 300"],
+        &[
+            (1, "store at 2"),
+            (2, "store at 4"),
+            (3, "store at 300 named"),
+        ],
+    );
+    let long = ["back0 a 300", "back1 a 300"];
+    let both = [(1, "store at 300 named"), (2, "store at 300 named")];
+    retries().comes_to(&long, &both);
+    // A record that was written twice is one.
+    retries().comes_to(&["back1 a 300", "back1 a 300"], &both[..1]);
+    retries().comes_to(&["back1 a 2", "back1 a 4"], &[(1, "store at 2")]);
+    // The store has the later one, or the earlier one.
+    let later = retries().has(2, "back1 a 300", 300, ScannedState::Pending);
+    later.comes_to(&long, &both[..1]);
+    let earlier = retries().has(1, "back0 a 300", 300, ScannedState::Pending);
+    earlier.comes_to(&long, &both[1..]);
 }
 
 #[test]

@@ -17,13 +17,16 @@ async Task Send(string routingKey, string body, Dictionary<string, object?> head
 
 await Send("mail.welcome", "in two seconds", new() { ["x-delay"] = 2000 });
 var moment = DateTimeOffset.UtcNow.AddSeconds(2).ToUnixTimeMilliseconds();
-await Send("mail.welcome", "at a moment", new() { ["x-deliver-at"] = moment });
+await Send("mail.welcome", "at a moment", new() { ["x-deliver-at"] = moment, ["x-delay-expires"] = "30s" });
 
 await Send("mail.welcome", "never", new() { ["x-delay"] = 3000, ["x-delay-id"] = "order-7" });
 await Send("mail.welcome", "", new() { ["x-delay-op"] = "cancel", ["x-delay-id"] = "order-7" });
 
 await Send("mail.welcome", "sooner", new() { ["x-delay"] = "1h", ["x-delay-id"] = "order-8" });
 await Send("mail.welcome", "", new() { ["x-delay-op"] = "reschedule", ["x-delay-id"] = "order-8", ["x-delay"] = 3000 });
+
+await Send("mail.welcome", "the old text", new() { ["x-delay"] = "1h", ["x-delay-id"] = "order-11" });
+await Send("mail.welcome", "the new text", new() { ["x-delay-op"] = "replace", ["x-delay-id"] = "order-11", ["x-delay"] = 3000 });
 // [test]
 await Send("mail.welcome", "not a delay", new() { ["x-delay"] = "2 seconds" });
 try

@@ -34,7 +34,7 @@ func main() {
 
 	send(client, "order-6", "in two seconds", "x-delay", "2s")
 	moment := time.Now().Add(2 * time.Second).UnixMilli()
-	send(client, "order-9", "at a moment", "x-deliver-at", strconv.FormatInt(moment, 10))
+	send(client, "order-9", "at a moment", "x-deliver-at", strconv.FormatInt(moment, 10), "x-delay-expires", "30s")
 
 	// With a name: the same key keeps a command behind its message. A Duration prints itself as x-delay reads it.
 	send(client, "order-7", "never", "x-delay", (3 * time.Second).String(), "x-delay-id", "order-7")
@@ -42,6 +42,9 @@ func main() {
 
 	send(client, "order-8", "sooner", "x-delay", time.Hour.String(), "x-delay-id", "order-8")
 	send(client, "order-8", "", "x-delay-op", "reschedule", "x-delay-id", "order-8", "x-delay", "3s")
+
+	send(client, "order-11", "the old text", "x-delay", time.Hour.String(), "x-delay-id", "order-11")
+	send(client, "order-11", "the new text", "x-delay-op", "replace", "x-delay-id", "order-11", "x-delay", "3s")
 	// [test]
 	send(client, "order-10", "not a delay", "x-delay", "2 seconds")
 	// [/test]

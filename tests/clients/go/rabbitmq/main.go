@@ -53,13 +53,16 @@ func main() {
 
 	must(s.send("mail.welcome", "in two seconds", amqp.Table{"x-delay": int64(2000)}))
 	moment := time.Now().Add(2 * time.Second).UnixMilli()
-	must(s.send("mail.welcome", "at a moment", amqp.Table{"x-deliver-at": moment}))
+	must(s.send("mail.welcome", "at a moment", amqp.Table{"x-deliver-at": moment, "x-delay-expires": "30s"}))
 
 	must(s.send("mail.welcome", "never", amqp.Table{"x-delay": int64(3000), "x-delay-id": "order-7"}))
 	must(s.send("mail.welcome", "", amqp.Table{"x-delay-op": "cancel", "x-delay-id": "order-7"}))
 
 	must(s.send("mail.welcome", "sooner", amqp.Table{"x-delay": time.Hour.String(), "x-delay-id": "order-8"}))
 	must(s.send("mail.welcome", "", amqp.Table{"x-delay-op": "reschedule", "x-delay-id": "order-8", "x-delay": int64(3000)}))
+
+	must(s.send("mail.welcome", "the old text", amqp.Table{"x-delay": time.Hour.String(), "x-delay-id": "order-11"}))
+	must(s.send("mail.welcome", "the new text", amqp.Table{"x-delay-op": "replace", "x-delay-id": "order-11", "x-delay": int64(3000)}))
 	// [test]
 	must(s.send("mail.welcome", "not a delay", amqp.Table{"x-delay": "2 seconds"}))
 	fmt.Println(s.send("nobody", "nowhere", amqp.Table{"x-delay": int64(2000)}))

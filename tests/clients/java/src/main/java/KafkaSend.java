@@ -22,7 +22,7 @@ public class KafkaSend {
 
         send("order-6", "in two seconds", Map.of("x-delay", "2s"));
         String moment = Long.toString(System.currentTimeMillis() + 2000);
-        send("order-9", "at a moment", Map.of("x-deliver-at", moment));
+        send("order-9", "at a moment", Map.of("x-deliver-at", moment, "x-delay-expires", "30s"));
 
         // With a name: the same key keeps a command behind its message.
         send("order-7", "never", Map.of("x-delay", "3s", "x-delay-id", "order-7"));
@@ -30,6 +30,9 @@ public class KafkaSend {
 
         send("order-8", "sooner", Map.of("x-delay", "1h", "x-delay-id", "order-8"));
         send("order-8", "", Map.of("x-delay-op", "reschedule", "x-delay-id", "order-8", "x-delay", "3s"));
+
+        send("order-11", "the old text", Map.of("x-delay", "1h", "x-delay-id", "order-11"));
+        send("order-11", "the new text", Map.of("x-delay-op", "replace", "x-delay-id", "order-11", "x-delay", "3s"));
         // [test]
         send("order-10", "not a delay", Map.of("x-delay", "2 seconds"));
         // [/test]

@@ -33,13 +33,16 @@ public class RabbitmqSend {
 
             send("mail.welcome", "in two seconds", Map.of("x-delay", 2000));
             long moment = System.currentTimeMillis() + 2000;
-            send("mail.welcome", "at a moment", Map.of("x-deliver-at", moment));
+            send("mail.welcome", "at a moment", Map.of("x-deliver-at", moment, "x-delay-expires", "30s"));
 
             send("mail.welcome", "never", Map.of("x-delay", 3000, "x-delay-id", "order-7"));
             send("mail.welcome", "", Map.of("x-delay-op", "cancel", "x-delay-id", "order-7"));
 
             send("mail.welcome", "sooner", Map.of("x-delay", "1h", "x-delay-id", "order-8"));
             send("mail.welcome", "", Map.of("x-delay-op", "reschedule", "x-delay-id", "order-8", "x-delay", 3000));
+
+            send("mail.welcome", "the old text", Map.of("x-delay", "1h", "x-delay-id", "order-11"));
+            send("mail.welcome", "the new text", Map.of("x-delay-op", "replace", "x-delay-id", "order-11", "x-delay", 3000));
             // [test]
             send("mail.welcome", "not a delay", Map.of("x-delay", "2 seconds"));
             try {

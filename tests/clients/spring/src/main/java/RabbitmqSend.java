@@ -46,13 +46,16 @@ public class RabbitmqSend {
             return message;
         });
         long moment = System.currentTimeMillis() + 2000;
-        send("mail.welcome", "at a moment", headers(Map.of("x-deliver-at", moment)));
+        send("mail.welcome", "at a moment", headers(Map.of("x-deliver-at", moment, "x-delay-expires", "30s")));
 
         send("mail.welcome", "never", headers(Map.of("x-delay", 3000L, "x-delay-id", "order-7")));
         send("mail.welcome", "", headers(Map.of("x-delay-op", "cancel", "x-delay-id", "order-7")));
 
         send("mail.welcome", "sooner", headers(Map.of("x-delay", "1h", "x-delay-id", "order-8")));
         send("mail.welcome", "", headers(Map.of("x-delay-op", "reschedule", "x-delay-id", "order-8", "x-delay", 3000L)));
+
+        send("mail.welcome", "the old text", headers(Map.of("x-delay", "1h", "x-delay-id", "order-11")));
+        send("mail.welcome", "the new text", headers(Map.of("x-delay-op", "replace", "x-delay-id", "order-11", "x-delay", 3000L)));
         // [test]
         send("mail.welcome", "not a delay", headers(Map.of("x-delay", "2 seconds")));
         try {
