@@ -150,7 +150,7 @@ impl TypedTerminal {
                         self.done(line).await;
                     }
                 }
-                "text" | "java" => {}
+                "text" | "java" | "sql" | "properties" => {}
                 other => panic!("a block of {other}"),
             }
         }
