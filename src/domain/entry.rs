@@ -65,14 +65,11 @@ impl Entry {
         self.request.map_or(0, |request| request.given_back)
     }
 
-    /// The name by which its delivery is remembered, if its producer named it: one that comes back with another count is
-    /// another one.
+    /// The name by which its delivery is remembered, if its producer named it. Not one that was given back: once redriven,
+    /// a message comes back with the counts that it had before.
     pub fn remembered_name(&self) -> Option<Text> {
-        let id = self.id.as_ref().filter(|_| self.flags.has(Flags::NAMED))?;
-        Some(match self.given_back() {
-            0 => id.clone(),
-            count => format!("{id}\0{count}").into(),
-        })
+        let is_remembered = self.flags.has(Flags::NAMED) && self.given_back() == 0;
+        self.id.clone().filter(|_| is_remembered)
     }
 
     /// The last moment at which it is wanted, if there is one.

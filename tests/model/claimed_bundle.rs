@@ -1,6 +1,6 @@
 //! Claimed bundle of a timer: the delivery state of each message, and the shares of a division.
 
-use super::store::{DeliveredName, Share};
+use super::store::{Name, Share};
 use super::world::*;
 
 impl ClaimedBundle {
@@ -51,7 +51,7 @@ impl ClaimedBundle {
             .collect()
     }
 
-    pub fn delivered(&self) -> Vec<DeliveredName> {
+    pub fn delivered(&self) -> Vec<Name> {
         let confirmed = self
             .slots
             .iter()

@@ -25,14 +25,11 @@ pub struct Message {
 }
 
 impl Message {
-    /// What is remembered of its delivery.
-    pub fn remembered(&self) -> Option<DeliveredName> {
-        Some((self.name?, self.count))
+    /// The name by which its delivery is remembered.
+    pub fn remembered(&self) -> Option<Name> {
+        self.name.filter(|_| self.count == 0)
     }
 }
-
-/// The name of a message that was delivered, and how often it had been given back.
-pub type DeliveredName = (Name, u32);
 
 /// Answer of a write for one message or command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -174,7 +171,7 @@ pub struct Model {
     dead: BTreeMap<u32, Message>,
     /// Set where the route remembers delivered names.
     remembers: bool,
-    pub remembered: BTreeSet<DeliveredName>,
+    pub remembered: BTreeSet<Name>,
     /// Bodies that were cancelled, replaced or suppressed: nobody owes them to anyone.
     pub let_go: BTreeSet<u32>,
     pub fault: Option<StoreFault>,
@@ -195,7 +192,7 @@ impl Model {
     }
 
     /// Remembers delivered names, whoever had the claim.
-    pub fn remember(&mut self, delivered: impl IntoIterator<Item = DeliveredName>) {
+    pub fn remember(&mut self, delivered: impl IntoIterator<Item = Name>) {
         if self.remembers {
             self.remembered.extend(delivered);
         }
@@ -331,7 +328,7 @@ impl Model {
             let taken = match self.state(name) {
                 Some((old, at, Place::Claimed { .. })) => self.remembers && is_alike(old, at),
                 Some((old, at, Place::Due)) => !replace && is_alike(old, at),
-                None => self.remembered.contains(&(name, message.count)),
+                None => message.count == 0 && self.remembered.contains(name),
             };
             if taken {
                 self.bundle(bundle).slots[index].gone = true;
@@ -364,7 +361,7 @@ impl Model {
                 WriteResult::Cancelled
             }
             Some(_) => WriteResult::InFlight,
-            None if self.remembered.contains(&(name, 0)) => WriteResult::Published,
+            None if self.remembered.contains(name) => WriteResult::Published,
             None => WriteResult::Unknown,
         }
     }
@@ -387,7 +384,7 @@ impl Model {
                 (self.take_out(bundle, index), kept, WriteResult::Rescheduled)
             }
             Some(_) => return WriteResult::TooLate,
-            None if self.remembered.contains(&(name, 0)) => return WriteResult::TooLate,
+            None if self.remembered.contains(name) => return WriteResult::TooLate,
             None => (fallback, 0, WriteResult::Stored),
         };
         let bundle = self.add(vec![Message { due, ..message }], Place::Due, expiries);
@@ -407,7 +404,7 @@ impl Model {
                 (expiries, WriteResult::Replaced)
             }
             Some(_) => return WriteResult::TooLate,
-            None if self.remembered.contains(&(name, 0)) => return WriteResult::TooLate,
+            None if self.remembered.contains(name) => return WriteResult::TooLate,
             None => (0, WriteResult::Stored),
         };
         let bundle = self.add(vec![message], Place::Due, expiries);

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use super::drift::Drift;
 use super::store::{
-    Claim, Claimed, DeliveredName, FindResult, Message, Model, Moment, Name, SettleOutcome, Share,
-    StoreFault, WriteResult,
+    Claim, Claimed, FindResult, Message, Model, Moment, Name, SettleOutcome, Share, StoreFault,
+    WriteResult,
 };
 
 /// One record of a source.
@@ -140,10 +140,10 @@ pub enum Op {
     Claim(Moment),
     /// A growing bundle, and which of its messages were gone when it was read.
     Spread(usize, Vec<bool>),
-    Settle(Claim, Vec<DeliveredName>),
-    Divide(Claim, Vec<Option<Share>>, Moment, Vec<DeliveredName>),
-    Extend(Claim, Vec<bool>, Vec<DeliveredName>),
-    GiveBack(Vec<(Claim, Vec<bool>, Vec<DeliveredName>)>),
+    Settle(Claim, Vec<Name>),
+    Divide(Claim, Vec<Option<Share>>, Moment, Vec<Name>),
+    Extend(Claim, Vec<bool>, Vec<Name>),
+    GiveBack(Vec<(Claim, Vec<bool>, Vec<Name>)>),
     Sweep,
 }
 

@@ -269,7 +269,12 @@ impl<'a> ReplayPlanner<'a> {
                     self.drop_step(Some(last));
                     instead_of = last.there.map(|_| last.offset);
                 }
-                _ if self.dedupe_ms > 0 && self.clock.since(last.due) < self.dedupe_ms => return,
+                _ if given_back == 0
+                    && self.dedupe_ms > 0
+                    && self.clock.since(last.due) < self.dedupe_ms =>
+                {
+                    return;
+                }
                 _ => {}
             }
         }

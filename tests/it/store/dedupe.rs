@@ -2,6 +2,7 @@
 //! time after the confirm, without a gap.
 
 use anyhow::anyhow;
+use postdate::domain::{DelayRequest, Entry, RequestedTime};
 use postdate::store::{ClaimProgress, SettleAnswer, SweepOutcome, WriteResult};
 
 use super::fixture::*;
@@ -295,6 +296,40 @@ async fn what_is_confirmed_of_an_open_bundle_is_noted_and_remembered_in_one_step
         fixture.keep(vec![named("b", far(), "again")]).await,
         [WriteResult::Duplicate]
     );
+}
+
+/// Once redriven, a message comes back with the counts that it had before.
+#[tokio::test]
+async fn what_was_given_back_is_taken_until_it_is_delivered() {
+    let fixture = StoreFixture::remembering().await;
+    let keep = async |count| {
+        let request = DelayRequest {
+            received: past(),
+            time: RequestedTime::Delay(0),
+            expires: None,
+            given_back: count,
+        };
+        let entry = Entry {
+            request: Some(request),
+            ..named("a", past(), "a")
+        };
+        fixture.keep(vec![entry]).await[0]
+    };
+    for round in ["first", "redriven"] {
+        for count in 1..=3 {
+            let said = format!("{round} round, {count}");
+            assert_eq!(keep(count).await, WriteResult::Stored, "{said}");
+            assert_eq!(keep(count).await, WriteResult::Duplicate, "{said}: waits");
+            let claimed = fixture.claim(LONG).await.remove(0);
+            assert_eq!(
+                keep(count).await,
+                WriteResult::Duplicate,
+                "{said}: in flight"
+            );
+            fixture.settle(&claimed).await;
+        }
+    }
+    assert!(delivered(&fixture).await.is_empty());
 }
 
 #[tokio::test]

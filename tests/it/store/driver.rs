@@ -9,9 +9,7 @@ use postdate::store::{
 use super::fixture::*;
 use super::growing::{make_due, spread};
 use super::invariants::Snapshot;
-use super::model::{
-    self, Claim as ModelClaim, Claimed, DeliveredName, Message, MessageView, Model, Share,
-};
+use super::model::{self, Claim as ModelClaim, Claimed, Message, MessageView, Model, Name, Share};
 
 /// All names that steps speak of.
 pub const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
@@ -527,16 +525,14 @@ impl InHand {
 }
 
 /// The same names, as the model has them.
-fn names_of(names: &[Text]) -> Vec<DeliveredName> {
+fn names_of(names: &[Text]) -> Vec<Name> {
     let names = names.iter().map(Text::as_str);
     names.filter_map(delivered_name).collect()
 }
 
 /// A delivered name as the store remembers it.
-fn delivered_name(text: &str) -> Option<DeliveredName> {
-    let (name, count) = text.split_once('\0').unwrap_or((text, "0"));
-    let name = NAMES.into_iter().find(|known| *known == name)?;
-    Some((name, count.parse().expect("a count")))
+fn delivered_name(text: &str) -> Option<Name> {
+    NAMES.into_iter().find(|known| *known == text)
 }
 
 fn entry(message: &Message) -> Entry {

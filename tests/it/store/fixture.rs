@@ -542,7 +542,8 @@ pub fn delivered(claimed: &ClaimAnswer) -> Vec<Text> {
         .iter()
         .zip(&claimed.skip)
         .filter(|(_, skip)| !**skip);
-    live.filter_map(|(entry, _)| entry.id.clone()).collect()
+    live.filter_map(|(entry, _)| entry.remembered_name())
+        .collect()
 }
 
 /// Confirms of a claim so far, without a name to remember.

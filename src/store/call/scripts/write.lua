@@ -249,8 +249,7 @@ while at < #ARGV do
     local alike = count == '' or (entry and (entry.count == count or same == entry.bundle.id .. ' ' .. int(entry.index)))
     local taken = was == 'pending' and alike and not replaces
     if REMEMBERS and was and not taken and (letter == 'K' or letter == 'R') then
-      local known = count == '' and name or name .. '\0' .. count
-      taken = (was == 'claimed' and alike) or (was == 'free' and remembered(known))
+      taken = (was == 'claimed' and alike) or (was == 'free' and count == '' and remembered(name))
     end
     if b.stands then
       result('s')
