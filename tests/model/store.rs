@@ -721,6 +721,26 @@ impl Model {
         self.names.keys().filter_map(|&name| meant(name)).collect()
     }
 
+    /// Messages that wait without their names have them again where they are free.
+    pub fn regain(&mut self, meanings: &BTreeMap<Name, u32>) {
+        for (&name, &body) in meanings {
+            let waits = self
+                .bundles
+                .iter()
+                .filter(|(_, kept)| kept.place == Place::Due);
+            let mut places = waits.flat_map(|(&bundle, kept)| {
+                (0..kept.slots.len()).map(move |index| (bundle, index, &kept.slots[index]))
+            });
+            let found = places.find(|(_, _, slot)| {
+                slot.message.name == Some(name) && slot.message.body == body && !slot.gone
+            });
+            let found = found.map(|(bundle, index, _)| (bundle, index));
+            if let Some(place) = found.filter(|_| self.state(name).is_none()) {
+                self.names.insert(name, place);
+            }
+        }
+    }
+
     /// Claims: bundle, nonce, whether the deadline has passed.
     pub fn claims(&self) -> impl Iterator<Item = (usize, u32, bool)> {
         self.bundles

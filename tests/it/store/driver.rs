@@ -178,10 +178,11 @@ impl<'a> Driver<'a> {
                 let expected = self.model.store(vec![message], *replace_it);
                 assert_eq!([model_result(result)], expected[..]);
             }
-            // It changes nothing that can be seen.
+            // What lost its name to a message that was given back has it again, if nobody has it now.
             Step::Spread => {
                 make_due(self.fixture).await;
                 spread(&self.fixture.store).await;
+                self.model.regain(&meanings(&self.fixture.check().await));
             }
             Step::Sweep => {
                 let swept = sweep(&self.fixture.store, self.fixture.p, LONG, false).await;

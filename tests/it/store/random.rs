@@ -52,6 +52,23 @@ fn random_histories_are_as_in_the_model() {
     histories(150, async || Some(two_fixtures(Redis::start().await).await));
 }
 
+/// What lost its name to a message that was given back has it again when its growing bundle is spread, if nobody has it.
+#[tokio::test]
+async fn a_name_comes_back_where_it_is_free() {
+    for cancelled in [true, false] {
+        let fixture = StoreFixture::shared().await;
+        let mut driver = Driver::new(&fixture);
+        let store = Step::Store(vec![Some("a")], false, false);
+        let back = Step::Back("a", 1, false, false);
+        let cancel = cancelled.then_some(Step::Cancel("a"));
+        for step in [Some(store), Some(back), cancel, Some(Step::Spread)] {
+            let Some(step) = step else { continue };
+            driver.step(&step).await;
+            driver.compare().await;
+        }
+    }
+}
+
 /// Where `scripts/setup` could get it.
 #[test]
 fn random_histories_are_as_in_the_model_on_valkey() {
