@@ -132,7 +132,7 @@ impl<'a> BenchRun<'a> {
         let sent: Arc<SendCounts> = Arc::default();
         let tally = Arc::new(Mutex::new(ArrivalTally::new(&name)?));
         route.count(&tally, &sent);
-        let lane = route.lane.clone();
+        let lane = (route.lane.clone(), route.ingress.clone());
         let sender = BenchSender::new(request, &name, route.clock, lane, &verdicts, &sent);
         Ok(Self {
             route,

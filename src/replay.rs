@@ -69,7 +69,10 @@ async fn run_replay(
     // The group's positions are read first: records below them that are stored are then seen by the scan.
     let mut windows = blocking(move || past.windows(times.since)).await??;
     let note = replay.note().await?;
-    let resumed = note.as_ref().filter(|note| note.times() == times);
+    let topic = request.route.source_topic.as_ref();
+    let topic = topic.map(|topic| topic.as_str().to_owned());
+    let is_same = |note: &&ReplayNote| note.times() == times && note.topic == topic;
+    let resumed = note.as_ref().filter(is_same);
     if let Some(note) = resumed {
         for window in &mut windows {
             // The end is that of the first run, not the position of the relays by now.
@@ -117,6 +120,7 @@ async fn run_replay(
         since_ms: times.since.0,
         until_ms: times.until.map(|t| t.0),
         due_after_ms: times.due_after.0,
+        topic,
         partitions,
     };
     let rooms = &replay.rooms;
@@ -155,12 +159,14 @@ impl Replay {
         let route = &request.route;
         let Endpoint::Kafka {
             connection,
-            topic,
+            topics,
             group,
+            ..
         } = &route.from
         else {
             bail!("route {} does not read from Kafka", route.name);
         };
+        let topic = topics.single().context("the route reads several topics")?;
         let rooms = StoringRooms::begin(config, route, !request.dry_run, false).await?;
         let at = config
             .kafka

@@ -97,7 +97,13 @@ impl Redrive for Nothing {
 }
 
 impl Skip for Nothing {
-    fn skip<'a>(&'a self, _: &'a RouteName, _: i32, _: SkipGoal) -> BoxFuture<'a, SkipOutcome> {
+    fn skip<'a>(
+        &'a self,
+        _: &'a RouteName,
+        _: &'a str,
+        _: i32,
+        _: SkipGoal,
+    ) -> BoxFuture<'a, SkipOutcome> {
         std::future::ready(SkipOutcome::NotHere).boxed()
     }
 }

@@ -40,6 +40,7 @@ pub(super) fn request_view(entry: &Entry) -> RequestView {
 impl From<KafkaPosition> for PositionView {
     fn from(at: KafkaPosition) -> Self {
         Self {
+            topic: None,
             partition: at.partition,
             offset: at.offset,
         }
@@ -110,7 +111,8 @@ pub(super) fn failure_views(entry: &Entry) -> Vec<FailureView> {
 
 /// Where a message was read.
 pub(super) fn position_view(entry: &Entry) -> Option<PositionView> {
-    entry.position.map(PositionView::from)
+    let topic = entry.source_topic.as_ref().map(ToString::to_string);
+    entry.position.map(|at| PositionView { topic, ..at.into() })
 }
 
 /// A message that the store found, as answers show it.

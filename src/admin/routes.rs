@@ -14,7 +14,9 @@ use super::problem::Problem;
 use super::troubles;
 use crate::api::{Page, RouteView};
 use crate::domain::route::{DelayFrom, OnDuplicate};
-use crate::domain::{Endpoint, Route, RouteName, RoutePolicy, RoutingKey, Target};
+use crate::domain::{
+    Endpoint, Route, RouteName, RoutePolicy, RoutingKey, StartRule, Target, Topics,
+};
 
 /// Longest wait for the store's counts.
 const COUNT_DEADLINE: Duration = Duration::from_secs(1);
@@ -107,10 +109,22 @@ fn from(endpoint: &Endpoint) -> Value {
     match endpoint {
         Endpoint::Kafka {
             connection,
-            topic,
+            topics,
             group,
+            start,
         } => {
-            json!({ "kafka": connection, "topic": topic, "group": group })
+            let (key, read) = match topics {
+                Topics::Named(topics) => match &topics[..] {
+                    [topic] => ("topic", json!(topic)),
+                    topics => ("topics", json!(topics)),
+                },
+                Topics::Pattern(pattern) => ("topic_pattern", json!(pattern.as_str())),
+            };
+            let mut view = json!({ "kafka": connection, key: read, "group": group });
+            if *start != StartRule::Earliest {
+                view["start"] = start.to_string().into();
+            }
+            view
         }
         Endpoint::Rabbitmq {
             connection,

@@ -63,6 +63,9 @@ pub(super) async fn send(
             "this replica is draining; nothing was sent",
         ));
     }
+    let route = route
+        .at_topic(request.topic.as_deref())
+        .map_err(|why| Problem::bad(format!("{why} (`topic`); nothing was sent")))?;
     let wait = request.wait;
     let id = request
         .id

@@ -22,6 +22,7 @@ pub trait Skip: Send + Sync {
     fn skip<'a>(
         &'a self,
         route: &'a RouteName,
+        topic: &'a str,
         partition: i32,
         goal: SkipGoal,
     ) -> BoxFuture<'a, SkipOutcome>;
@@ -42,7 +43,7 @@ acting_body!(SkipRequest);
     request_body = SkipRequest,
     responses(
         (status = 200, description = "Reading goes on there.", body = SkippedView),
-        (status = 400, description = "No partition, or not one of `offset`, `to` and `since`."),
+        (status = 400, description = "No partition, no `topic` where the route reads several, or not one of `offset`, `to` and `since`."),
         (status = 404, description = "No such route, it reads no topic, or this replica does not read the partition."),
         (status = 409, description = "The partition does not stand at this offset, does not wait for a word, or its log
             does not have the offset. Nothing was skipped."),
@@ -55,16 +56,36 @@ pub(super) async fn skip(
     NamedRoute(route): NamedRoute,
     JsonBody(request): JsonBody<SkipRequest>,
 ) -> Result<(Extension<AuditNote>, Json<SkippedView>), Problem> {
-    let Endpoint::Kafka { topic, .. } = &route.from else {
+    let Endpoint::Kafka { topics, .. } = &route.from else {
         return Err(Problem::not_found(format!(
             "route {} reads a queue, which has no offsets",
             route.name
         )));
     };
+    let topic = match request.topic.as_deref().or(topics.single()) {
+        Some(topic) if topics.has(topic) => topic,
+        Some(_) => {
+            return Err(Problem::not_found(format!(
+                "route {} does not read this topic",
+                route.name
+            )));
+        }
+        None => {
+            return Err(Problem::bad(format!(
+                "route {} reads several topics: say which by `topic`",
+                route.name
+            )));
+        }
+    };
     let goal = read_goal(&request)?;
     let partition = request.partition;
     let place = format!("partition {partition} of topic {topic}");
-    let next = match admin.state.skip.skip(&route.name, partition, goal).await {
+    let next = match admin
+        .state
+        .skip
+        .skip(&route.name, topic, partition, goal)
+        .await
+    {
         SkipOutcome::GoesOn(next) => next,
         outcome => return Err(refusal(&outcome, &place, goal, &admin.state.replica)),
     };
@@ -76,7 +97,7 @@ pub(super) async fn skip(
     };
     let view = SkippedView {
         route: route.name.to_string(),
-        topic: topic.clone(),
+        topic: topic.to_owned(),
         partition,
         offset: request.offset,
         next,

@@ -25,13 +25,9 @@ use super::{
     AdminState, AdmittedMessage, Config, Inject, InjectError, InvalidMessage, Redrive,
     RedriveOrder, RedriveOutcome, Skip,
 };
-use crate::domain::route::{
-    DelayFrom, Dialects, HeaderNames, OnDuplicate, OnExpired, OnInvalid, OnRefused, OnUndecodable,
-    OnUnroutable, RetryPolicy,
-};
 use crate::domain::{
     Clock, DelayRequest, Endpoint, Header, HeaderValue, InvalidReason, Message, RequestedTime,
-    Route, RouteName, RoutePolicy, RoutingKey, SkipGoal, SkipOutcome, Target, UnixMs,
+    Route, RouteName, RoutingKey, SkipGoal, SkipOutcome, Target, Topics, UnixMs, testing,
 };
 use crate::health::Health;
 use crate::lifecycle::{Shutdown, Tasks};
@@ -83,6 +79,7 @@ impl Skip for StandingAtSeven {
     fn skip<'a>(
         &'a self,
         _: &'a RouteName,
+        _: &'a str,
         partition: i32,
         goal: SkipGoal,
     ) -> BoxFuture<'a, SkipOutcome> {
@@ -161,37 +158,6 @@ impl Inject for RecordingIngress {
 }
 
 pub(crate) fn route(name: &str, from: Endpoint) -> Arc<Route> {
-    let policy = RoutePolicy {
-        headers: HeaderNames::default(),
-        dialects: Dialects::default(),
-        delay_from: DelayFrom::Produced,
-        max_delay_ms: 2_592_000_000,
-        max_size: 1 << 20,
-        max_headers: 1 << 16,
-        max_pending: 10_000_000,
-        max_pending_bytes: 4 << 30,
-        commands: true,
-        copies: false,
-        on_invalid: OnInvalid::DeadLetter,
-        on_undecodable: OnUndecodable::Wait,
-        on_refused: OnRefused::Retry,
-        on_unroutable: OnUnroutable::Retry,
-        max_lateness_ms: 0,
-        on_expired: OnExpired::DeadLetter,
-        consumer_retry: None,
-        on_duplicate: OnDuplicate::Keep,
-        dedupe_ms: 0,
-        rate: None,
-        jitter_ms: 0,
-        ordered: false,
-        retry: RetryPolicy {
-            attempts: 16,
-            initial_ms: 1000,
-            max_ms: 300_000,
-        },
-        dead_letters: crate::domain::DeadLetterLimits::default(),
-        trail: crate::domain::TrailLimits::default(),
-    };
     let dead_letter_to = matches!(from, Endpoint::Rabbitmq { .. }).then(|| {
         Arc::new(Target::Rabbitmq {
             connection: "main".to_owned(),
@@ -199,12 +165,8 @@ pub(crate) fn route(name: &str, from: Endpoint) -> Arc<Route> {
             routing_key: RoutingKey::Fixed("key".to_owned()),
         })
     });
-    let name = RouteName::new(name).expect("a name");
     let to = match &from {
-        Endpoint::Kafka { .. } => Target::Kafka {
-            connection: "main".to_owned(),
-            topic: "orders".to_owned(),
-        },
+        Endpoint::Kafka { .. } => testing::kafka_target("orders"),
         Endpoint::Rabbitmq { .. } => Target::Rabbitmq {
             connection: "main".to_owned(),
             exchange: "mail".to_owned(),
@@ -212,23 +174,15 @@ pub(crate) fn route(name: &str, from: Endpoint) -> Arc<Route> {
         },
     };
     Arc::new(Route {
-        name,
-        from,
-        to: Arc::new(to),
-        allow_targets: Vec::new(),
         dead_letter_to,
-        policy,
+        ..testing::route_between(name, from, to)
     })
 }
 
 /// A Kafka route `orders`, a RabbitMQ route `mail`, and one with names of its own for the headers.
 pub(crate) fn routes() -> Vec<Arc<Route>> {
     let text = str::to_owned;
-    let kafka = Endpoint::Kafka {
-        connection: text("main"),
-        topic: text("orders.delayed"),
-        group: text("postdate"),
-    };
+    let kafka = testing::kafka_source(Topics::one("orders.delayed"), "postdate");
     let queue = Endpoint::Rabbitmq {
         connection: text("main"),
         queue: text("mail.delayed"),

@@ -127,7 +127,9 @@ fn why_late(admin: &Admin, route: &Route, found: &StoredMessage, now: UnixMs) ->
             failure.reason, failure.error
         ));
     }
-    let own = route.target(&found.target).map(|target| &**target);
+    let own = route
+        .configured_target(&found.target)
+        .map(|target| &**target);
     causes.extend(in_words(admin, route, own.into_iter(), None));
     if causes.is_empty() {
         causes.push(

@@ -119,6 +119,10 @@ pub struct PurgeAnswer {
 #[serde(deny_unknown_fields)]
 #[schema(as = Skipping)]
 pub struct SkipRequest {
+    /// The topic, where the route reads several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub topic: Option<String>,
     /// The partition of the route's topic.
     #[schema(minimum = 0)]
     pub partition: i32,

@@ -147,6 +147,10 @@ pub struct LastError {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = Position)]
 pub struct PositionView {
+    /// The topic, of what was read by a route that reads several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub topic: Option<String>,
     /// The partition.
     pub partition: i32,
     /// The offset.

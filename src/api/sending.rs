@@ -25,6 +25,10 @@ pub struct SendRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, min_length = 1, max_length = 256)]
     pub id: Option<String>,
+    /// The topic, where the route reads several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub topic: Option<String>,
     /// Kafka's record key. Only on routes from Kafka.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]

@@ -139,10 +139,7 @@ pub fn check_connections(config: &Config) -> anyhow::Result<Vec<CheckFinding>> {
 }
 
 async fn all(config: &Config) -> Vec<CheckFinding> {
-    let kafka = config
-        .kafka
-        .values()
-        .map(|connection| kafka::check(connection, &config.routes));
+    let kafka = kafka::check_all(config.kafka.values(), &config.routes);
     let rabbitmq = config
         .rabbitmq
         .values()
@@ -151,12 +148,12 @@ async fn all(config: &Config) -> Vec<CheckFinding> {
     let bindings = bindings::loops(config);
     let (redis, kafka, rabbitmq, loops, bindings) = tokio::join!(
         redis(&config.redis),
-        join_all(kafka),
+        kafka,
         join_all(rabbitmq),
         loops,
         bindings
     );
-    let brokers = kafka.into_iter().chain(rabbitmq).flatten();
+    let brokers = kafka.into_iter().chain(rabbitmq.into_iter().flatten());
     std::iter::once(redis)
         .chain(brokers)
         .chain(loops)
@@ -176,13 +173,12 @@ pub(crate) async fn of_route(config: &Config, route: &Arc<Route>) -> Vec<CheckFi
         .rabbitmq
         .values()
         .filter(|c| used.contains(c.name.as_str()));
-    let kafka = kafka.map(|connection| kafka::check(connection, routes));
+    let kafka = kafka::check_all(kafka, routes);
     let rabbitmq = rabbitmq.map(|connection| rabbitmq::check(connection, routes));
-    let (kafka, rabbitmq) = tokio::join!(join_all(kafka), join_all(rabbitmq));
+    let (kafka, rabbitmq) = tokio::join!(kafka, join_all(rabbitmq));
     kafka
         .into_iter()
-        .chain(rabbitmq)
-        .flatten()
+        .chain(rabbitmq.into_iter().flatten())
         .filter(|finding| !finding.good)
         .collect()
 }
@@ -229,15 +225,16 @@ fn list(names: &BTreeSet<String>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::testing;
+    use crate::domain::{StartRule, Topics, testing};
 
     #[test]
     fn groups_are_counted_by_connection_from_twenty_on() {
         let route = |connection: &str, group: String| {
             let from = Endpoint::Kafka {
                 connection: connection.to_owned(),
-                topic: "orders".to_owned(),
+                topics: Topics::one("orders"),
                 group,
+                start: StartRule::Earliest,
             };
             Arc::new(Route {
                 from,

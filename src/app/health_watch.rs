@@ -11,7 +11,8 @@ use std::time::Duration;
 use self::lateness_poll::LatenessPoll;
 use super::App;
 use super::store_room;
-use crate::domain::{Clock, Endpoint, Route, Target, Text, duration, route};
+use crate::domain::topics::DerivedTargets;
+use crate::domain::{Clock, Endpoint, OwnTarget, Route, Target, Text, duration, route};
 use crate::egress::Lanes;
 use crate::health::{
     self, Health, Part, PartState, PartTrouble, RouteHealth, RouteLateness, Standstill, TroubleLog,
@@ -30,16 +31,16 @@ pub(super) fn start(
     let routes = &app.config.routes;
     let health = &app.health;
     let of_store = |name: String| health.side_part_of(name, "redis".to_owned());
-    let targets: BTreeMap<Text, Arc<Target>> = routes
+    let targets: BTreeMap<Text, WatchedTarget> = routes
         .iter()
-        .flat_map(|route| route.targets())
-        .map(|target| (route::describe(target), target.clone()))
+        .flat_map(|route| route.targets().map(move |target| (route, target)))
+        .map(|(route, target)| (route::describe(target), WatchedTarget::of(route, target)))
         .collect();
     let parts = HealthWatch {
         targets: targets
             .into_iter()
             .map(|(name, target)| {
-                let needs = target_connection(&target);
+                let needs = target_connection(target.configured());
                 let part = health.side_part_of(format!("target:{name}"), needs);
                 (part, target)
             })
@@ -70,6 +71,30 @@ pub(super) fn start(
     app.tasks
         .spawn("parts:late", at_each_tick(late, shutdown.clone()));
     app.tasks.spawn("parts", at_each_tick(parts, shutdown));
+}
+
+/// A target of the configuration, whose part of health it is.
+enum WatchedTarget {
+    One(Arc<Target>),
+    /// The targets that are derived from topics; the first shows how.
+    PerTopic(Arc<Target>, Arc<DerivedTargets>),
+}
+
+impl WatchedTarget {
+    fn of(route: &Route, target: &Arc<Target>) -> Self {
+        match &route.own_target {
+            OwnTarget::PerTopic(derived) if Arc::ptr_eq(target, &route.to) => {
+                Self::PerTopic(target.clone(), derived.clone())
+            }
+            _ => Self::One(target.clone()),
+        }
+    }
+
+    fn configured(&self) -> &Arc<Target> {
+        match self {
+            Self::One(target) | Self::PerTopic(target, _) => target,
+        }
+    }
 }
 
 /// A task that runs at each tick of a period.
@@ -103,7 +128,7 @@ struct RouteParts {
 
 /// All parts beside the connections, and the sources of their state.
 struct HealthWatch {
-    targets: Vec<(Part, Arc<Target>)>,
+    targets: Vec<(Part, WatchedTarget)>,
     routes: Vec<RouteParts>,
     /// The part `store:room`: the store's capacity to take messages in.
     store_part: Part,
@@ -124,25 +149,48 @@ impl PeriodicTask for HealthWatch {
 }
 
 impl HealthWatch {
-    fn update(&mut self) {
-        let now_us = self.clock.mono_us();
-        self.health.targets().look(now_us);
-        let trouble = self.health.not_up();
-        for (part, target) in &self.targets {
+    /// Why a target takes no message, and whether that is only because it does not answer. Of targets that are derived from
+    /// topics the first that does not says so for all.
+    fn trouble_of(&self, target: &WatchedTarget, now_us: i64) -> Option<(String, bool)> {
+        let of_one = |target: &Arc<Target>| {
             let lane = self.lanes.lane(target);
             let of_lane = lane
                 .trouble_of(target)
                 .or_else(|| lane.partial_trouble_of(target));
             let targets = self.health.targets();
             let is_silent = of_lane.is_none() && targets.is_silent(target);
-            let why = of_lane.or_else(|| targets.why(target, now_us));
-            let connection = target_connection(target);
-            match why {
-                Some(why) if is_silent && !trouble.contains_key(&connection) => {
+            let why = of_lane.or_else(|| targets.why(target, now_us))?;
+            Some((why, is_silent))
+        };
+        match target {
+            WatchedTarget::One(target) => of_one(target),
+            WatchedTarget::PerTopic(_, derived) => {
+                let known = derived.known();
+                let mut troubles = known.iter().filter_map(|target| {
+                    let (why, is_silent) = of_one(target)?;
+                    Some((format!("{}: {why}", target.name()), is_silent))
+                });
+                let (first, is_silent) = troubles.next()?;
+                Some(match troubles.count() {
+                    0 => (first, is_silent),
+                    more => (format!("{first} (and {more} more)"), is_silent),
+                })
+            }
+        }
+    }
+
+    fn update(&mut self) {
+        let now_us = self.clock.mono_us();
+        self.health.targets().look(now_us);
+        let trouble = self.health.not_up();
+        for (part, target) in &self.targets {
+            let connection = target_connection(target.configured());
+            match self.trouble_of(target, now_us) {
+                Some((why, true)) if !trouble.contains_key(&connection) => {
                     part.down_unanswered(why);
                 }
                 // The lane waits with its connection, and says so in its own words.
-                Some(why) => part.report(
+                Some((why, _)) => part.report(
                     Some(why),
                     trouble.contains_key(&connection).then_some(connection),
                 ),

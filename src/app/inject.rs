@@ -66,7 +66,10 @@ impl Inject for IngressInject {
         route: &'a Arc<Route>,
         message: Message,
     ) -> BoxFuture<'a, Result<(), InjectError>> {
-        let target = Arc::new(route.ingress_target());
+        let Some(target) = route.ingress_target().map(Arc::new) else {
+            let why = "the route reads several topics".to_owned();
+            return Box::pin(async { Err(InjectError::Refused(why)) });
+        };
         let due = self.clock.wall();
         let entry = Entry::new(due, message);
         let verdicts: Arc<VerdictInbox> = Arc::default();

@@ -14,9 +14,10 @@ impl Skip for IngressSkip {
     fn skip<'a>(
         &'a self,
         route: &'a RouteName,
+        topic: &'a str,
         partition: i32,
         goal: SkipGoal,
     ) -> BoxFuture<'a, SkipOutcome> {
-        self.0.skip(route, partition, goal).boxed()
+        self.0.skip(route, topic, partition, goal).boxed()
     }
 }

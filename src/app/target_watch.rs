@@ -27,14 +27,20 @@ pub(super) fn start(app: &App, brokers: &BTreeMap<String, Arc<Broker>>) {
     let tasks = app.tasks.of(Stage::Egress);
     let routes = &app.config.routes;
     for connection in app.config.kafka.values() {
-        let topics = wanted(routes, &connection.name, topic_of);
-        if topics.is_empty() {
+        let publishes = |route: &&Arc<Route>| {
+            let mut targets = route.targets();
+            targets.any(|target| matches!(&**target, Target::Kafka { connection: at, .. } if *at == connection.name))
+        };
+        let routes: Vec<Arc<Route>> = routes.iter().filter(publishes).cloned().collect();
+        if routes.is_empty() {
             continue;
         }
         let name = format!("targets:kafka:{}", connection.name);
         let (connection, health) = (connection.clone(), app.health.clone());
         let looks = async move {
             loop {
+                // Targets that are derived from topics turn up with their first messages.
+                let topics = wanted(&routes, &connection.name, topic_of);
                 look_for_topics(&connection, &topics, &health).await;
                 tick(LOOK_INTERVAL).await;
             }
@@ -67,9 +73,9 @@ fn wanted<T: Ord>(
     needs: impl Fn(&Target) -> Option<T>,
 ) -> Wanted<T> {
     let mut wanted = Wanted::new();
-    let targets = routes.iter().flat_map(|route| route.targets());
+    let targets = routes.iter().flat_map(|route| route.known_targets());
     for target in targets.filter(|target| target.connection() == connection) {
-        if let Some(thing) = needs(target) {
+        if let Some(thing) = needs(&target) {
             wanted.entry(thing).or_default().push(target.clone());
         }
     }
@@ -101,6 +107,9 @@ fn queue_or_exchange_of(target: &Target) -> Option<QueueOrExchange> {
 }
 
 async fn look_for_topics(connection: &Connection, topics: &Wanted<String>, health: &Health) {
+    if topics.is_empty() {
+        return;
+    }
     let names = topics.keys().cloned().collect();
     let found = match connection.find_topics(names, LOOK_DEADLINE).await {
         Ok(found) => found,

@@ -111,7 +111,7 @@ impl BenchSender {
         request: &BenchRequest,
         run: &str,
         clock: Clock,
-        lane: Arc<dyn Lane>,
+        (lane, target): (Arc<dyn Lane>, Arc<Target>),
         verdicts: &Arc<VerdictInbox>,
         sent: &Arc<SendCounts>,
     ) -> Self {
@@ -129,7 +129,7 @@ impl BenchSender {
             run: run.to_owned(),
             clock,
             lane,
-            target: Arc::new(request.route.ingress_target()),
+            target,
             verdicts: verdicts.clone(),
             sent: sent.clone(),
             origin: request.origin(),

@@ -49,6 +49,7 @@ type ActiveRun = Arc<Mutex<Option<(Arc<Mutex<ArrivalTally>>, Arc<SendCounts>)>>>
 pub(super) struct MeasuredRoute {
     pub(super) clock: Clock,
     pub(super) lane: Arc<dyn Lane>,
+    pub(super) ingress: Arc<Target>,
     /// The route's ingress, for people.
     pub(super) from: String,
     /// The route's target, for people.
@@ -70,6 +71,8 @@ impl MeasuredRoute {
     /// Checks that everything is there, and opens the connections. Nothing is sent yet.
     pub(super) async fn open(config: &Config, request: &BenchRequest) -> anyhow::Result<Self> {
         let route = &request.route;
+        let ingress = route.ingress_target();
+        let ingress = ingress.context("the route reads several topics")?;
         let wrong = check::of_route(config, route).await;
         if let Some(first) = wrong.first() {
             let more = if wrong.len() > 1 {
@@ -87,7 +90,8 @@ impl MeasuredRoute {
         let lanes = lanes(config, route, clock, &tasks.of(Stage::Egress), &shutdown)?;
         let measured = Self {
             clock,
-            lane: lanes.lane(&route.ingress_target()),
+            lane: lanes.lane(&ingress),
+            ingress: Arc::new(ingress),
             from: source(route),
             to: target(route),
             skew_us,
@@ -343,8 +347,9 @@ async fn judge_relays(
         bail!("route {name} is {pause}: `postdate resume {name}`");
     }
     if let Endpoint::Kafka {
-        connection, topic, ..
+        connection, topics, ..
     } = &request.route.from
+        && let Some(topic) = topics.single()
     {
         let wanted = request.partitions.unwrap_or(serving);
         let connection = config
@@ -352,7 +357,7 @@ async fn judge_relays(
             .get(connection)
             .context("an unknown connection")?;
         let found = connection
-            .find_topics(vec![topic.clone()], OPEN_DEADLINE)
+            .find_topics(vec![topic.to_owned()], OPEN_DEADLINE)
             .await
             .map_err(|why| anyhow!(why))?;
         let has = found.first().map_or(0, |(_, state)| state.partitions());
@@ -413,8 +418,8 @@ fn lanes(
 fn source(route: &Route) -> String {
     match &route.from {
         Endpoint::Kafka {
-            connection, topic, ..
-        } => format!("topic {connection}:{topic}"),
+            connection, topics, ..
+        } => format!("topic {connection}:{topics}"),
         Endpoint::Rabbitmq {
             connection, queue, ..
         } => format!("queue {connection}:{queue}"),

@@ -493,16 +493,32 @@ fn without_counts(reason: &str) -> &str {
         .map_or(reason, |(cause, _)| cause)
 }
 
-/// Asks whether any broker answers. `Err` gives the reason that was seen instead. Blocks for at most `at_most`.
+/// Asks whether any broker answers, by a question for a topic, or for all. `Err` gives the reason that was seen instead. Blocks for at most `at_most`.
 pub fn ask<C: ClientContext>(
     client: &Client<C>,
-    topic: &str,
+    topic: Option<&str>,
     at_most: Duration,
 ) -> Result<(), String> {
+    let Some(topic) = topic else {
+        return list_topics(client, at_most).map(drop);
+    };
     match look_up(client, topic, at_most) {
         TopicState::Unreachable(error) => Err(error),
         _ => Ok(()),
     }
+}
+
+/// The topics of the cluster that may be seen, each with the number of its partitions. Blocks for at most `at_most`.
+pub fn list_topics<C: ClientContext>(
+    client: &Client<C>,
+    at_most: Duration,
+) -> Result<BTreeMap<String, i32>, String> {
+    let metadata = client
+        .fetch_metadata(None, at_most)
+        .map_err(|error| error.to_string())?;
+    let topics = metadata.topics().iter();
+    let counted = topics.map(|topic| (topic.name().to_owned(), topic.partitions().len() as i32));
+    Ok(counted.collect())
 }
 
 #[cfg(test)]

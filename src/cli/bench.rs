@@ -12,7 +12,7 @@ use clap::builder::RangedU64ValueParser;
 use super::api::BecauseArgs;
 use super::output::SafeText;
 use super::progress::{ProgressReporter, StageProgress};
-use super::replay::route_named;
+use super::replay::{route_named, topic_of};
 use super::{ConfigArgs, USAGE_EXIT, output, refuse};
 use crate::bench::{self, BenchOutcome, BenchProgress, BenchRequest, BenchWatcher};
 use crate::domain::duration;
@@ -43,6 +43,9 @@ pub(super) struct BenchArgs {
     /// The route
     #[arg(long, value_name = "R")]
     route: String,
+    /// The topic to send to, where the route reads several
+    #[arg(long, value_name = "T")]
+    topic: Option<String>,
     /// Messages a second, at random moments
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = RangedU64ValueParser::<u32>::new().range(1..=MAX_RATE))]
     rate: u32,
@@ -90,6 +93,7 @@ pub(super) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     let BenchArgs {
         config,
         route,
+        topic,
         rate,
         duration,
         delay,
@@ -104,10 +108,11 @@ pub(super) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         Err(problems) => return Ok(refuse(&problems)),
     };
     let asks = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
-    let request = route_named(&config, &route).and_then(|route| {
+    let route = route_named(&config, &route).and_then(|route| topic_of(route, topic.as_deref()));
+    let request = route.and_then(|route| {
         let size = size as usize;
         let request = BenchRequest {
-            route: route.clone(),
+            route,
             rate,
             duration,
             delay_ms: delay,

@@ -70,10 +70,18 @@ impl FactLines {
 
     /// Adds the Kafka position that a message was read at, if it was.
     pub(super) fn add_position(&mut self, position: Option<&PositionView>) {
-        if let Some(PositionView { partition, offset }) = position {
+        if let Some(PositionView {
+            topic,
+            partition,
+            offset,
+        }) = position
+        {
+            let topic = topic
+                .as_ref()
+                .map_or_else(String::new, |topic| format!(" topic {topic},"));
             self.add(
                 "read at",
-                &format!("Kafka partition {partition}, offset {offset}"),
+                &format!("Kafka{topic} partition {partition}, offset {offset}"),
             );
         }
     }

@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 use super::output::{self, SafeText};
 use super::{ConfigArgs, refuse};
 use crate::domain::unsafe_text::escaped;
-use crate::domain::{Endpoint, Route, RoutingKey, Target};
+use crate::domain::{Endpoint, Route, RoutingKey, Target, Topics};
 
 /// Show the routes as a picture: sources, targets, and where dead letters go
 ///
@@ -108,8 +108,15 @@ impl BrokerPlace {
     fn of_source(source: &Endpoint) -> Self {
         match source {
             Endpoint::Kafka {
-                connection, topic, ..
-            } => Self::new("kafka", connection, &format!("topic {topic}")),
+                connection, topics, ..
+            } => {
+                let kind = match topics {
+                    Topics::Named(named) if named.len() == 1 => "topic",
+                    Topics::Named(_) => "topics",
+                    Topics::Pattern(_) => "topics matching",
+                };
+                Self::new("kafka", connection, &format!("{kind} {topics}"))
+            }
             Endpoint::Rabbitmq {
                 connection, queue, ..
             } => Self::new("rabbitmq", connection, &format!("queue {queue}")),

@@ -36,6 +36,9 @@ pub(super) struct ReplayArgs {
     /// The route; it reads from Kafka
     #[arg(long, value_name = "R")]
     route: String,
+    /// The topic, where the route reads several: each is replayed by itself
+    #[arg(long, value_name = "T")]
+    topic: Option<String>,
     /// From the first record of this time on: when the backup was made, or before the oldest message that waited
     #[arg(long, value_name = "T", allow_hyphen_values = true, value_parser = times::parse_now)]
     since: UnixMs,
@@ -59,6 +62,7 @@ pub(super) fn run(args: ReplayArgs) -> anyhow::Result<ExitCode> {
     let ReplayArgs {
         config,
         route,
+        topic,
         since,
         until,
         due_after,
@@ -71,7 +75,7 @@ pub(super) fn run(args: ReplayArgs) -> anyhow::Result<ExitCode> {
         Err(problems) => return Ok(refuse(&problems)),
     };
     let asks = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
-    let request = replayable_route(&config, &route).and_then(|route| {
+    let request = replayable_route(&config, &route, topic.as_deref()).and_then(|route| {
         let times = times(since, until, due_after, Clock::start().wall())?;
         if !(dry_run || yes || asks) {
             return Err(
@@ -79,7 +83,7 @@ pub(super) fn run(args: ReplayArgs) -> anyhow::Result<ExitCode> {
             );
         }
         Ok(ReplayRequest {
-            route: route.clone(),
+            route,
             times,
             dry_run,
             because: reason.because,
@@ -129,16 +133,32 @@ pub(super) fn run(args: ReplayArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The route of this name, if it can be replayed.
-fn replayable_route<'a>(config: &'a Config, name: &str) -> Result<&'a Arc<Route>, String> {
+/// The route of this name as it reads one topic, if it can be replayed.
+fn replayable_route(
+    config: &Config,
+    name: &str,
+    topic: Option<&str>,
+) -> Result<Arc<Route>, String> {
     let route = route_named(config, name)?;
     match route.from {
-        Endpoint::Kafka { .. } => Ok(route),
+        Endpoint::Kafka { .. } => topic_of(route, topic),
         Endpoint::Rabbitmq { .. } => Err(format!(
             "route {name} reads from RabbitMQ: a queue forgets what was acknowledged, so there is nothing to \
              read again"
         )),
     }
+}
+
+/// The route as it reads one topic, as `--topic` says.
+pub(super) fn topic_of(route: &Arc<Route>, topic: Option<&str>) -> Result<Arc<Route>, String> {
+    let view = route.at_topic(topic);
+    view.map_err(|why| {
+        if topic.is_none() {
+            format!("{why} by --topic")
+        } else {
+            why
+        }
+    })
 }
 
 /// The route of this name.
@@ -221,7 +241,12 @@ impl ReplayWatcher for ReplayReporter {
 
 /// Names the partitions that are not replayed because the group has committed no position in them.
 fn unread(request: &ReplayRequest, overview: &ReplayOverview) -> Option<String> {
-    let Endpoint::Kafka { group, topic, .. } = &request.route.from else {
+    let Endpoint::Kafka {
+        group,
+        topics: topic,
+        ..
+    } = &request.route.from
+    else {
         return None;
     };
     let unread: Vec<String> = overview

@@ -32,6 +32,9 @@ pub(super) struct SendArgs {
     /// The route
     #[arg(long, value_name = "R")]
     route: String,
+    /// The topic to send it to, where the route reads several
+    #[arg(long, value_name = "T")]
+    topic: Option<String>,
     /// Publish this long from now: `2s`, `2h30m`, or milliseconds
     #[arg(long, value_name = "D", conflicts_with = "at")]
     delay: Option<String>,
@@ -66,6 +69,7 @@ pub(super) fn run(args: SendArgs) -> ExitCode {
             delay: args.delay.map(Timestamp::Text),
             at: args.at.map(|at| Timestamp::Text(at.to_string())),
             id: args.id,
+            topic: args.topic,
             key: content.key,
             headers: content.headers,
             body: content.body,

@@ -30,6 +30,9 @@ pub(super) struct SkipArgs {
     /// The route that reads the topic
     #[arg(long, value_name = "R")]
     route: String,
+    /// The topic, where the route reads several
+    #[arg(long, value_name = "T")]
+    topic: Option<String>,
     /// The partition that stands
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(i32).range(0..))]
     partition: i32,
@@ -59,6 +62,7 @@ pub(super) fn run(args: &SkipArgs) -> ExitCode {
 fn call(client: &ApiClient, args: &SkipArgs, out: &mut Printer<'_>) -> Result<(), ClientError> {
     let route = api::route_name(&args.route)?;
     let request = SkipRequest {
+        topic: args.topic.clone(),
         partition: args.partition,
         offset: args.offset,
         to: args.to,

@@ -90,7 +90,9 @@ fn by(event: &TrailEventView) -> String {
 /// Where in the target it lies.
 fn place(landed: Option<&PositionView>) -> String {
     match landed {
-        Some(PositionView { partition, offset }) => {
+        Some(PositionView {
+            partition, offset, ..
+        }) => {
             format!(", partition {partition}, offset {offset}")
         }
         None => String::new(),
@@ -99,7 +101,9 @@ fn place(landed: Option<&PositionView>) -> String {
 
 fn position(position: Option<&PositionView>) -> String {
     match position {
-        Some(PositionView { partition, offset }) => {
+        Some(PositionView {
+            partition, offset, ..
+        }) => {
             format!(" (Kafka partition {partition}, offset {offset})")
         }
         None => String::new(),

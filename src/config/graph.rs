@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::connections::DeclaredConnections;
 use super::section::CheckContext;
-use crate::domain::{Endpoint, Route, RoutingKey, Target};
+use crate::domain::{Endpoint, Route, RoutingKey, Target, Topics};
 
 /// Tells which connections lead to one broker.
 pub trait SameBroker {
@@ -106,7 +106,19 @@ fn report(context: &CheckContext<'_>, route: &str, key: &str, message: String) {
 
 fn place(endpoint: &Endpoint) -> String {
     match endpoint {
-        Endpoint::Kafka { topic, group, .. } => format!("topic {topic:?} in group {group:?}"),
+        Endpoint::Kafka { topics, group, .. } => match topics {
+            Topics::Named(named) => {
+                let named: Vec<String> = named.iter().map(|topic| format!("{topic:?}")).collect();
+                let kind = if named.len() == 1 { "topic" } else { "topics" };
+                format!("{kind} {} in group {group:?}", named.join(", "))
+            }
+            Topics::Pattern(pattern) => {
+                format!(
+                    "the topics of pattern {:?} in group {group:?}",
+                    pattern.as_str()
+                )
+            }
+        },
         Endpoint::Rabbitmq { queue, .. } => format!("queue {queue:?}"),
     }
 }
@@ -117,15 +129,17 @@ fn same_source(one: &Endpoint, other: &Endpoint, connections: &impl SameBroker) 
         (
             Endpoint::Kafka {
                 connection: a,
-                topic,
+                topics,
                 group,
+                ..
             },
             Endpoint::Kafka {
                 connection: b,
-                topic: other_topic,
+                topics: other,
                 group: other_group,
+                ..
             },
-        ) => topic == other_topic && group == other_group && connections.same_kafka(a, b),
+        ) => group == other_group && connections.same_kafka(a, b) && share(topics, other, a == b),
         (
             Endpoint::Rabbitmq {
                 connection: a,
@@ -142,6 +156,19 @@ fn same_source(one: &Endpoint, other: &Endpoint, connections: &impl SameBroker) 
     }
 }
 
+/// Reports whether two routes of one group would read one topic. Of a topic that matches a pattern as well, the consumer of
+/// a connection gives the route that names it, or the first by name; two connections have a consumer each.
+fn share(one: &Topics, other: &Topics, is_one_consumer: bool) -> bool {
+    match (one, other) {
+        (Topics::Named(one), Topics::Named(other)) => one.iter().any(|topic| other.contains(topic)),
+        (Topics::Pattern(one), Topics::Pattern(other)) => one == other || !is_one_consumer,
+        (Topics::Named(named), Topics::Pattern(pattern))
+        | (Topics::Pattern(pattern), Topics::Named(named)) => {
+            !is_one_consumer && named.iter().any(|topic| pattern.matches(topic))
+        }
+    }
+}
+
 /// Reports whether a message that `route` publishes to `target` is read again by `ingress`.
 fn feeds(target: &Target, route: &Route, ingress: &Route, connections: &impl SameBroker) -> bool {
     match (target, &ingress.from) {
@@ -152,10 +179,10 @@ fn feeds(target: &Target, route: &Route, ingress: &Route, connections: &impl Sam
             },
             Endpoint::Kafka {
                 connection: b,
-                topic: read,
+                topics: read,
                 ..
             },
-        ) => topic == read && connections.same_kafka(a, b),
+        ) => read.has(topic) && connections.same_kafka(a, b),
         (
             Target::Rabbitmq {
                 connection: a,

@@ -8,6 +8,7 @@ mod check;
 mod clients;
 mod connections;
 mod elsewhere;
+mod ends;
 mod graph;
 mod layers;
 mod overrides;

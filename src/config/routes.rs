@@ -3,14 +3,19 @@
 use std::sync::Arc;
 
 use super::connections::{DeclaredConnections, named};
+use super::ends::{allowed, dead_letter_to, from, group, prefetch, start, to};
+use super::graph::SameBroker;
 use super::section::SectionReader;
 use super::tls::Reported;
 use crate::domain::route::{
     ConsumerRetry, DeadLetterLimits, DelayFrom, Dialects, HeaderNames, OnDuplicate, OnExpired,
     OnInvalid, OnRefused, OnUndecodable, OnUnroutable, RateLimit, RetryPolicy, RoutePolicy,
-    TrailLimits, split_exchange,
+    TrailLimits,
 };
-use crate::domain::{Endpoint, Route, RouteName, RoutingKey, Target, nearest};
+use crate::domain::topics::DerivedTargets;
+use crate::domain::{
+    Endpoint, OwnTarget, Route, RouteName, RoutingKey, Target, TopicPattern, TopicTemplate, Topics,
+};
 
 /// Most bytes of a message that the configuration may allow: Redis and both brokers take little more.
 const MAX_MESSAGE_BYTES: u64 = 256 << 20;
@@ -31,6 +36,7 @@ const MAX_QUOTA_BYTES: u64 = 1 << 40;
 pub(super) fn defaults(section: &SectionReader<'_>) -> Option<()> {
     section.table("from", |from| {
         group(from);
+        start(from);
         prefetch(from).map(drop)
     });
     section.texts("allow_targets");
@@ -42,11 +48,13 @@ pub(super) fn defaults(section: &SectionReader<'_>) -> Option<()> {
 
 /// Reads all routes. Leaves out routes with a problem, which is reported.
 pub(super) fn read(all: &SectionReader<'_>, connections: &DeclaredConnections) -> Vec<Arc<Route>> {
-    let mut routes = Vec::new();
+    let mut routes: Vec<(Route, Option<TopicTemplate>)> = Vec::new();
     all.each("routes", Some("defaults"), |name, section| {
         named(section, "route");
         let from = required(section, "from", |table| from(table, connections));
-        let to = required(section, "to", |table| to(table, connections));
+        let pattern = from.as_ref().and_then(pattern_of);
+        let to = required(section, "to", |table| to(table, connections, pattern));
+        let (to, template) = to.unzip();
         let allow_targets = to.as_ref().map(|to| allowed(section, to));
         let dead_letter_to = to.as_ref().and_then(|to| dead_letter_to(section, to));
         let delay_from = match from {
@@ -70,10 +78,56 @@ pub(super) fn read(all: &SectionReader<'_>, connections: &DeclaredConnections) -
         if let (Some(name), Some(from), Some(to), Some(allow_targets), Some(policy)) =
             (RouteName::new(name), from, to, allow_targets, policy)
         {
-            routes.push(Arc::new(Route { name, from, to: Arc::new(to), allow_targets, dead_letter_to, policy }));
+            let route = Route {
+                name,
+                from,
+                source_topic: None,
+                to: Arc::new(to),
+                own_target: OwnTarget::Fixed,
+                allow_targets,
+                dead_letter_to,
+                policy,
+            };
+            routes.push((route, template.flatten()));
         }
     });
+    let sources: Vec<Endpoint> = routes.iter().map(|(route, _)| route.from.clone()).collect();
+    let derived = |mut route: Route, template: Option<TopicTemplate>| {
+        if let Some(template) = template {
+            let at = route.to.connection().to_owned();
+            let read = topics_at(&at, &sources, connections);
+            route.own_target =
+                OwnTarget::PerTopic(Arc::new(DerivedTargets::new(at, template, read)));
+        }
+        Arc::new(route)
+    };
     routes
+        .into_iter()
+        .map(|(route, template)| derived(route, template))
+        .collect()
+}
+
+/// The pattern by which the topics of a source are found.
+fn pattern_of(from: &Endpoint) -> Option<&TopicPattern> {
+    match from {
+        Endpoint::Kafka { topics, .. } => topics.pattern(),
+        Endpoint::Rabbitmq { .. } => None,
+    }
+}
+
+/// The topics that are read in the cluster of a connection.
+fn topics_at(connection: &str, sources: &[Endpoint], connections: &impl SameBroker) -> Vec<Topics> {
+    let topics_of = |source: &Endpoint| match source {
+        Endpoint::Kafka {
+            connection: other,
+            topics,
+            ..
+        } => connections
+            .same_kafka(connection, other)
+            .then(|| topics.clone()),
+        Endpoint::Rabbitmq { .. } => None,
+    };
+    sources.iter().filter_map(topics_of).collect()
 }
 
 fn required<'a, T>(
@@ -85,213 +139,6 @@ fn required<'a, T>(
         section.table(key, read)
     } else {
         section.missing(key)
-    }
-}
-
-fn from(table: &SectionReader<'_>, connections: &DeclaredConnections) -> Option<Endpoint> {
-    match technology(
-        table,
-        connections,
-        &["topic", "group"],
-        &["queue", "prefetch"],
-    )? {
-        BrokerTechnology::Kafka => {
-            let connection = table.text("kafka");
-            let topic = table.parsed("topic", topic);
-            let group = group(table);
-            Some(Endpoint::Kafka {
-                connection: connection?,
-                topic: topic?,
-                group: group?,
-            })
-        }
-        BrokerTechnology::Rabbitmq => {
-            let connection = table.text("rabbitmq");
-            let queue = table.parsed("queue", |text| short("a queue", text));
-            let prefetch = prefetch(table);
-            Some(Endpoint::Rabbitmq {
-                connection: connection?,
-                queue: queue?,
-                prefetch: prefetch?,
-            })
-        }
-    }
-}
-
-fn to(table: &SectionReader<'_>, connections: &DeclaredConnections) -> Option<Target> {
-    match technology(table, connections, &["topic"], &["exchange", "routing_key"])? {
-        BrokerTechnology::Kafka => {
-            let connection = table.text("kafka");
-            let topic = table.parsed("topic", topic);
-            Some(Target::Kafka {
-                connection: connection?,
-                topic: topic?,
-            })
-        }
-        BrokerTechnology::Rabbitmq => {
-            let connection = table.text("rabbitmq");
-            let exchange = table.parsed("exchange", |text| match text {
-                "" => Ok(String::new()),
-                _ => short("an exchange", text),
-            });
-            let routing_key = table.parsed("routing_key", |text| match text {
-                "preserve" => Ok(RoutingKey::Preserve),
-                "key" => Ok(RoutingKey::Key),
-                "" => Ok(RoutingKey::Fixed(String::new())),
-                _ => short("a routing key", text).map(RoutingKey::Fixed),
-            });
-            let connection = connection?;
-            let exchange = exchange?;
-            let routing_key = routing_key?;
-            if exchange.is_empty() && routing_key == RoutingKey::Fixed(String::new()) {
-                table.report(
-                    "routing_key",
-                    "on the default exchange it is the name of a queue and cannot be empty",
-                );
-            }
-            Some(Target::Rabbitmq {
-                connection,
-                exchange,
-                routing_key,
-            })
-        }
-    }
-}
-
-enum BrokerTechnology {
-    Kafka,
-    Rabbitmq,
-}
-
-/// The technology of a table with `kafka` or `rabbitmq` in it. Reports keys of the other technology as problems.
-fn technology(
-    table: &SectionReader<'_>,
-    connections: &DeclaredConnections,
-    kafka: &[&'static str],
-    rabbitmq: &[&'static str],
-) -> Option<BrokerTechnology> {
-    let what = table.key();
-    let (technology, foreign, name) = match (table.has("kafka"), table.has("rabbitmq")) {
-        (true, false) => (BrokerTechnology::Kafka, rabbitmq, "Kafka"),
-        (false, true) => (BrokerTechnology::Rabbitmq, kafka, "RabbitMQ"),
-        (both, _) => {
-            for key in kafka.iter().chain(rabbitmq) {
-                table.has(key);
-            }
-            table.report_self(if both {
-                format!("`{what}` has both `kafka` and `rabbitmq`; one of the two must go")
-            } else {
-                format!("`{what}` needs a connection: `kafka = \"NAME\"` or `rabbitmq = \"NAME\"`")
-            });
-            return None;
-        }
-    };
-    for key in foreign {
-        if table.has(key) {
-            table.report(
-                key,
-                format!("is not a key of {name}, which this `{what}` is"),
-            );
-        }
-    }
-    let (key, names): (_, Vec<&str>) = match technology {
-        BrokerTechnology::Kafka => (
-            "kafka",
-            connections.kafka.keys().map(String::as_str).collect(),
-        ),
-        BrokerTechnology::Rabbitmq => (
-            "rabbitmq",
-            connections.rabbitmq.keys().map(String::as_str).collect(),
-        ),
-    };
-    let connection = table.value(key).and_then(|value| value.as_str());
-    if let Some(connection) = connection.filter(|connection| !names.contains(connection)) {
-        let hint = match nearest(connection, names.iter().copied()) {
-            Some(near) => format!("did you mean {near:?}?"),
-            None if names.is_empty() => format!("there is no `[{key}.NAME]` at all"),
-            None => format!("known: {}", names.join(", ")),
-        };
-        table.report(key, format!("unknown connection {connection:?}; {hint}"));
-    }
-    Some(technology)
-}
-
-/// Reads `allow_targets`: targets on the connection of `to`.
-fn allowed(section: &SectionReader<'_>, to: &Target) -> Vec<Arc<Target>> {
-    let mut targets = Vec::new();
-    for text in section.texts("allow_targets").unwrap_or_default() {
-        match allowed_target(&text, to) {
-            Ok(target) => targets.push(Arc::new(target)),
-            Err(message) => section.report("allow_targets", message),
-        }
-    }
-    targets
-}
-
-/// Reads `dead_letter_to`: a target on the connection of `to`.
-fn dead_letter_to(section: &SectionReader<'_>, to: &Target) -> Option<Arc<Target>> {
-    section.value("dead_letter_to")?;
-    section
-        .parsed("dead_letter_to", |text| allowed_target(text, to))
-        .map(Arc::new)
-}
-
-fn allowed_target(text: &str, to: &Target) -> Result<Target, String> {
-    match to {
-        Target::Kafka { connection, .. } => Ok(Target::Kafka {
-            connection: connection.clone(),
-            topic: topic(text)?,
-        }),
-        Target::Rabbitmq { connection, .. } => {
-            let Some((exchange, key)) = split_exchange(text) else {
-                return Err(format!(
-                    "{text:?} is not `exchange/routing-key` (`/queue` = the default exchange)"
-                ));
-            };
-            if exchange.is_empty() && key.is_empty() {
-                return Err(format!("{text:?} names neither an exchange nor a queue"));
-            }
-            if exchange.len() > 255 || key.len() > 255 {
-                return Err(format!("{text:?} has a part of more than 255 bytes"));
-            }
-            let routing_key = RoutingKey::Fixed(key.to_owned());
-            Ok(Target::Rabbitmq {
-                connection: connection.clone(),
-                exchange: exchange.to_owned(),
-                routing_key,
-            })
-        }
-    }
-}
-
-fn group(table: &SectionReader<'_>) -> Option<String> {
-    table.parsed("group", |text| short("a consumer group", text))
-}
-
-fn prefetch(table: &SectionReader<'_>) -> Option<u16> {
-    table
-        .integer("prefetch", 1..=u64::from(u16::MAX))
-        .map(|prefetch| prefetch as u16)
-}
-
-fn topic(text: &str) -> Result<String, String> {
-    let fits = text
-        .bytes()
-        .all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
-    match text {
-        "." | ".." => Err(format!("{text:?} cannot be a topic")),
-        _ if fits && (1..=249).contains(&text.len()) => Ok(text.to_owned()),
-        _ => Err(format!(
-            "{text:?} cannot be a topic: 1 to 249 of the characters A-Z a-z 0-9 . _ -"
-        )),
-    }
-}
-
-fn short(what: &str, text: &str) -> Result<String, String> {
-    match text.len() {
-        0 => Err(format!("{what} needs a name")),
-        1..=255 => Ok(text.to_owned()),
-        _ => Err(format!("{what} has at most 255 bytes")),
     }
 }
 

@@ -21,7 +21,7 @@ const SAMPLES: [&str; 4] = [
     traces = { endpoint = "x", authorization = "x", tls = { ca = "x" } }
     defaults = { delay_from = "arrival", dead_letter_to = "x", consumer_retry = { attempts = 1, initial = "1s", factor = 1, max = "1s" } }
     [routes.main]
-    from = { kafka = "main", topic = "x", group = "x" }
+    from = { kafka = "main", topic = "x", topics = ["x"], topic_pattern = "x", group = "x", start = "x" }
     to = { kafka = "main", topic = "x" }
     delay_from = "arrival"
     dead_letter_to = "x"

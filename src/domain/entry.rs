@@ -23,8 +23,10 @@ pub struct Entry {
     pub failures: u32,
     /// Marks a possible repeat by the next publish, and a producer's name.
     pub flags: Flags,
-    /// The position of a Kafka message in its source: partition and offset.
+    /// The position of a Kafka message in its topic: partition and offset.
     pub position: Option<KafkaPosition>,
+    /// The topic of the position, where the route reads several.
+    pub source_topic: Option<Text>,
     /// What its producer asked for, and when it came. `None`: an earlier version stored it, or nothing was asked for.
     pub request: Option<DelayRequest>,
     /// Its last failures, oldest first, at most [`super::limits::MAX_HISTORY`].
@@ -44,6 +46,7 @@ impl Entry {
             failures: 0,
             flags: Flags::default(),
             position: None,
+            source_topic: None,
             request: None,
             history: Vec::new(),
             message,

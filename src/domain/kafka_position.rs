@@ -1,5 +1,9 @@
 //! Positions in Kafka topics.
 
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
 use super::UnixMs;
 
 /// The place of one record in its topic.
@@ -18,4 +22,21 @@ pub struct ReadMark {
     pub until: i64,
     /// A time of records, no later than that of the last record before which all were resolved.
     pub resolved: Option<UnixMs>,
+}
+
+/// The topics of a source as they were when it was first read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FirstStart {
+    /// That moment, Unix milliseconds.
+    pub at_ms: i64,
+    /// The number of partitions of each topic.
+    pub partitions: BTreeMap<String, i32>,
+}
+
+impl FirstStart {
+    /// Reports whether a partition was there.
+    pub fn knew(&self, topic: &str, partition: i32) -> bool {
+        let count = self.partitions.get(topic);
+        count.is_some_and(|&count| partition < count)
+    }
 }

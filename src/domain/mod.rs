@@ -31,6 +31,7 @@ mod skip;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;
 mod text;
+pub mod topics;
 mod trail;
 pub mod unsafe_text;
 pub mod verdict;
@@ -41,7 +42,7 @@ pub use clock::{Clock, StoreClock};
 pub use delay_request::{DelayRequest, Expiry, RequestedTime};
 pub use due::{MonoUs, UnixMs};
 pub use entry::{Entry, Failure, Flags};
-pub use kafka_position::{KafkaPosition, ReadMark};
+pub use kafka_position::{FirstStart, KafkaPosition, ReadMark};
 pub use message::{Header, HeaderValue, Message, Origin, Properties};
 pub use nearest::nearest;
 pub use partition::{Partition, Partitions};
@@ -50,11 +51,12 @@ pub use percent::{path_segment, percent_decoded, percent_encoded};
 pub use repeat_cause::RepeatCause;
 pub use route::{
     ConsumerRetry, DeadLetterLimits, DelayFrom, Dialects, Endpoint, HeaderNames, OnDuplicate,
-    OnExpired, OnInvalid, OnRefused, OnUndecodable, RateLimit, RetryPolicy, Route, RouteName,
-    RoutePolicy, RoutingKey, Target, TargetRef, TrailLimits, routes_where,
+    OnExpired, OnInvalid, OnRefused, OnUndecodable, OwnTarget, RateLimit, RetryPolicy, Route,
+    RouteName, RoutePolicy, RoutingKey, Target, TargetRef, TrailLimits, routes_where,
 };
 pub use secret::Secret;
 pub use skip::{SkipGoal, SkipOutcome};
 pub use text::Text;
+pub use topics::{StartRule, TopicPattern, TopicTemplate, Topics};
 pub use trail::TrailWord;
 pub use verdict::{DeadReason, InvalidReason, Refusal, Verdict};

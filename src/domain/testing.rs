@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use super::route::OnUnroutable;
 use super::{
-    Actor, DelayFrom, Dialects, Endpoint, Entry, HeaderNames, Message, OnDuplicate, OnExpired,
-    OnInvalid, OnRefused, OnUndecodable, Origin, Pause, RetryPolicy, Route, RouteName, RoutePause,
-    RoutePolicy, Target, UnixMs,
+    Actor, DeadLetterLimits, DelayFrom, Dialects, Endpoint, Entry, HeaderNames, Message,
+    OnDuplicate, OnExpired, OnInvalid, OnRefused, OnUndecodable, Origin, OwnTarget, Pause,
+    RetryPolicy, Route, RouteName, RoutePause, RoutePolicy, StartRule, Target, Topics, TrailLimits,
+    UnixMs,
 };
 
 /// A pause of publishing by `ann`, who gave `#4711` as its reason.
@@ -25,57 +26,83 @@ pub fn paused() -> RoutePause {
 }
 
 /// A Kafka to Kafka route called `orders`, all defaults.
+pub fn route() -> Arc<Route> {
+    let from = kafka_source(Topics::one("orders.delayed"), "postdate");
+    Arc::new(route_between("orders", from, kafka_target("orders")))
+}
+
+/// A route with all defaults.
 ///
 /// # Panics
-/// Never: its name is valid.
-#[expect(clippy::expect_used, reason = "the name is valid")]
-pub fn route() -> Arc<Route> {
-    let name = RouteName::new("orders").expect("a valid name");
-    Arc::new(Route {
-        name,
-        from: Endpoint::Kafka {
-            connection: "main".into(),
-            topic: "orders.delayed".into(),
-            group: "postdate".into(),
-        },
-        to: Arc::new(Target::Kafka {
-            connection: "main".into(),
-            topic: "orders".into(),
-        }),
+/// If the name is no name of a route.
+#[expect(
+    clippy::expect_used,
+    reason = "only tests use it, with names that are valid"
+)]
+pub fn route_between(name: &str, from: Endpoint, to: Target) -> Route {
+    Route {
+        name: RouteName::new(name).expect("a valid name"),
+        from,
+        source_topic: None,
+        to: Arc::new(to),
+        own_target: OwnTarget::Fixed,
         allow_targets: Vec::new(),
         dead_letter_to: None,
-        policy: RoutePolicy {
-            headers: HeaderNames::default(),
-            dialects: Dialects::default(),
-            delay_from: DelayFrom::Produced,
-            max_delay_ms: 30 * 86_400_000,
-            max_size: 1 << 20,
-            max_headers: 64 << 10,
-            max_pending: 10_000_000,
-            max_pending_bytes: 4 << 30,
-            commands: true,
-            copies: false,
-            on_invalid: OnInvalid::DeadLetter,
-            on_undecodable: OnUndecodable::Wait,
-            on_refused: OnRefused::Retry,
-            on_unroutable: OnUnroutable::Retry,
-            max_lateness_ms: 0,
-            on_expired: OnExpired::DeadLetter,
-            consumer_retry: None,
-            on_duplicate: OnDuplicate::Keep,
-            dedupe_ms: 0,
-            rate: None,
-            jitter_ms: 0,
-            ordered: false,
-            retry: RetryPolicy {
-                attempts: 16,
-                initial_ms: 1000,
-                max_ms: 300_000,
-            },
-            dead_letters: crate::domain::DeadLetterLimits::default(),
-            trail: crate::domain::TrailLimits::default(),
+        policy: policy(),
+    }
+}
+
+/// Topics of the connection `main` that a group reads.
+pub fn kafka_source(topics: Topics, group: &str) -> Endpoint {
+    Endpoint::Kafka {
+        connection: "main".to_owned(),
+        topics,
+        group: group.to_owned(),
+        start: StartRule::Earliest,
+    }
+}
+
+/// A topic of the connection `main`.
+pub fn kafka_target(topic: &str) -> Target {
+    Target::Kafka {
+        connection: "main".to_owned(),
+        topic: topic.to_owned(),
+    }
+}
+
+/// The policy of a route from Kafka, all defaults.
+pub fn policy() -> RoutePolicy {
+    RoutePolicy {
+        headers: HeaderNames::default(),
+        dialects: Dialects::default(),
+        delay_from: DelayFrom::Produced,
+        max_delay_ms: 30 * 86_400_000,
+        max_size: 1 << 20,
+        max_headers: 64 << 10,
+        max_pending: 10_000_000,
+        max_pending_bytes: 4 << 30,
+        commands: true,
+        copies: false,
+        on_invalid: OnInvalid::DeadLetter,
+        on_undecodable: OnUndecodable::Wait,
+        on_refused: OnRefused::Retry,
+        on_unroutable: OnUnroutable::Retry,
+        max_lateness_ms: 0,
+        on_expired: OnExpired::DeadLetter,
+        consumer_retry: None,
+        on_duplicate: OnDuplicate::Keep,
+        dedupe_ms: 0,
+        rate: None,
+        jitter_ms: 0,
+        ordered: false,
+        retry: RetryPolicy {
+            attempts: 16,
+            initial_ms: 1000,
+            max_ms: 300_000,
         },
-    })
+        dead_letters: DeadLetterLimits::default(),
+        trail: TrailLimits::default(),
+    }
 }
 
 /// A Kafka message with this body and nothing else.

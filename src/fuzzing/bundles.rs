@@ -110,6 +110,7 @@ fn entry(input: &mut Input<'_>) -> Entry {
             partition: i32::from_le_bytes(input.array()),
             offset: input.signed(),
         }),
+        source_topic: None,
         request: input.maybe(|input| DelayRequest {
             received: UnixMs(input.signed()),
             time: if input.byte() > 127 {

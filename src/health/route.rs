@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use parking_lot::Mutex;
 
 use super::{FullCredits, OldestOverdue};
-use crate::domain::{Pause, RoutePause, UnixMs};
+use crate::domain::{Pause, RoutePause, Text, UnixMs};
 
 /// Reason for which the ingress of a route waits that is paused by hand.
 pub const PAUSED: &str = "paused";
@@ -33,7 +33,7 @@ struct SourceHealth {
     /// Why the source cannot be read.
     trouble: Option<String>,
     /// The oldest record of each partition that is read and not resolved.
-    oldest_unresolved: BTreeMap<i32, u64>,
+    oldest_unresolved: BTreeMap<(Text, i32), u64>,
 }
 
 impl RouteHealth {
@@ -96,14 +96,14 @@ impl RouteHealth {
         (!words.is_empty()).then(|| format!("ingress waits: {}", words.join(", ")))
     }
 
-    /// Notes the oldest record of each partition that is read and not resolved (a queue has partition 0 alone). The number
+    /// Notes the oldest record of each partition that is read and not resolved (a queue has no topic, and partition 0 alone). The number
     /// of a record tells only whether it is still the same one.
-    pub fn unresolved(&self, oldest: BTreeMap<i32, u64>) {
+    pub fn unresolved(&self, oldest: BTreeMap<(Text, i32), u64>) {
         self.source.lock().oldest_unresolved = oldest;
     }
 
     /// The oldest record of each partition that is read and not resolved.
-    pub fn oldest_unresolved(&self) -> BTreeMap<i32, u64> {
+    pub fn oldest_unresolved(&self) -> BTreeMap<(Text, i32), u64> {
         self.source.lock().oldest_unresolved.clone()
     }
 

@@ -2,23 +2,23 @@
 
 use std::collections::BTreeMap;
 
-use crate::domain::duration;
+use crate::domain::{Text, duration};
 
 /// Time for which a record is the oldest of its partition until it counts as standing still, microseconds.
 const STANDSTILL_US: i64 = 3_000_000;
 
-/// By partition of one source: the oldest unresolved record, and since when it is the oldest, monotonic microseconds.
+/// By topic and partition of one source: the oldest unresolved record, and since when it is the oldest, monotonic microseconds.
 #[derive(Debug, Default)]
-pub struct Standstill(BTreeMap<i32, (u64, i64)>);
+pub struct Standstill(BTreeMap<(Text, i32), (u64, i64)>);
 
 impl Standstill {
     /// Takes the oldest unresolved record of each partition, as it is now. Answers a sentence about the standstill, if
     /// there is one.
-    pub fn update(&mut self, oldest: &BTreeMap<i32, u64>, now_us: i64) -> Option<String> {
+    pub fn update(&mut self, oldest: &BTreeMap<(Text, i32), u64>, now_us: i64) -> Option<String> {
         self.0
             .retain(|partition, (record, _)| oldest.get(partition) == Some(record));
-        for (&partition, &record) in oldest {
-            self.0.entry(partition).or_insert((record, now_us));
+        for (partition, &record) in oldest {
+            self.0.entry(partition.clone()).or_insert((record, now_us));
         }
         let since_us = self.0.values().map(|(_, since_us)| *since_us).min()?;
         let stands_us = now_us - since_us;
@@ -34,7 +34,8 @@ mod tests {
     use super::*;
 
     fn update(standstill: &mut Standstill, oldest: &[(i32, u64)], now_us: i64) -> Option<String> {
-        standstill.update(&oldest.iter().copied().collect(), now_us)
+        let of_topic = |&(partition, record)| ((Text::from("orders"), partition), record);
+        standstill.update(&oldest.iter().map(of_topic).collect(), now_us)
     }
 
     #[test]

@@ -384,7 +384,8 @@ fn target(
     route: &Route,
 ) -> Result<Arc<Target>, InvalidCause> {
     let Some(value) = found.target else {
-        return Ok(route.to.clone());
+        let forbidden = |why: &Text| (InvalidReason::ForbiddenTarget, why.as_str().to_owned());
+        return route.own_target().cloned().map_err(forbidden);
     };
     let text = headers::text(value, message.origin).and_then(Text::from_utf8);
     let target = text.and_then(|name| route.named_target(name.as_str()).cloned());

@@ -36,8 +36,8 @@ use super::{Delivery, Missing, Receipt};
 use crate::backoff::Backoff;
 use crate::domain::failure_policy::PublishFlow;
 use crate::domain::{
-    Arrival, Entry, Flags, KafkaPosition, Message, Partition, ReadMark, Route, RouteName, Target,
-    Text, UnixMs,
+    Arrival, Entry, FirstStart, Flags, KafkaPosition, Message, Partition, ReadMark, Route,
+    RouteName, Target, Text, UnixMs,
 };
 use crate::egress::Lanes;
 use crate::health::Health;
@@ -250,6 +250,15 @@ impl Intake {
         }
     }
 
+    /// The topics of a source as they were when it was first read: as they are seen now, unless that was noted before, by
+    /// whichever replica. `Err` gives the reason if the store does not tell.
+    pub async fn first_start(&self, source: &str, seen: FirstStart) -> Result<FirstStart, String> {
+        match tokio::time::timeout(READ_MARK_TIMEOUT, self.store.first_start(source, seen)).await {
+            Ok(first) => first.map_err(|error| error.to_string()),
+            Err(_) => Err("no answer in time".to_owned()),
+        }
+    }
+
     /// The linger buffer that all sources of a route share.
     fn linger_buffer(&self, route: &Arc<Route>) -> Arc<LingerBuffer> {
         let mut linger_buffers = self.linger_buffers.lock();
@@ -443,6 +452,7 @@ impl Source {
             id,
             flags,
             position,
+            source_topic: self.route.source_topic.clone(),
             ..Entry::new(due, message)
         };
         let admitted = match missing {

@@ -46,7 +46,7 @@ pub use redrive::redrive;
 
 use std::sync::Arc;
 
-use crate::domain::{Flags, KafkaPosition, Message, ReadMark, Route, Text, UnixMs};
+use crate::domain::{FirstStart, Flags, KafkaPosition, Message, ReadMark, Route, Text, UnixMs};
 
 /// A record as a consumer read it.
 #[derive(Debug)]
@@ -101,6 +101,13 @@ pub trait Sink: Send + Sync + 'static {
         &self,
         source: &str,
     ) -> impl Future<Output = Result<Option<ReadMark>, String>> + Send;
+
+    /// See [`Intake::first_start`].
+    fn first_start(
+        &self,
+        source: &str,
+        seen: FirstStart,
+    ) -> impl Future<Output = Result<FirstStart, String>> + Send;
 }
 
 /// Takes the batches of one source, one after another.
@@ -130,6 +137,10 @@ impl Sink for Intake {
 
     async fn read_mark(&self, source: &str) -> Result<Option<ReadMark>, String> {
         Self::read_mark(self, source).await
+    }
+
+    async fn first_start(&self, source: &str, seen: FirstStart) -> Result<FirstStart, String> {
+        Self::first_start(self, source, seen).await
     }
 }
 

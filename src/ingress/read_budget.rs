@@ -212,7 +212,7 @@ impl Drop for ReadShare {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::testing;
+    use crate::domain::{Topics, testing};
 
     const RECORD: usize = 10;
 
@@ -225,13 +225,7 @@ mod tests {
     #[test]
     fn queues_and_partitions_together_stay_within_the_budget_and_each_queue_hands_over_one_at_least()
      {
-        let topic = || {
-            route(Endpoint::Kafka {
-                connection: "k".into(),
-                topic: "t".into(),
-                group: "g".into(),
-            })
-        };
+        let topic = || route(testing::kafka_source(Topics::one("t"), "g"));
         let queue = || {
             route(Endpoint::Rabbitmq {
                 connection: "r".into(),

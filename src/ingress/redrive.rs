@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::admit::{is_delay_header, within_limits};
 use crate::domain::{
-    DeadReason, Entry, Flags, InvalidReason, KafkaPosition, Route, UnixMs, duration,
+    DeadReason, Entry, Flags, InvalidReason, KafkaPosition, OwnTarget, Route, Target, TargetRef,
+    UnixMs, duration, topics::DerivedTargets,
 };
 use crate::store::Bundle;
 
@@ -30,8 +31,8 @@ pub fn redrive(
         return Err(format!("due in {ahead}, over max_delay of {most}"));
     }
     let found = match target {
-        Some(name) => route.named_target(name),
-        None => route.target(&letter.target),
+        Some(name) => route.named_target(name).cloned(),
+        None => own_target(letter, route),
     };
     let Some(found) = found else {
         let name = target.unwrap_or(letter.target.as_str());
@@ -45,9 +46,21 @@ pub fn redrive(
         .map(|entry| redrive_entry(entry, reason, route, due))
         .collect();
     Ok(Bundle {
-        target: route.target_ref(found),
+        target: route.target_ref(&found),
         entries: Arc::new(entries?),
     })
+}
+
+/// The target that a dead letter had. One that died before it had any may have the one of its topic.
+fn own_target(letter: &Bundle, route: &Route) -> Option<Arc<Target>> {
+    let of_topic = |derived: &DerivedTargets| {
+        let topic = letter.entries.first()?.source_topic.as_ref()?;
+        derived.of_topic(topic.as_str()).ok()
+    };
+    match (&letter.target, &route.own_target) {
+        (TargetRef::Own, OwnTarget::PerTopic(derived)) => of_topic(derived),
+        (target, _) => route.target(target),
+    }
 }
 
 /// One message of a dead letter as it is published again.

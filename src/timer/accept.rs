@@ -103,11 +103,11 @@ pub(super) async fn accept(
         return end_dying(shard, &claimed, &served, &bundle).await;
     }
     let target = if dies {
-        served.route.dead_letter_to.as_ref()
+        served.route.dead_letter_to.clone()
     } else {
         served.route.target(&bundle.target)
     };
-    if target.is_some_and(|target| served.credit.is_full(target)) {
+    if target.is_some_and(|target| served.credit.is_full(&target)) {
         let asked = bundle.entries.iter().map(Entry::asked_due).min();
         let now = shard.store.clock().now();
         if let Some(asked) = asked.filter(|&asked| asked <= now) {
@@ -217,14 +217,15 @@ fn enter(
         .any(|entry| entry.flags.has(Flags::DYING));
     let mut target = served.route.target(&bundle.target);
     if dying {
-        target = served.route.dead_letter_to.as_ref();
+        target = served.route.dead_letter_to.clone();
     }
     if mutants::is(Mutant::WrongTarget) {
         target = shard
             .routes
             .values()
             .map(|other| &other.route.to)
-            .find(|&to| *to != served.route.to);
+            .find(|&to| *to != served.route.to)
+            .cloned();
     }
     let keyed = if dying {
         Vec::new()
@@ -255,7 +256,7 @@ fn enter(
             ids: claim.id.message_ids(claim.partition, &bundle.entries),
             expiries,
             spans: served.reporter.spans(&bundle.entries),
-            target: target.unwrap_or(&served.route.to).clone(),
+            target: target.clone().unwrap_or_else(|| served.route.to.clone()),
             // A dead letter is wanted whenever it comes.
             clock: (!dying).then(|| shard.store.clock().clone()),
             copies: served.route.policy.copies,
@@ -264,7 +265,7 @@ fn enter(
             listener: Some(served.reporter.clone()),
             not_after_us: lease_end.0.into(),
         }),
-        lane: target.map(|target| shard.lanes.lane(target)),
+        lane: target.map(|target| shard.lanes.lane(&target)),
         target_ref: bundle.target.clone(),
         published_us: AtomicI64::new(i64::MAX),
         handed: AtomicU32::new(0),

@@ -24,7 +24,7 @@ pub(super) use self::bytes::ProcessBytes;
 use self::bytes::{LARGE_BUNDLE_BYTES, RouteBytes};
 use self::hand_out::{HandOut, Terms};
 use crate::domain::limits::{BUNDLE_BYTES, BUNDLE_MESSAGES};
-use crate::domain::{Clock, Route, Target};
+use crate::domain::{Clock, OwnTarget, Route, Target};
 use crate::egress::Lane;
 use crate::telemetry::RouteMetrics;
 
@@ -50,7 +50,7 @@ pub(super) struct Credit {
     /// The lane to the route's own target.
     lane: Arc<dyn Lane>,
     /// The targets whose messages are set aside when they hang: those of which the route has several.
-    apart: Vec<Arc<Target>>,
+    apart: Mutex<Vec<Arc<Target>>>,
     metrics: Arc<RouteMetrics>,
     process: Arc<ProcessBytes>,
     /// One wake-up a shard.
@@ -108,7 +108,7 @@ impl Credit {
         // Messages of an ordered route cannot be put off: their followers wait for them.
         let apart: Vec<Arc<Target>> = if route.policy.ordered {
             Vec::new()
-        } else if route.allow_targets.is_empty() {
+        } else if route.allow_targets.is_empty() && matches!(route.own_target, OwnTarget::Fixed) {
             route.dead_letter_to.iter().cloned().collect()
         } else {
             route.targets().cloned().collect()
@@ -117,6 +117,7 @@ impl Credit {
             aside: vec![0; apart.len()],
             ..CreditState::default()
         };
+        let apart = Mutex::new(apart);
         Arc::new(Self {
             route,
             lane,
@@ -192,7 +193,8 @@ impl Credit {
             return false;
         };
         let few = self.limit().min(TROUBLE_MESSAGES);
-        self.state.lock().aside[at] >= few
+        let state = self.state.lock();
+        state.aside.get(at).is_some_and(|&aside| aside >= few)
     }
 
     /// Reports whether messages of this target are set aside when they hang.
@@ -201,9 +203,16 @@ impl Credit {
     }
 
     fn position(&self, target: &Arc<Target>) -> Option<usize> {
-        self.apart
-            .iter()
-            .position(|apart| Arc::ptr_eq(apart, target))
+        let mut apart = self.apart.lock();
+        let known = apart.iter().position(|apart| Arc::ptr_eq(apart, target));
+        let is_derived = matches!(self.route.own_target, OwnTarget::PerTopic(_));
+        // A target that is derived from a topic is known with its first message.
+        known.or_else(|| {
+            (is_derived && !self.route.policy.ordered).then(|| {
+                apart.push(target.clone());
+                apart.len() - 1
+            })
+        })
     }
 
     /// Messages that hold credit, if so few are free that shards wait. `None`: the route has credit.
@@ -292,7 +301,10 @@ impl CreditState {
     /// Gives messages back: of a target for which they were set aside, or of all.
     fn give_back(&mut self, aside: Option<usize>, messages: i64) {
         match aside {
-            Some(at) => self.aside[at] -= messages,
+            Some(at) => {
+                self.aside.resize(self.aside.len().max(at + 1), 0);
+                self.aside[at] -= messages;
+            }
             None => self.messages.give_back(messages),
         }
     }

@@ -20,4 +20,5 @@ pub(crate) mod policies;
 mod refused;
 mod replaced;
 mod retries;
+mod topics;
 pub(crate) mod wire;

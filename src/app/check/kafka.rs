@@ -9,9 +9,12 @@ use super::{CHECK_DEADLINE, CheckFinding, list, source, target};
 use crate::broker::kafka::{
     BatchSettings, Connection, FetchSizes, ReadObstacle, TopicState, open_bytes,
 };
-use crate::domain::{Endpoint, Route, Target};
+use crate::domain::{Endpoint, OwnTarget, Route, Target, Text};
 use crate::ingress::kafka::largest_record;
+use crate::ingress::kafka::source_topics::SourceTopics;
 
+/// Most topics of one route that are looked at.
+const EXAMINED_TOPICS: usize = 20;
 /// Bytes of an answer's framing.
 const ANSWER_FRAMING: u64 = 512;
 
@@ -25,37 +28,70 @@ struct UsedTopics {
 }
 
 impl UsedTopics {
-    fn of(name: &str, routes: &[Arc<Route>]) -> Self {
+    /// What the routes name, and of what they find by patterns the first topics. Says what each pattern finds.
+    fn of(
+        name: &str,
+        routes: &[Arc<Route>],
+        listed: &ListedTopics<'_>,
+    ) -> (Self, Vec<CheckFinding>) {
         let mut used = Self::default();
+        let mut findings = Vec::new();
         for route in routes {
-            if let Endpoint::Kafka {
-                connection,
-                topic,
-                group,
-            } = &route.from
-                && connection == name
-            {
-                used.topics
-                    .entry(topic.clone())
-                    .or_default()
-                    .insert(source(route));
-                used.groups
-                    .entry(group.clone())
-                    .or_default()
-                    .insert(topic.clone());
-            }
             for to in route.targets() {
-                if let Target::Kafka { connection, topic } = &**to
-                    && connection == name
-                {
-                    used.topics
-                        .entry(topic.clone())
-                        .or_default()
-                        .insert(target(route));
+                let is_template = matches!(route.own_target, OwnTarget::PerTopic(_))
+                    && Arc::ptr_eq(to, &route.to);
+                used.publishes(name, route, Some(to).filter(|_| !is_template));
+            }
+        }
+        for ((at, group), routes) in group_routes(routes) {
+            let listed = listed.get(at).map_or(&[][..], Vec::as_slice);
+            let mut topics = SourceTopics::new(&routes);
+            topics.found(listed.iter().map(String::as_str));
+            for route in &routes {
+                let read = topics.read_by(&route.name);
+                if at == name {
+                    findings.extend(matching(name, route, &topics, &read, listed));
+                }
+                let most = if has_pattern(route) {
+                    EXAMINED_TOPICS
+                } else {
+                    usize::MAX
+                };
+                for view in read.iter().take(most) {
+                    match view.own_target() {
+                        Ok(to) => used.publishes(name, route, Some(to)),
+                        Err(why) if at == name => findings.push(CheckFinding::bad(format!(
+                            "kafka {name}: {why} ({})",
+                            target(route)
+                        ))),
+                        Err(_) => {}
+                    }
+                    if at == name
+                        && let Some(topic) = topic_of(view)
+                    {
+                        let users = used.topics.entry(topic.clone()).or_default();
+                        users.insert(source(route));
+                        used.groups
+                            .entry(group.to_owned())
+                            .or_default()
+                            .insert(topic);
+                    }
                 }
             }
         }
-        used
+        (used, findings)
+    }
+
+    /// Notes a target of a route, if it is on this connection.
+    fn publishes(&mut self, name: &str, route: &Route, to: Option<&Arc<Target>>) {
+        if let Some(Target::Kafka { connection, topic }) = to.map(|to| &**to)
+            && connection == name
+        {
+            self.topics
+                .entry(topic.clone())
+                .or_default()
+                .insert(target(route));
+        }
     }
 
     /// The routes that use a topic, for a sentence.
@@ -64,15 +100,122 @@ impl UsedTopics {
     }
 }
 
+/// The routes of each consumer group, by connection and group.
+fn group_routes(routes: &[Arc<Route>]) -> BTreeMap<(&str, &str), Vec<Arc<Route>>> {
+    let mut groups: BTreeMap<_, Vec<Arc<Route>>> = BTreeMap::new();
+    for route in routes {
+        if let Endpoint::Kafka {
+            connection, group, ..
+        } = &route.from
+        {
+            let key = (connection.as_str(), group.as_str());
+            groups.entry(key).or_default().push(route.clone());
+        }
+    }
+    groups
+}
+
+/// What the pattern of a route finds. `None`: the route names its topics.
+fn matching(
+    name: &str,
+    route: &Route,
+    topics: &SourceTopics,
+    read: &[Arc<Route>],
+    listed: &[String],
+) -> Option<CheckFinding> {
+    let Endpoint::Kafka { topics: from, .. } = &route.from else {
+        return None;
+    };
+    from.pattern()?;
+    let place = source(route);
+    if listed.is_empty() {
+        return Some(CheckFinding::bad(format!(
+            "kafka {name}: the topics of the cluster cannot be listed ({place})"
+        )));
+    }
+    if let Some(why) = topics.trouble(&route.name) {
+        return Some(CheckFinding::warning(format!(
+            "kafka {name}: {why} ({place})"
+        )));
+    }
+    let named: Vec<&str> = read
+        .iter()
+        .filter_map(|view| view.source_topic.as_ref())
+        .map(Text::as_str)
+        .collect();
+    let first = named[..named.len().min(EXAMINED_TOPICS)].join(", ");
+    let rest = match named.len().saturating_sub(EXAMINED_TOPICS) {
+        0 => String::new(),
+        rest => format!(" and {rest} more, which are not looked at here"),
+    };
+    Some(CheckFinding::good(format!(
+        "kafka {name}: {} topic(s) match {:?}: {first}{rest} ({place})",
+        named.len(),
+        from.to_string()
+    )))
+}
+
+/// Reports whether a route finds its topics by a pattern.
+fn has_pattern(route: &Route) -> bool {
+    matches!(&route.from, Endpoint::Kafka { topics, .. } if topics.pattern().is_some())
+}
+
+/// The one topic that a route reads.
+fn topic_of(route: &Route) -> Option<String> {
+    match &route.from {
+        Endpoint::Kafka { topics, .. } => topics.single().map(str::to_owned),
+        Endpoint::Rabbitmq { .. } => None,
+    }
+}
+
+/// The topics of each cluster in which a route finds its topics, by connection; none where they cannot be listed.
+type ListedTopics<'a> = BTreeMap<&'a str, Vec<String>>;
+
+/// Tries connections, all at once.
+pub(super) async fn check_all<'a>(
+    connections: impl IntoIterator<Item = &'a Connection>,
+    routes: &[Arc<Route>],
+) -> Vec<CheckFinding> {
+    let connections: Vec<&Connection> = connections.into_iter().collect();
+    let finds_in = |connection: &Connection| {
+        let finds = |route: &Arc<Route>| has_pattern(route) && reads(route, &connection.name);
+        routes.iter().any(finds)
+    };
+    let lists = connections.iter().filter(|connection| finds_in(connection));
+    let lists = lists.map(|connection| async {
+        let listed = connection.list_topics(CHECK_DEADLINE).await;
+        (connection.name.as_str(), listed.unwrap_or_default())
+    });
+    let listed: ListedTopics<'_> = join_all(lists).await.into_iter().collect();
+    let checks = connections
+        .iter()
+        .map(|connection| check(connection, routes, &listed));
+    join_all(checks).await.into_iter().flatten().collect()
+}
+
+/// Reports whether a route reads from a connection.
+fn reads(route: &Route, name: &str) -> bool {
+    matches!(&route.from, Endpoint::Kafka { connection, .. } if connection == name)
+}
+
 /// Tries one connection. A connection that no route uses is not tried.
-pub(super) async fn check(connection: &Connection, routes: &[Arc<Route>]) -> Vec<CheckFinding> {
-    let used = UsedTopics::of(&connection.name, routes);
+async fn check(
+    connection: &Connection,
+    routes: &[Arc<Route>],
+    listed: &ListedTopics<'_>,
+) -> Vec<CheckFinding> {
     let name = &connection.name;
-    if used.topics.is_empty() {
+    let is_at =
+        |to: &Arc<Target>| matches!(&**to, Target::Kafka { connection, .. } if connection == name);
+    if !routes
+        .iter()
+        .any(|route| reads(route, name) || route.targets().any(is_at))
+    {
         return vec![CheckFinding::good(format!(
             "kafka {name}: not tried, for no route uses it"
         ))];
     }
+    let (used, matching) = UsedTopics::of(name, routes, listed);
     let found = match connection
         .find_topics(used.topics.keys().cloned().collect(), CHECK_DEADLINE)
         .await
@@ -113,7 +256,9 @@ pub(super) async fn check(connection: &Connection, routes: &[Arc<Route>]) -> Vec
     let found = found
         .iter()
         .map(|(topic, state)| judge(name, topic, &used.users(topic), state));
-    found
+    matching
+        .into_iter()
+        .chain(found)
         .chain(reading.into_iter().flatten())
         .chain(bombs)
         .collect()
@@ -163,9 +308,10 @@ fn opened_bytes(connection: &Connection, routes: &[Arc<Route>], topic: &str) -> 
     let group = routes.iter().find_map(|route| match &route.from {
         Endpoint::Kafka {
             connection: at,
-            topic: read,
+            topics: read,
             group,
-        } if *at == connection.name && read == topic => Some(group),
+            ..
+        } if *at == connection.name && read.has(topic) => Some(group),
         _ => None,
     })?;
     connection

@@ -15,7 +15,9 @@ use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
-use super::{Connection, FetchSizes, TopicState, log, look_up, plain_cause, without_counts};
+use super::{
+    Connection, FetchSizes, TopicState, list_topics, log, look_up, plain_cause, without_counts,
+};
 
 /// Longest wait for each answer of a broker that has answered before.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -85,6 +87,19 @@ impl Connection {
             Ok(found)
         });
         asked.await.map_err(|error| error.to_string())?
+    }
+
+    /// The topics of the cluster that may be seen. `Err` gives the reason why no broker answers, after `at_most`.
+    pub async fn list_topics(&self, at_most: Duration) -> Result<Vec<String>, String> {
+        let config = self.asking_config().map_err(|error| error.to_string())?;
+        let client = self.probe(&config)?;
+        let asked = tokio::task::spawn_blocking(move || {
+            give_token(&client);
+            let listed = list_topics(client.client(), at_most);
+            listed.map_err(|error| trouble(&client).unwrap_or(error))
+        });
+        let listed = asked.await.map_err(|error| error.to_string())??;
+        Ok(listed.into_keys().collect())
     }
 
     /// The obstacles that keep a group from reading these topics (which are there), as far as they show without

@@ -4,11 +4,8 @@ use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::*;
-use crate::domain::route::{
-    Dialects, HeaderNames, OnDuplicate, OnExpired, OnInvalid, OnRefused, OnUndecodable,
-    OnUnroutable, RetryPolicy,
-};
-use crate::domain::{Endpoint, HeaderValue, Origin, RouteName, RoutePolicy, RoutingKey};
+use crate::domain::route::HeaderNames;
+use crate::domain::{HeaderValue, Origin, RoutePolicy, RoutingKey, Topics, testing};
 
 mod dialects;
 mod expiry;
@@ -20,54 +17,19 @@ const ARRIVAL: UnixMs = UnixMs(1_795_255_200_000);
 const MAX_DELAY: i64 = 30 * 86_400_000;
 
 fn topic(name: &str) -> Arc<Target> {
-    Arc::new(Target::Kafka {
-        connection: "main".into(),
-        topic: name.into(),
-    })
+    Arc::new(testing::kafka_target(name))
 }
 
 fn route() -> Route {
+    let from = testing::kafka_source(Topics::one("in"), "postdate");
     Route {
-        name: RouteName::new("orders").expect("a name"),
-        from: Endpoint::Kafka {
-            connection: "main".into(),
-            topic: "in".into(),
-            group: "postdate".into(),
-        },
-        to: topic("orders"),
         allow_targets: vec![topic("orders.retry")],
-        dead_letter_to: None,
         policy: RoutePolicy {
-            headers: HeaderNames::default(),
-            dialects: Dialects::default(),
-            delay_from: DelayFrom::Produced,
-            max_delay_ms: MAX_DELAY,
             max_size: 100,
             max_headers: 1000,
-            dead_letters: crate::domain::DeadLetterLimits::default(),
-            trail: crate::domain::TrailLimits::OFF,
-            max_pending: 1,
-            max_pending_bytes: 4 << 30,
-            commands: true,
-            copies: false,
-            on_invalid: OnInvalid::DeadLetter,
-            on_undecodable: OnUndecodable::Wait,
-            on_refused: OnRefused::Retry,
-            on_unroutable: OnUnroutable::Retry,
-            max_lateness_ms: 0,
-            on_expired: OnExpired::DeadLetter,
-            consumer_retry: None,
-            on_duplicate: OnDuplicate::Keep,
-            dedupe_ms: 0,
-            rate: None,
-            jitter_ms: 0,
-            ordered: false,
-            retry: RetryPolicy {
-                attempts: 1,
-                initial_ms: 1,
-                max_ms: 1,
-            },
+            ..testing::policy()
         },
+        ..testing::route_between("orders", from, testing::kafka_target("orders"))
     }
 }
 

@@ -1,9 +1,7 @@
 //! Invalid messages: carries out the route's `on_invalid`.
 
 use super::{JudgedBatch, Source};
-use crate::domain::{
-    DeadReason, Entry, InvalidReason, Message, OnInvalid, Route, TargetRef, Text, retry,
-};
+use crate::domain::{DeadReason, Entry, InvalidReason, Message, OnInvalid, Route, Text, retry};
 use crate::ingress::{Receipt, dead_letter, headers};
 use crate::telemetry::MessageEnd;
 
@@ -18,9 +16,11 @@ impl Source {
         judged: &mut JudgedBatch,
     ) {
         let policy = match self.route.policy.on_invalid {
-            // Without its headers or its body a message cannot be published byte for byte, so it is kept for a
-            // person instead.
-            OnInvalid::PassThrough if incomplete => OnInvalid::DeadLetter,
+            // Without its headers, its body or a target a message cannot be published byte for byte, so it is kept
+            // for a person instead.
+            OnInvalid::PassThrough if incomplete || self.route.own_target().is_err() => {
+                OnInvalid::DeadLetter
+            }
             policy => policy,
         };
         self.metrics.invalid(reason, policy.as_str());
@@ -73,7 +73,13 @@ impl Source {
                     receipt.reject();
                     return;
                 };
-                let op = dead_letter::to_write_op(&self.route, reason, TargetRef::Own, entry, now);
+                let op = dead_letter::to_write_op(
+                    &self.route,
+                    reason,
+                    self.route.own_target_ref(),
+                    entry,
+                    now,
+                );
                 judged.work.command(p, op, receipt);
             }
         }

@@ -102,6 +102,7 @@ impl Source {
             id,
             flags,
             position: Some(position),
+            source_topic: self.route.source_topic.clone(),
             request: asked,
             ..Entry::new(due, message)
         };

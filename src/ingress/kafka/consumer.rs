@@ -1,9 +1,9 @@
 //! One group's consumer: its thread, from the first poll to leaving the group.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rdkafka::Message as _;
 use rdkafka::consumer::Consumer;
 use rdkafka::error::KafkaResult;
@@ -18,10 +18,12 @@ use super::group_state::{ConsumerPhase, GroupSetup, ReadProgress};
 use super::placement::PlacementCause;
 use super::reading_mode::ReadingMode;
 use super::rebalance::{GroupClient, GroupContext};
+use super::source_topics::SourceTopics;
+use super::subscription::Subscription;
 use super::{KafkaDependencies, largest_record, record};
 use crate::backoff::Backoff;
 use crate::broker::kafka::{ClientWatch, ConfigError, Connection, FetchSizes, OutageSuspicion};
-use crate::domain::{Endpoint, Flags, KafkaPosition, Route};
+use crate::domain::{Flags, KafkaPosition, Route};
 use crate::ingress::{Delivery, Missing, Sink};
 
 /// How long one poll waits for a record.
@@ -67,19 +69,14 @@ impl<S: Sink> GroupConsumer<S> {
         routes: Vec<Arc<Route>>,
         deps: KafkaDependencies<S>,
     ) -> Self {
-        let by_topic: BTreeMap<Arc<str>, Arc<Route>> = routes
-            .into_iter()
-            .filter_map(|route| match &route.from {
-                Endpoint::Kafka { topic, .. } => Some((Arc::from(topic.as_str()), route)),
-                Endpoint::Rabbitmq { .. } => None,
-            })
-            .collect();
-        let skips = deps.skips.open(by_topic.values());
+        let skips = deps.skips.open(&routes);
         let setup = GroupSetup {
             owner: format!("{}/{group}", connection.name),
             connection: connection.clone(),
             task: format!("ingress:kafka:{}:{group}", connection.name),
-            routes: by_topic,
+            topics: Mutex::new(SourceTopics::new(&routes)),
+            first_starts: Mutex::default(),
+            routes,
             deps,
             runtime: Handle::current(),
             suspicion: OutageSuspicion::default(),
@@ -93,7 +90,7 @@ impl<S: Sink> GroupConsumer<S> {
 
     /// The configuration of a client, by the connection's properties as they are now.
     pub(super) fn config(&self, sizes: FetchSizes) -> Result<ClientConfig, ConfigError> {
-        let largest = largest_record(self.setup.routes.values().map(|route| &**route));
+        let largest = largest_record(self.setup.routes.iter().map(|route| &**route));
         let connection = &self.setup.connection;
         let mut config = connection.consumer_config(self.setup.group(), largest, sizes)?;
         config.set("group.instance.id", &self.instance_id);
@@ -141,8 +138,8 @@ impl<S: Sink> GroupConsumer<S> {
         let consumer: GroupClient<S> =
             config.create_with_context(GroupContext::new(self.setup.clone()))?;
         mode.begin(clock.mono_us());
-        let topics: Vec<&str> = self.setup.routes.keys().map(|topic| &**topic).collect();
-        consumer.subscribe(&topics)?;
+        let mut subscription = Subscription::default();
+        subscription.keep(&consumer, clock.mono_us())?;
         let mut next_tick = 0;
         let mut next_resume = 0;
         let mut poll_timeout = POLL_TIMEOUT;
@@ -170,6 +167,7 @@ impl<S: Sink> GroupConsumer<S> {
                 consumer.context().retry_unplaced(&consumer);
                 consumer.context().carry_out_skips(&consumer);
                 consumer.context().skip_undecodable(&consumer);
+                subscription.keep(&consumer, now)?;
                 contact.check(&self.setup, &consumer, now);
                 let refusals = self.setup.suspicion.refusals();
                 let brokers = &consumer.context().brokers;

@@ -73,10 +73,8 @@ impl GroupContact {
             if now_us < self.next_ask_us {
                 return;
             }
-            let Some(topic) = setup.routes.keys().next() else {
-                return;
-            };
-            if let Err(error) = kafka::ask(consumer.client(), topic, ASK_DEADLINE) {
+            let topic = setup.topics.lock().topics().next().cloned();
+            if let Err(error) = kafka::ask(consumer.client(), topic.as_deref(), ASK_DEADLINE) {
                 self.next_ask_us = now_us + ASK_INTERVAL_US;
                 let why = setup.suspicion.explain(&error);
                 let explaining = setup.connection.explained(why, self.was_reached);
@@ -127,7 +125,7 @@ impl GroupContact {
         now_us: i64,
     ) -> Option<String> {
         let state = consumer.context().state.lock();
-        if state.is_member {
+        if state.is_member || !state.is_subscribed {
             self.joining_since_us = None;
         } else if now_us - *self.joining_since_us.get_or_insert(now_us) > JOIN_DEADLINE_US {
             let refusal = state.group_refusal.clone();

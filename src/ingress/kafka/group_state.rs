@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rdkafka::TopicPartitionList;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::statistics::Statistics;
@@ -14,9 +15,10 @@ use super::assignment::{Assignment, AssignmentSpec, StartPosition, WINDOW_BYTES,
 use super::placement::PlacementCause;
 use super::reading_mode::FetchCounts;
 use super::skip::{RunningProbe, SkipQueue};
+use super::source_topics::SourceTopics;
 use super::undecodable::{DecodeReports, Standstill};
 use crate::broker::kafka::{Connection, OutageSuspicion};
-use crate::domain::{ReadMark, Route, SkipOutcome};
+use crate::domain::{FirstStart, ReadMark, Route, RouteName, SkipOutcome};
 use crate::ingress::Sink;
 
 /// Topic and partition.
@@ -29,7 +31,10 @@ pub(super) struct GroupSetup<S> {
     pub(super) connection: Connection,
     /// Name of the consumer's thread and tasks.
     pub(super) task: String,
-    pub(super) routes: BTreeMap<Arc<str>, Arc<Route>>,
+    pub(super) routes: Vec<Arc<Route>>,
+    pub(super) topics: Mutex<SourceTopics>,
+    /// How the topics of a route were when it was first read, by route, as far as that had to be known.
+    pub(super) first_starts: Mutex<BTreeMap<RouteName, FirstStart>>,
     pub(super) deps: KafkaDependencies<S>,
     /// Lets the consumer's own thread wait for tasks.
     pub(super) runtime: Handle,
@@ -48,6 +53,11 @@ impl<S: Sink> GroupSetup<S> {
         format!("kafka/{}/{topic}/{partition}", self.owner)
     }
 
+    /// The route that reads a topic, as it reads it.
+    pub(super) fn route_of(&self, topic: &str) -> Option<Arc<Route>> {
+        self.topics.lock().route_of(topic).cloned()
+    }
+
     /// Starts an assignment at a position. `None` if no route reads the topic.
     pub(super) fn begin(
         &self,
@@ -55,11 +65,11 @@ impl<S: Sink> GroupSetup<S> {
         partition: i32,
         position: StartPosition,
     ) -> Option<Assignment> {
-        let (topic, route) = self.routes.get_key_value(topic)?;
+        let route = self.route_of(topic)?;
         let source = self.source(topic, partition);
         let deps = &self.deps;
         let spec = AssignmentSpec {
-            topic: topic.clone(),
+            topic: topic.into(),
             partition,
             route: route.clone(),
             position,
@@ -139,6 +149,8 @@ pub(super) struct GroupState {
     pub(super) assignments: Vec<Assignment>,
     /// Index of the assignment that was found last.
     last_found: usize,
+    /// The consumer is subscribed to topics.
+    pub(super) is_subscribed: bool,
     /// The group has given this consumer its partitions, perhaps none, and has not taken all of them back.
     pub(super) is_member: bool,
     pub(super) phase: ConsumerPhase,
@@ -167,8 +179,8 @@ pub(super) struct GroupState {
     pub(super) decode_reports: DecodeReports,
     /// The probe of the batch at which one partition stands.
     pub(super) probe: Option<RunningProbe>,
-    /// Topics that are shown with a standing partition, with the reason.
-    pub(super) standing_topics: BTreeSet<(String, &'static str)>,
+    /// Routes that are shown with a standing partition, with the reason.
+    pub(super) standing_routes: BTreeSet<(RouteName, &'static str)>,
     /// Reasons that were logged already.
     pub(super) warned: BTreeSet<String>,
 }
@@ -184,34 +196,56 @@ impl GroupState {
     /// Reports whether the group could give this consumer partitions, and has not. While a topic is missing, or
     /// the group is forbidden, there is nothing that it could give.
     pub(super) fn is_owed_partitions(&self) -> bool {
-        !self.is_member && self.group_refusal.is_none() && self.refused_topics.is_empty()
+        self.is_subscribed
+            && !self.is_member
+            && self.group_refusal.is_none()
+            && self.refused_topics.is_empty()
     }
 
-    /// Why this consumer does not read a topic, or not all that it has of it.
-    pub(super) fn trouble(&self, topic: &str) -> Option<String> {
-        let standing = self.standing(topic).next();
-        let standing = standing.map(|(partition, why)| format!("partition {partition} {why}"));
-        let of_all = || self.group_refusal.as_ref().or(self.fetch_refusal.as_ref());
-        let refused = || self.refused_topics.get(topic).or_else(of_all).cloned();
-        let why = standing.or_else(refused);
+    /// Why this consumer does not read some of these topics, or not all that it has of them. `named` stands for all.
+    pub(super) fn trouble(&self, named: &str, is_one: impl Fn(&str) -> bool) -> Option<String> {
+        let standing = || {
+            let (topic, partition, why) = self.standing(&is_one).next()?;
+            Some(format!("topic {topic}: partition {partition} {why}"))
+        };
+        let refused = || {
+            let (topic, why) = self
+                .refused_topics
+                .iter()
+                .find(|(topic, _)| is_one(topic))?;
+            Some(format!("topic {topic}: {why}"))
+        };
+        let all_refused = || {
+            let why = self
+                .group_refusal
+                .as_ref()
+                .or(self.fetch_refusal.as_ref())?;
+            Some(format!("topic {named}: {why}"))
+        };
         let unplaced = || {
-            let of_topic = self
+            let found = self
                 .unplaced
                 .iter()
-                .find(|unplaced| unplaced.key.0 == topic)?;
-            Some(format!("topic {of_topic}"))
+                .find(|unplaced| is_one(&unplaced.key.0))?;
+            Some(format!("topic {found}"))
         };
-        why.map(|why| format!("topic {topic}: {why}"))
+        standing()
+            .or_else(refused)
+            .or_else(all_refused)
             .or_else(unplaced)
     }
 
-    /// The partitions of a topic that stand, and why.
-    pub(super) fn standing(&self, topic: &str) -> impl Iterator<Item = (i32, Standstill)> {
+    /// The partitions of these topics that stand, and why.
+    pub(super) fn standing(
+        &self,
+        is_one: impl Fn(&str) -> bool,
+    ) -> impl Iterator<Item = (&str, i32, Standstill)> {
         self.assignments
             .iter()
-            .filter(move |assignment| *assignment.topic == *topic)
+            .filter(move |assignment| is_one(&assignment.topic))
             .filter_map(|assignment| {
-                Some((assignment.partition, assignment.standstill.standing()?))
+                let why = assignment.standstill.standing()?;
+                Some((&*assignment.topic, assignment.partition, why))
             })
     }
 
@@ -354,28 +388,32 @@ mod tests {
         }
     }
 
+    fn trouble(state: &GroupState, topic: &str) -> Option<String> {
+        state.trouble(topic, |other| other == topic)
+    }
+
     #[test]
     fn a_topic_is_in_trouble_as_long_as_one_of_its_partitions_is() {
         let mut state = unplaced(&[("a", 0), ("a", 2), ("b", 1)]);
         assert_eq!(
-            state.trouble("a").as_deref(),
+            trouble(&state, "a").as_deref(),
             Some("topic a/0: nobody tells where to begin")
         );
         state
             .unplaced
             .retain(|unplaced| unplaced.key != ("a".to_owned(), 0));
         assert_eq!(
-            state.trouble("a").as_deref(),
+            trouble(&state, "a").as_deref(),
             Some("topic a/2: nobody tells where to begin")
         );
         state.unplaced.retain(|unplaced| unplaced.key.0 != "a");
         assert_eq!(
-            state.trouble("a"),
+            trouble(&state, "a"),
             None,
             "what is read elsewhere now is no trouble here"
         );
         assert_eq!(
-            state.trouble("b").as_deref(),
+            trouble(&state, "b").as_deref(),
             Some("topic b/1: nobody tells where to begin")
         );
     }
@@ -387,31 +425,36 @@ mod tests {
             .refused_topics
             .insert("a".to_owned(), "it is missing".to_owned());
         assert_eq!(
-            state.trouble("a").as_deref(),
+            trouble(&state, "a").as_deref(),
             Some("topic a: it is missing")
         );
-        assert_eq!(state.trouble("b"), None);
+        assert_eq!(trouble(&state, "b"), None);
         state.group_refusal = Some("not allowed".to_owned());
         assert_eq!(
-            state.trouble("a").as_deref(),
+            trouble(&state, "a").as_deref(),
             Some("topic a: it is missing")
         );
-        assert_eq!(state.trouble("b").as_deref(), Some("topic b: not allowed"));
+        assert_eq!(
+            trouble(&state, "b").as_deref(),
+            Some("topic b: not allowed")
+        );
         state.fetch_refusal = Some("no right to read".to_owned());
         state.group_refusal = None;
         assert_eq!(
-            state.trouble("b").as_deref(),
+            trouble(&state, "b").as_deref(),
             Some("topic b: no right to read")
         );
         assert!(!state.is_owed_partitions(), "topic a is missing");
         state.refused_topics.clear();
+        assert!(!state.is_owed_partitions(), "it has asked for no topic");
+        state.is_subscribed = true;
         assert!(
             state.is_owed_partitions(),
             "a group gives partitions that may not be read"
         );
         state.fetch_refusal = None;
         assert_eq!(
-            state.trouble("a").as_deref(),
+            trouble(&state, "a").as_deref(),
             Some("topic a/0: nobody tells where to begin")
         );
     }

@@ -13,7 +13,7 @@ use super::assignment::OffsetRange;
 use super::group_state::TopicPartition;
 use super::placement::{LogEnds, REREAD_MARGIN_MS, TimedOffsets};
 use super::rebalance::{GroupClient, GroupContext};
-use crate::domain::{Route, UnixMs};
+use crate::domain::{Route, Text, UnixMs};
 use crate::ingress::Sink;
 
 /// Longest wait for an answer of the group's coordinator while records wait to be read.
@@ -30,7 +30,7 @@ struct RouteLag {
     /// Records that are read and not resolved.
     unresolved: usize,
     /// The oldest unresolved record of each partition, by its number in its ledger.
-    oldest: BTreeMap<i32, u64>,
+    oldest: BTreeMap<(Text, i32), u64>,
 }
 
 /// Asks two questions about each partition: where its log begins (`Offset::Beginning`) or ends (`Offset::End`), or
@@ -126,13 +126,29 @@ pub(super) fn ask_since<S: Sink>(
     key: &TopicPartition,
     time: UnixMs,
 ) -> Option<i64> {
-    let questions = [Offset::Offset(time.0.max(0)), Offset::End];
-    let asked = BTreeMap::from([(key.clone(), questions)]);
-    match ask_offsets(consumer, &asked).get(key)? {
-        [Offset::Offset(first), _] => Some(*first),
-        [_, Offset::Offset(end)] => Some(*end),
+    let asked = BTreeMap::from([(key.clone(), time)]);
+    ask_all_since(consumer, &asked).remove(key)
+}
+
+/// The same for many partitions, each with its time. Those whose leaders do not answer are left out.
+pub(super) fn ask_all_since<S: Sink>(
+    consumer: &GroupClient<S>,
+    since: &BTreeMap<TopicPartition, UnixMs>,
+) -> BTreeMap<TopicPartition, i64> {
+    let questions = |time: &UnixMs| [Offset::Offset(time.0.max(0)), Offset::End];
+    let asked = since
+        .iter()
+        .map(|(key, time)| (key.clone(), questions(time)))
+        .collect();
+    let first = |found: [Offset; 2]| match found {
+        [Offset::Offset(first), _] => Some(first),
+        [_, Offset::Offset(end)] => Some(end),
         _ => None,
-    }
+    };
+    let found = ask_offsets(consumer, &asked).into_iter();
+    found
+        .filter_map(|(key, found)| Some((key, first(found)?)))
+        .collect()
 }
 
 fn by_leader<S: Sink>(
@@ -214,7 +230,7 @@ impl<S: Sink> GroupContext<S> {
 
     /// Shows how far each route is behind: from the resolved position to the last stable offset.
     pub(super) fn show_lag(&self, statistics: &Statistics) {
-        let routes = self.setup.routes.values();
+        let routes = self.setup.routes.iter();
         let mut shown: BTreeMap<_, RouteLag> = routes
             .map(|r| (r.name.clone(), RouteLag::default()))
             .collect();
@@ -222,12 +238,14 @@ impl<S: Sink> GroupContext<S> {
         for assignment in &mut self.state.lock().assignments {
             let shown = shown.entry(assignment.route.name.clone()).or_default();
             shown.unresolved += assignment.ledger.outstanding();
-            shown.oldest.extend(
-                assignment
-                    .ledger
-                    .oldest()
-                    .map(|record| (assignment.partition, record)),
-            );
+            shown
+                .oldest
+                .extend(assignment.ledger.oldest().map(|record| {
+                    (
+                        (Text::from(&*assignment.topic), assignment.partition),
+                        record,
+                    )
+                }));
             let topic = statistics.topics.get(&*assignment.topic);
             let Some(partition) = topic.and_then(|t| t.partitions.get(&assignment.partition))
             else {

@@ -1,4 +1,5 @@
 //! Ingress from Kafka: one consumer per connection and group, subscribed to the topics of all its routes.
+//! Topics that match a route's pattern are looked for twice a minute.
 //!
 //! Guarantees:
 //! - The committed position of a partition never passes an unresolved record.
@@ -25,7 +26,9 @@ mod reading_mode;
 mod rebalance;
 mod record;
 pub mod skip;
+pub mod source_topics;
 mod start_positions;
+mod subscription;
 pub mod tail;
 mod undecodable;
 pub mod window;

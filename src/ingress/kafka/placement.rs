@@ -92,12 +92,14 @@ pub(super) enum Placement {
     Reread(ReadMark),
 }
 
-/// Decides where to begin. `read` is what is remembered of the partition apart from its commit.
+/// Decides where to begin. `read` is what is remembered of the partition apart from its commit. `fresh` is where a partition
+/// begins that nobody has read ever, if not at its oldest record.
 pub(super) fn place(
     cause: PlacementCause,
     committed: Option<CommittedPosition>,
     ends: LogEnds,
     read: Option<ReadMark>,
+    fresh: Option<i64>,
 ) -> Placement {
     let LogEnds { begin, end } = ends;
     let remembered = read.unwrap_or(ReadMark {
@@ -123,7 +125,9 @@ pub(super) fn place(
             to: begin,
         }),
         (_, Some(committed)) => Placement::Start(committed.offset, committed.resolved),
-        (_, None) if read.is_none() => Placement::Start(begin, None),
+        (_, None) if read.is_none() => {
+            Placement::Start(fresh.unwrap_or(begin).clamp(begin, end), None)
+        }
         (_, None) => Placement::Reread(remembered),
     }
 }
@@ -210,9 +214,48 @@ mod tests {
             (Told(3), at(23), None, Start(10, None)),
         ] {
             assert_eq!(
-                place(cause, committed, ENDS, read),
+                place(cause, committed, ENDS, read, None),
                 expected,
                 "{cause:?} {committed:?} {read:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn only_a_partition_that_nobody_has_read_begins_where_the_route_says() {
+        use PlacementCause::{CommitChanged, Given};
+        let at = Some(CommittedPosition::read(15, "postdate resolved=7"));
+        let read = Some(mark(18, Some(5)));
+        for (cause, committed, read, fresh, expected) in [
+            (Given, None, None, Some(17), Placement::Start(17, None)),
+            (Given, None, None, Some(3), Placement::Start(10, None)),
+            (Given, None, None, Some(99), Placement::Start(20, None)),
+            (
+                Given,
+                None,
+                read,
+                Some(17),
+                Placement::Reread(mark(18, Some(5))),
+            ),
+            (
+                Given,
+                at,
+                None,
+                Some(17),
+                Placement::Start(15, Some(UnixMs(7))),
+            ),
+            (
+                CommitChanged,
+                None,
+                read,
+                Some(17),
+                Placement::Reread(mark(18, Some(5))),
+            ),
+        ] {
+            let found = place(cause, committed, ENDS, read, fresh);
+            assert_eq!(
+                found, expected,
+                "{cause:?} {committed:?} {read:?} {fresh:?}"
             );
         }
     }

@@ -19,6 +19,7 @@ use super::group_state::{GroupSetup, GroupState, Unplaced, list, partitions};
 use super::placement::PlacementCause;
 use super::undecodable::{Standstill, is_decode_error};
 use crate::broker::kafka::{self, KnownBrokers};
+use crate::domain::Endpoint;
 use crate::ingress::Sink;
 
 /// Longest wait for the records of a revoked partition to resolve.
@@ -115,22 +116,35 @@ impl<S: Sink> GroupContext<S> {
         }
     }
 
-    /// Shows each route why its topic is not read, and whether a partition of it stands.
+    /// Shows each route why some of its topics are not read, and whether a partition stands.
     pub(super) fn show_troubles(&self) {
         let state = &mut *self.state.lock();
-        for (topic, route) in &self.setup.routes {
+        let topics = self.setup.topics.lock();
+        for route in &self.setup.routes {
+            let is_one = |topic: &str| {
+                topics
+                    .route_of(topic)
+                    .is_some_and(|reader| reader.name == route.name)
+            };
             let health = self.setup.deps.health.route(&route.name);
             for reason in Standstill::REASONS {
-                let stands = state.standing(topic).any(|(_, why)| why.reason() == reason);
-                let shown = (topic.to_string(), reason);
+                let stands = state
+                    .standing(is_one)
+                    .any(|(_, _, why)| why.reason() == reason);
+                let shown = (route.name.clone(), reason);
                 if stands {
                     health.ingress_waits(reason, true);
-                    state.standing_topics.insert(shown);
-                } else if state.standing_topics.remove(&shown) {
+                    state.standing_routes.insert(shown);
+                } else if state.standing_routes.remove(&shown) {
                     health.ingress_waits(reason, false);
                 }
             }
-            let trouble = state.trouble(topic);
+            let named = match &route.from {
+                Endpoint::Kafka { topics, .. } => topics.to_string(),
+                Endpoint::Rabbitmq { .. } => String::new(),
+            };
+            let trouble = state.trouble(&named, is_one);
+            let trouble = trouble.or_else(|| topics.trouble(&route.name));
             // A consumer that leaves has not looked at what it is offered. Its successor shows what it finds.
             if !state.is_leaving() && (trouble.is_some() || state.has_joined) {
                 health.source_trouble(trouble);
@@ -141,12 +155,9 @@ impl<S: Sink> GroupContext<S> {
     /// Notes a reason that keeps topics from being read, and logs it once. The client library names the topic in its own
     /// words, or names none.
     fn report_refused_topic(&self, reason: &str) {
-        let names = |topic: &str| reason.split([' ', ':', ',']).any(|word| word == topic);
-        let topics: Vec<_> = self
-            .setup
-            .routes
-            .keys()
-            .filter(|topic| names(topic))
+        let words = reason.split([' ', ':', ',']);
+        let topics: Vec<&str> = words
+            .filter(|word| self.setup.route_of(word).is_some())
             .collect();
         let mut state = self.state.lock();
         if topics.is_empty() {

@@ -39,6 +39,7 @@ const MAX_WAITING: usize = 16;
 /// A skip on its way to the consumer.
 pub(super) struct SkipRequest {
     route: RouteName,
+    topic: String,
     partition: i32,
     goal: SkipGoal,
     answer: oneshot::Sender<SkipOutcome>,
@@ -70,8 +71,14 @@ impl SkipDesk {
         SkipQueue(Mutex::new(receiver))
     }
 
-    /// Has reading of a partition of the route's topic go on where the goal says.
-    pub async fn skip(&self, route: &RouteName, partition: i32, goal: SkipGoal) -> SkipOutcome {
+    /// Has reading of a partition of one of the route's topics go on where the goal says.
+    pub async fn skip(
+        &self,
+        route: &RouteName,
+        topic: &str,
+        partition: i32,
+        goal: SkipGoal,
+    ) -> SkipOutcome {
         let Some(consumer) = self.0.lock().get(route).cloned() else {
             return SkipOutcome::NotHere;
         };
@@ -79,6 +86,7 @@ impl SkipDesk {
         if consumer
             .try_send(SkipRequest {
                 route: route.clone(),
+                topic: topic.to_owned(),
                 partition,
                 goal,
                 answer,
@@ -104,6 +112,7 @@ impl<S: Sink> GroupContext<S> {
             let request = self.setup.skips.0.lock().try_recv();
             let Ok(SkipRequest {
                 route,
+                topic,
                 partition,
                 goal,
                 answer,
@@ -115,7 +124,7 @@ impl<S: Sink> GroupContext<S> {
             if answer.is_closed() {
                 continue;
             }
-            let outcome = self.skip(consumer, &route, partition, goal);
+            let outcome = self.skip(consumer, &route, (topic, partition), goal);
             if answer.send(outcome).is_err() {
                 warn!(%route, partition, ?goal, "the answer to a skip came too late");
             }
@@ -126,14 +135,14 @@ impl<S: Sink> GroupContext<S> {
         &self,
         consumer: &GroupClient<S>,
         route: &RouteName,
-        partition: i32,
+        key: TopicPartition,
         goal: SkipGoal,
     ) -> SkipOutcome {
-        let mut topics = self.setup.routes.iter();
-        let Some((topic, _)) = topics.find(|(_, read)| read.name == *route) else {
+        let (topic, partition) = (&key.0, key.1);
+        let reader = self.setup.route_of(topic);
+        if reader.is_none_or(|reader| reader.name != *route) {
             return SkipOutcome::NotHere;
-        };
-        let key = (topic.to_string(), partition);
+        }
         let outcome = match goal {
             SkipGoal::Past(offset) => self.pass_over(consumer, &key, offset),
             SkipGoal::To(offset) => self.begin_at(consumer, &key, offset),
@@ -212,7 +221,7 @@ impl<S: Sink> GroupContext<S> {
             return;
         };
         let key = (assignment.topic.to_string(), assignment.partition);
-        let largest = largest_record(setup.routes.values().map(|route| &**route));
+        let largest = largest_record(setup.routes.iter().map(|route| &**route));
         let sizes = FetchSizes::Careful;
         let config = match setup
             .connection

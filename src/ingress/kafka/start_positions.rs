@@ -18,14 +18,15 @@ use tracing::{debug, error, warn};
 
 use super::assignment::{OffsetRange, StartPosition};
 use super::group_state::{TopicPartition, Unplaced, list};
-use super::log_ends::{SHORT_ANSWER_TIMEOUT, ask_ends, ask_since, ask_times};
+use super::log_ends::{SHORT_ANSWER_TIMEOUT, ask_all_since, ask_ends, ask_since, ask_times};
 use super::placement::{
     CommittedPosition, LogEnds, Placement, PlacementCause, REREAD_LIMIT, REREAD_MARGIN_MS, Reread,
     TimedOffsets, place, reread,
 };
-use super::rebalance::{GroupClient, GroupContext};
+use super::rebalance::{ANSWER_TIMEOUT, GroupClient, GroupContext};
 use super::record::quietly;
-use crate::domain::{ReadMark, SkipOutcome, UnixMs};
+use crate::broker::kafka;
+use crate::domain::{Endpoint, FirstStart, ReadMark, SkipOutcome, StartRule, UnixMs};
 use crate::ingress::Sink;
 use crate::mutants::{self, Mutant};
 
@@ -256,8 +257,17 @@ impl<S: Sink> GroupContext<S> {
         }
         let mut placed = Vec::new();
         let mut doubted = BTreeMap::new();
-        for known in self.remember(known, unplaced) {
-            let placement = place(known.of.cause, known.committed, known.ends, known.of.read);
+        let known = self.remember(known, unplaced);
+        let (known, fresh) = self.choose_fresh(consumer, known, unplaced);
+        for known in known {
+            let fresh = fresh.get(&known.of.key).copied();
+            let placement = place(
+                known.of.cause,
+                known.committed,
+                known.ends,
+                known.of.read,
+                fresh,
+            );
             if let Placement::Reread(ReadMark {
                 resolved: Some(resolved),
                 ..
@@ -358,6 +368,96 @@ impl<S: Sink> GroupContext<S> {
         known
     }
 
+    /// Asks where partitions begin that nobody has read ever, by their routes' `start`. Those of which nobody tells it are
+    /// added to `unplaced`.
+    fn choose_fresh(
+        &self,
+        consumer: &GroupClient<S>,
+        known: Vec<KnownPartition>,
+        unplaced: &mut Vec<Unplaced>,
+    ) -> (Vec<KnownPartition>, BTreeMap<TopicPartition, i64>) {
+        let mut since = BTreeMap::new();
+        let mut unknown = BTreeMap::new();
+        for KnownPartition { of, committed, .. } in &known {
+            if of.cause != PlacementCause::Given || committed.is_some() || of.read.is_some() {
+                continue;
+            }
+            match self.fresh_time(consumer, &of.key) {
+                Ok(Some(time)) => drop(since.insert(of.key.clone(), time)),
+                Ok(None) => {}
+                Err(why) => drop(unknown.insert(of.key.clone(), why)),
+            }
+        }
+        let fresh = if since.is_empty() {
+            BTreeMap::new()
+        } else {
+            ask_all_since(consumer, &since)
+        };
+        let (told, untold): (Vec<_>, Vec<_>) = known.into_iter().partition(|known| {
+            let key = &known.of.key;
+            !unknown.contains_key(key) && (!since.contains_key(key) || fresh.contains_key(key))
+        });
+        unplaced.extend(untold.into_iter().map(|untold| {
+            let why = unknown.remove(&untold.of.key);
+            Unplaced {
+                why: why.unwrap_or_else(|| NO_LEADER.to_owned()),
+                ..untold.of
+            }
+        }));
+        (told, fresh)
+    }
+
+    /// The time at which a partition begins that nobody has read ever. `None`: at its oldest record, as its route says, or
+    /// because the partition was not there when the route was first read.
+    fn fresh_time(
+        &self,
+        consumer: &GroupClient<S>,
+        (topic, partition): &TopicPartition,
+    ) -> Result<Option<UnixMs>, String> {
+        let setup = &self.setup;
+        let Some(route) = setup.route_of(topic) else {
+            return Ok(None);
+        };
+        let time = match &route.from {
+            Endpoint::Kafka {
+                start: StartRule::Since(time),
+                ..
+            } => Some(*time),
+            Endpoint::Kafka {
+                start: StartRule::Latest,
+                ..
+            } => None,
+            _ => return Ok(None),
+        };
+        let known = setup.first_starts.lock().get(&route.name).cloned();
+        let first = match known {
+            Some(first) => first,
+            None => {
+                let listed = kafka::list_topics(consumer.client(), ANSWER_TIMEOUT)?;
+                let is_read = |topic: &str| {
+                    let reader = setup.route_of(topic);
+                    reader.is_some_and(|reader| reader.name == route.name)
+                };
+                let seen = FirstStart {
+                    at_ms: setup.deps.clock.wall().0,
+                    partitions: listed
+                        .into_iter()
+                        .filter(|(topic, _)| is_read(topic))
+                        .collect(),
+                };
+                let source = format!("{}/{}", setup.owner, route.name);
+                let first = setup.deps.sink.first_start(&source, seen);
+                let first = setup.runtime.block_on(first).map_err(|error| {
+                    format!("the store does not tell when its route was first read: {error}")
+                })?;
+                let mut known = setup.first_starts.lock();
+                known.entry(route.name.clone()).or_insert(first).clone()
+            }
+        };
+        let was_there = first.knew(topic, *partition);
+        Ok(was_there.then(|| time.unwrap_or(UnixMs(first.at_ms))))
+    }
+
     /// Why a partition waits for a word, and which.
     fn why_held(
         &self,
@@ -376,10 +476,18 @@ impl<S: Sink> GroupContext<S> {
             Some(_) => "its position was found to be untrue".to_owned(),
             None => "its position is lost".to_owned(),
         };
-        let route = self.setup.routes.get(topic.as_str());
-        let route = route.map_or("", |route| route.name.as_str());
+        let route = self.setup.route_of(topic);
+        let several = route
+            .as_ref()
+            .is_some_and(|route| route.source_topic.is_some());
+        let topic = if several {
+            format!(" --topic {topic}")
+        } else {
+            String::new()
+        };
+        let route = route.map_or(String::new(), |route| route.name.to_string());
         format!(
-            "{position}, and {count} records would be read again: `postdate skip --route {route} --partition {partition} \
+            "{position}, and {count} records would be read again: `postdate skip --route {route}{topic} --partition {partition} \
              --to {start}` goes on there and reads them, `--since MOMENT` takes over at a time"
         )
     }
@@ -397,8 +505,8 @@ impl<S: Sink> GroupContext<S> {
         match finding {
             StartFinding::Believed => {}
             StartFinding::Overtaken(range) => {
-                if let Some(route) = self.setup.routes.get(topic.as_str()) {
-                    self.report_lost(route, topic, *partition, *range);
+                if let Some(route) = self.setup.route_of(topic) {
+                    self.report_lost(&route, topic, *partition, *range);
                 }
             }
             StartFinding::Reread(_) if of.is_held => {

@@ -17,7 +17,7 @@ use crate::backoff::Backoff;
 use crate::broker::rabbitmq::{
     AmqpFault, Broker, ConnectionHandle, FaultKind, LiveConnection, QueueTraits, stream_refusal,
 };
-use crate::domain::Route;
+use crate::domain::{Route, Text};
 use crate::health::RouteHealth;
 use crate::ingress::{Feed, Ledger, QueueLimits, Sink};
 use crate::lifecycle::{Shutdown, tick};
@@ -251,7 +251,7 @@ fn show_counts<S>(setup: &QueueSetup<S>, unresolved: usize, oldest: Option<u64>)
     if let Some(metrics) = &setup.metrics {
         metrics.ingress_unresolved.set(unresolved as i64);
     }
-    let oldest = oldest.map(|record| (0, record));
+    let oldest = oldest.map(|record| ((Text::default(), 0), record));
     setup.health.unresolved(oldest.into_iter().collect());
 }
 

@@ -36,11 +36,15 @@ pub struct StoredRecords {
 }
 
 impl StoredRecordsBuilder {
-    /// Adds a message of the store.
+    /// Adds a message of the store, unless it is of another topic than the route as it is replayed.
     pub fn add(&mut self, entry: &Entry, standing: ScannedState, route: &Route) {
         let Some(KafkaPosition { partition, offset }) = entry.position else {
             return;
         };
+        let topic = entry.source_topic.as_ref();
+        if topic.is_some_and(|topic| route.source_topic.as_ref() != Some(topic)) {
+            return;
+        }
         let named = entry.id.as_ref().filter(|_| entry.flags.has(Flags::NAMED));
         let whole = !entry.flags.has(Flags::LEFT_OUT);
         self.0.entry(partition).or_default().push(StoredRecord {

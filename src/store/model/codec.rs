@@ -11,7 +11,7 @@
 //! Heads are much alike and nearly always compress. Bodies may be encrypted or compressed already: they are not
 //! tried if their beginning does not compress. A message of a growing bundle is compressed with the example that the bundle
 //! begins with, see `growing`. All numbers are LEB128 varints. Texts and bytes are their length
-//! and their bytes. A head of version 1 has no request, and is read still. A blob is immutable. A reader that does not know its version leaves it alone. Golden files
+//! and their bytes. A position is partition, topic (where the route reads several), offset. A head of version 1 has no request, and is read still. A blob is immutable. A reader that does not know its version leaves it alone. Golden files
 //! in `tests/golden` pin the format.
 
 use std::cell::RefCell;
@@ -423,6 +423,7 @@ impl BlobParts {
                 failures: item.failures,
                 flags: Flags(item.flags),
                 position: record.position,
+                source_topic: record.source_topic,
                 request: record.request,
                 asked: record.asked,
                 history: record.history,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use redis::cluster_routing::Slot;
 
-use crate::domain::{Entry, Partition, RouteName};
+use crate::domain::{Entry, FirstStart, Partition, RouteName};
 use crate::store::call::keys::Keys;
 use crate::store::model::bundle::{BundleId, growing_due_set, is_gone, is_of_growing};
 use crate::store::{DeadFilter, Store, StoreError, decode};
@@ -236,6 +236,28 @@ impl Store {
         note: Option<&str>,
     ) -> Result<(), StoreError> {
         self.note_progress(&import_field(route, source), note).await
+    }
+
+    /// The topics of a source as they were when it was first read. Notes them as they are seen now, if nobody has noted them
+    /// yet.
+    pub async fn first_start(
+        &self,
+        source: &str,
+        seen: FirstStart,
+    ) -> Result<FirstStart, StoreError> {
+        let field = format!("start/{source}");
+        let mut set = redis::cmd("HSETNX");
+        set.arg(self.0.keys.replays())
+            .arg(&field)
+            .arg(serde_json::to_string(&seen).unwrap_or_default());
+        let told = self
+            .trips::<redis::Value>(vec![(self.replays_slot(), set)], 1)
+            .await;
+        self.mended(told).await?;
+        let noted = self.progress_note(&field).await?;
+        // A note that cannot be read counts as none.
+        let noted = noted.and_then(|noted| serde_json::from_str(&noted).ok());
+        Ok(noted.unwrap_or(seen))
     }
 
     async fn progress_note(&self, field: &str) -> Result<Option<String>, StoreError> {

@@ -227,14 +227,15 @@ impl AdmissionSpan {
             begun_us,
         } = self;
         let (system, source) = match &route.from {
-            Endpoint::Kafka { topic, .. } => ("kafka", topic),
-            Endpoint::Rabbitmq { queue, .. } => ("rabbitmq", queue),
+            // The route is the view of one topic.
+            Endpoint::Kafka { topics, .. } => ("kafka", topics.to_string()),
+            Endpoint::Rabbitmq { queue, .. } => ("rabbitmq", queue.clone()),
         };
         let mut attributes = vec![
             text("messaging.system", system),
             text("messaging.operation.name", PROCESS_OPERATION),
             text("messaging.operation.type", PROCESS_OPERATION),
-            text("messaging.destination.name", source),
+            text("messaging.destination.name", &source),
             text("postdate.route", route.name.as_str()),
             ("postdate.due_unix_ms", SpanValue::Number(due.0)),
             (

@@ -8,13 +8,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use postdate::broker::kafka::{Connection, Properties};
-use postdate::domain::route::{
-    DelayFrom, Dialects, HeaderNames, OnDuplicate, OnExpired, OnInvalid, OnRefused, OnUndecodable,
-    OnUnroutable, RetryPolicy,
-};
 use postdate::domain::{
-    Clock, Endpoint, Entry, Message, Origin, ReadMark, Route, RouteName, RoutePolicy, Target,
-    UnixMs, Verdict,
+    Clock, Endpoint, Entry, FirstStart, Message, Origin, ReadMark, Route, RouteName, SkipGoal,
+    SkipOutcome, Target, Topics, TrailLimits, UnixMs, Verdict, testing,
 };
 use postdate::egress::kafka::KafkaLanes;
 use postdate::egress::{Lane, Publication, PublishBatch, VerdictInbox};
@@ -39,55 +35,13 @@ pub(super) fn connection(kafka: &Kafka) -> Connection {
 }
 
 pub(super) fn route(name: &str, topic: &str, group: &str) -> Arc<Route> {
-    let policy = RoutePolicy {
-        headers: HeaderNames::default(),
-        dialects: Dialects::default(),
-        delay_from: DelayFrom::Produced,
-        max_delay_ms: 1000,
-        max_size: 1 << 20,
-        max_headers: 64 << 10,
-        max_pending: 1000,
-        max_pending_bytes: 4 << 30,
-        commands: true,
-        copies: false,
-        on_invalid: OnInvalid::DeadLetter,
-        on_undecodable: OnUndecodable::Wait,
-        on_refused: OnRefused::Retry,
-        on_unroutable: OnUnroutable::Retry,
-        max_lateness_ms: 0,
-        on_expired: OnExpired::DeadLetter,
-        consumer_retry: None,
-        on_duplicate: OnDuplicate::Keep,
-        dedupe_ms: 0,
-        rate: None,
-        jitter_ms: 0,
-        ordered: false,
-        retry: RetryPolicy {
-            attempts: 16,
-            initial_ms: 1000,
-            max_ms: 1000,
-        },
-        dead_letters: postdate::domain::DeadLetterLimits::default(),
-        trail: postdate::domain::TrailLimits::OFF,
-    };
-    let connection = "main".to_owned();
-    let topic = topic.to_owned();
-    let group = group.to_owned();
-    Arc::new(Route {
-        name: RouteName::new(name).expect("a route's name"),
-        from: Endpoint::Kafka {
-            connection: connection.clone(),
-            topic,
-            group,
-        },
-        to: Arc::new(Target::Kafka {
-            connection,
-            topic: "elsewhere".into(),
-        }),
-        allow_targets: Vec::new(),
-        dead_letter_to: None,
-        policy,
-    })
+    let from = testing::kafka_source(Topics::one(topic), group);
+    let mut route = testing::route_between(name, from, testing::kafka_target("elsewhere"));
+    route.policy.max_delay_ms = 1000;
+    route.policy.max_pending = 1000;
+    route.policy.retry.max_ms = 1000;
+    route.policy.trail = TrailLimits::OFF;
+    Arc::new(route)
 }
 
 /// A sink that remembers what it took and resolves it at once, or keeps it.
@@ -97,6 +51,8 @@ pub(super) struct RecordingSink {
     pub(super) sources: Mutex<Vec<String>>,
     /// What the store would remember of each source.
     pub(super) marks: Mutex<BTreeMap<String, ReadMark>>,
+    /// What the store would remember of the first start of each source.
+    pub(super) first_starts: Mutex<BTreeMap<String, FirstStart>>,
     keeps: AtomicBool,
 }
 
@@ -119,19 +75,24 @@ impl Sink for RecordingSink {
     type Feed = RecordingFeed;
 
     async fn open(self: &Arc<Self>, route: &Arc<Route>, name: String) -> Option<RecordingFeed> {
-        let Endpoint::Kafka { topic, .. } = &route.from else {
+        let Endpoint::Kafka { topics, .. } = &route.from else {
             panic!("a Kafka route")
         };
         self.sources.lock().push(name.clone());
         Some(RecordingFeed {
             memory: self.clone(),
             name,
-            topic: topic.clone(),
+            topic: topics.to_string(),
         })
     }
 
     async fn read_mark(&self, source: &str) -> Result<Option<ReadMark>, String> {
         Ok(self.marks.lock().get(source).copied())
+    }
+
+    async fn first_start(&self, source: &str, seen: FirstStart) -> Result<FirstStart, String> {
+        let mut first = self.first_starts.lock();
+        Ok(first.entry(source.to_owned()).or_insert(seen).clone())
     }
 }
 
@@ -251,7 +212,9 @@ pub(super) struct IngressFixture {
     pub(super) tasks: Tasks,
     pub(super) health: Health,
     pub(super) metrics: Arc<Metrics>,
-    pub(super) skips: SkipDesk,
+    /// The source of each route.
+    sources: BTreeMap<RouteName, Endpoint>,
+    skips: SkipDesk,
 }
 
 impl IngressFixture {
@@ -326,6 +289,10 @@ impl IngressFixture {
         sink: &Arc<S>,
         budget: &Arc<ReadBudget>,
     ) -> Self {
+        let sources = routes
+            .iter()
+            .map(|route| (route.name.clone(), route.from.clone()));
+        let sources = sources.collect();
         let tasks = Tasks::default();
         let shutdown = Shutdown::default();
         let health = Health::default();
@@ -349,8 +316,19 @@ impl IngressFixture {
             tasks,
             health,
             metrics,
+            sources,
             skips,
         }
+    }
+
+    /// Has a partition of a route's one topic go on.
+    pub(super) async fn skip(&self, route: &str, partition: i32, goal: SkipGoal) -> SkipOutcome {
+        let route = RouteName::new(route).expect("a name");
+        let topic = match self.sources.get(&route) {
+            Some(Endpoint::Kafka { topics, .. }) => topics.to_string(),
+            _ => String::new(),
+        };
+        self.skips.skip(&route, &topic, partition, goal).await
     }
 
     /// SIGTERM: drains.

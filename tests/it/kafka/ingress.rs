@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use postdate::domain::{HeaderValue, ReadMark, Route, UnixMs, Verdict};
+use postdate::domain::{FirstStart, HeaderValue, ReadMark, Route, UnixMs, Verdict};
 use postdate::ingress::{Delivery, Feed, Missing, Sink};
 use rdkafka::Message as _;
 use rdkafka::consumer::BaseConsumer;
@@ -384,6 +384,10 @@ impl Sink for Asking {
 
     async fn read_mark(&self, _: &str) -> Result<Option<ReadMark>, String> {
         Ok(None)
+    }
+
+    async fn first_start(&self, _: &str, seen: FirstStart) -> Result<FirstStart, String> {
+        Ok(seen)
     }
 }
 

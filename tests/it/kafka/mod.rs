@@ -14,5 +14,6 @@ pub(crate) mod raw;
 mod reading_mode;
 mod silence;
 mod tokens;
+mod topics;
 mod undecodable;
 mod undecodable_skip;

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rdkafka::admin::AdminOptions;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
-use postdate::domain::{ReadMark, RouteName, SkipGoal, SkipOutcome, UnixMs};
+use postdate::domain::{ReadMark, SkipGoal, SkipOutcome, UnixMs};
 
 use super::fixture::{IngressFixture, RecordingSink, commit_beyond, commits, committed, rewind};
 use crate::support::{Kafka, eventually, names};
@@ -146,8 +146,7 @@ async fn waits(reader: &IngressFixture, route: &str, says: &[&str]) {
 }
 
 async fn word(reader: &IngressFixture, goal: SkipGoal) -> SkipOutcome {
-    let route = RouteName::new("r0").expect("a name");
-    reader.skips.skip(&route, 0, goal).await
+    reader.skip("r0", 0, goal).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use parking_lot::Mutex;
-use postdate::domain::{ReadMark, Route};
+use postdate::domain::{FirstStart, ReadMark, Route};
 use postdate::health::Health;
 use postdate::health::PartState;
 use postdate::ingress::{Delivery, Feed, Receipt, Sink};
@@ -92,6 +92,10 @@ impl Sink for OffsetSink {
 
     async fn read_mark(&self, _: &str) -> Result<Option<ReadMark>, String> {
         Ok(None)
+    }
+
+    async fn first_start(&self, _: &str, seen: FirstStart) -> Result<FirstStart, String> {
+        Ok(seen)
     }
 }
 

@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use postdate::domain::{RouteName, SkipGoal, SkipOutcome};
+use postdate::domain::{SkipGoal, SkipOutcome};
 
 use super::fixture::{IngressFixture, RecordingSink, commits, committed, produce, read_all, text};
 use super::raw::{self, RawRecord, part};
@@ -94,11 +94,7 @@ pub(super) async fn is_read_on(reader: &IngressFixture, route: &str) {
 }
 
 async fn skip(reader: &IngressFixture, route: &str, partition: i32, offset: i64) -> SkipOutcome {
-    let route = RouteName::new(route).expect("a name");
-    reader
-        .skips
-        .skip(&route, partition, SkipGoal::Past(offset))
-        .await
+    reader.skip(route, partition, SkipGoal::Past(offset)).await
 }
 
 /// Each kind in a topic of its own: `m-0`, a batch that cannot be opened, `m-1`. Returns the topics.

@@ -8,12 +8,9 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use postdate::cluster::Cluster;
 use postdate::credential::Credential;
-use postdate::domain::route::{
-    DelayFrom, Dialects, HeaderNames, OnExpired, OnInvalid, OnRefused, OnUndecodable, OnUnroutable,
-};
 use postdate::domain::{
-    Clock, DeadLetterLimits, Endpoint, Entry, Message, OnDuplicate, Origin, Partition, Partitions,
-    Refusal, RetryPolicy, Route, RouteName, RoutePolicy, Target, TargetRef, UnixMs, Verdict,
+    Clock, Entry, Message, OnDuplicate, Origin, Partition, Partitions, Refusal, RetryPolicy, Route,
+    Target, TargetRef, Topics, TrailLimits, UnixMs, Verdict, testing,
 };
 use postdate::egress::{Lane, Lanes, Publication};
 use postdate::health::Health;
@@ -160,53 +157,16 @@ impl Drop for Replica {
 
 /// Kafka to Kafka, in order, tried again soon.
 fn route() -> Route {
-    let policy = RoutePolicy {
-        headers: HeaderNames::default(),
-        dialects: Dialects::default(),
-        delay_from: DelayFrom::Produced,
-        max_delay_ms: 30 * 86_400_000,
-        max_size: 1 << 20,
-        max_headers: 64 << 10,
-        max_pending: 10_000_000,
-        max_pending_bytes: 4 << 30,
-        commands: true,
-        copies: false,
-        on_invalid: OnInvalid::DeadLetter,
-        on_undecodable: OnUndecodable::Wait,
-        on_refused: OnRefused::Retry,
-        on_unroutable: OnUnroutable::Retry,
-        max_lateness_ms: 0,
-        on_expired: OnExpired::DeadLetter,
-        consumer_retry: None,
-        on_duplicate: OnDuplicate::Keep,
-        dedupe_ms: 0,
-        rate: None,
-        jitter_ms: 0,
-        ordered: true,
-        retry: RetryPolicy {
-            attempts: 50,
-            initial_ms: 30,
-            max_ms: 60,
-        },
-        dead_letters: DeadLetterLimits::default(),
-        trail: postdate::domain::TrailLimits::OFF,
+    let from = testing::kafka_source(Topics::one("in"), "postdate");
+    let mut route = testing::route_between("orders", from, testing::kafka_target("out"));
+    route.policy.ordered = true;
+    route.policy.retry = RetryPolicy {
+        attempts: 50,
+        initial_ms: 30,
+        max_ms: 60,
     };
-    let connection = "main".to_owned();
-    Route {
-        name: RouteName::new("orders").expect("a name"),
-        from: Endpoint::Kafka {
-            connection: connection.clone(),
-            topic: "in".into(),
-            group: "postdate".into(),
-        },
-        to: Arc::new(Target::Kafka {
-            connection,
-            topic: "out".into(),
-        }),
-        allow_targets: Vec::new(),
-        dead_letter_to: None,
-        policy,
-    }
+    route.policy.trail = TrailLimits::OFF;
+    route
 }
 
 /// A route, a store and a broker that replicas share.

@@ -18,13 +18,9 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use postdate::broker::rabbitmq::{Broker, Connection};
 use postdate::credential::Credential;
-use postdate::domain::route::{
-    DelayFrom, Dialects, HeaderNames, OnDuplicate, OnExpired, OnInvalid, OnRefused, OnUndecodable,
-    OnUnroutable, RetryPolicy,
-};
 use postdate::domain::{
-    Clock, Endpoint, Entry, Header, Message, Origin, Properties, ReadMark, Route, RouteName,
-    RoutePolicy, RoutingKey, Target, Text, UnixMs, Verdict,
+    Clock, DelayFrom, Endpoint, Entry, FirstStart, Header, Message, Origin, Properties, ReadMark,
+    Route, RoutingKey, Target, Text, TrailLimits, UnixMs, Verdict, testing,
 };
 use postdate::egress::rabbitmq::RabbitLanes;
 use postdate::egress::{Lane, Publication, PublishBatch, VerdictInbox};
@@ -124,53 +120,21 @@ fn route(name: &str, queue: &str, prefetch: u16) -> Arc<Route> {
         exchange: String::new(),
         routing_key: RoutingKey::Preserve,
     };
-    Arc::new(Route {
-        name: RouteName::new(name).expect("a name"),
-        from: Endpoint::Rabbitmq {
-            connection: "main".into(),
-            queue: queue.into(),
-            prefetch,
-        },
-        to: Arc::new(target),
-        allow_targets: vec![],
-        dead_letter_to: None,
-        policy: RoutePolicy {
-            headers: HeaderNames::default(),
-            dialects: Dialects::default(),
-            delay_from: DelayFrom::Arrival,
-            max_delay_ms: 1000,
-            // Small enough that each queue has its `prefetch`.
-            max_size: 1 << 12,
-            max_headers: 1 << 16,
-            max_pending: 1000,
-            max_pending_bytes: 4 << 30,
-            commands: true,
-            copies: false,
-            on_invalid: OnInvalid::DeadLetter,
-            on_undecodable: OnUndecodable::Wait,
-            on_refused: OnRefused::Retry,
-            on_unroutable: OnUnroutable::Retry,
-            max_lateness_ms: 0,
-            on_expired: OnExpired::DeadLetter,
-            consumer_retry: None,
-            on_duplicate: OnDuplicate::Keep,
-            dedupe_ms: 0,
-            rate: None,
-            jitter_ms: 0,
-            ordered: false,
-            retry: RetryPolicy {
-                attempts: 16,
-                initial_ms: 1000,
-                max_ms: 1000,
-            },
-            // No larger body is of use, so a queue is read in one mode, with all of its prefetch.
-            dead_letters: postdate::domain::DeadLetterLimits {
-                max_message: 1 << 12,
-                ..Default::default()
-            },
-            trail: postdate::domain::TrailLimits::OFF,
-        },
-    })
+    let from = Endpoint::Rabbitmq {
+        connection: "main".into(),
+        queue: queue.into(),
+        prefetch,
+    };
+    let mut route = testing::route_between(name, from, target);
+    route.policy.delay_from = DelayFrom::Arrival;
+    route.policy.max_delay_ms = 1000;
+    // Small enough that each queue has its `prefetch`. No larger body is of use, so a queue is read in one mode.
+    route.policy.max_size = 1 << 12;
+    route.policy.dead_letters.max_message = 1 << 12;
+    route.policy.max_pending = 1000;
+    route.policy.retry.max_ms = 1000;
+    route.policy.trail = TrailLimits::OFF;
+    Arc::new(route)
 }
 
 /// A persistent message.
@@ -340,6 +304,10 @@ impl Sink for DeliverySink {
 
     async fn read_mark(&self, _: &str) -> Result<Option<ReadMark>, String> {
         Ok(None)
+    }
+
+    async fn first_start(&self, _: &str, seen: FirstStart) -> Result<FirstStart, String> {
+        Ok(seen)
     }
 }
 

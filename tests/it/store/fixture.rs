@@ -427,6 +427,7 @@ pub fn unnamed(due: UnixMs, body: &str) -> Entry {
             partition: 3,
             offset: 42,
         }),
+        source_topic: None,
         asked: None,
         request: None,
         history: Vec::new(),

@@ -53,7 +53,7 @@ export function eventDetails({ event, due_ms, late_ms, target, landed, attempt, 
 }
 
 export function positionWords(position) {
-  return position && `partition ${position.partition}, offset ${position.offset}`;
+  return position && `${position.topic === undefined ? "" : `topic ${position.topic}, `}partition ${position.partition}, offset ${position.offset}`;
 }
 
 /** What the producer of a message asked for: a delay, or a moment. */

@@ -29,9 +29,13 @@ const EXPIRES_AFTER: u8 = 8;
 // Added to the kind of a request of a message that consumers have given back.
 const GIVEN_BACK: u8 = 16;
 
+/// Added to the partition of a position that names its topic: its name follows.
+const WITH_TOPIC: i64 = 1 << 40;
+
 pub(super) struct BundleRecord {
     pub(super) id: MaybeText,
     pub(super) position: Option<KafkaPosition>,
+    pub(super) source_topic: Option<Text>,
     pub(super) asked: Option<UnixMs>,
     pub(super) request: Option<DelayRequest>,
     pub(super) history: Vec<Failure>,
@@ -62,7 +66,13 @@ pub(super) fn put_head(out: &mut Vec<u8>, entry: &Entry) {
         put_bytes(out, id.bytes());
     }
     if let Some(KafkaPosition { partition, offset }) = entry.position {
-        put_signed(out, i64::from(partition));
+        match &entry.source_topic {
+            None => put_signed(out, i64::from(partition)),
+            Some(topic) => {
+                put_signed(out, WITH_TOPIC + i64::from(partition));
+                put_bytes(out, topic.bytes());
+            }
+        }
         put_signed(out, offset);
     }
     if let Some(asked) = entry.asked {
@@ -99,9 +109,15 @@ pub(super) fn read_record(
     } else {
         None
     };
+    let mut source_topic = None;
     let position = if has(HAS_POSITION) {
-        let partition = i32::try_from(reader.signed()?)
-            .map_err(|_| CodecError::Malformed(reader.position()))?;
+        let mut partition = reader.signed()?;
+        if partition > WITH_TOPIC / 2 {
+            partition -= WITH_TOPIC;
+            source_topic = Some(reader.text()?);
+        }
+        let partition =
+            i32::try_from(partition).map_err(|_| CodecError::Malformed(reader.position()))?;
         Some(KafkaPosition {
             partition,
             offset: reader.signed()?,
@@ -143,6 +159,7 @@ pub(super) fn read_record(
     Ok(BundleRecord {
         id,
         position,
+        source_topic,
         asked,
         request,
         history,

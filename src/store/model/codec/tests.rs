@@ -163,6 +163,10 @@ fn entry() -> impl Strategy<Value = Entry> {
                 handouts,
                 failures,
                 flags,
+                // A topic is kept with its position.
+                source_topic: position
+                    .filter(|place| place.offset % 2 == 0)
+                    .map(|place| Text::from(format!("topic.{}", place.partition))),
                 position,
                 history,
                 asked: asked.map(UnixMs),
@@ -220,6 +224,7 @@ fn sample() -> Bundle {
         failures: 1,
         flags: Flags(Flags::NAMED | Flags::SOURCE_REREAD),
         position: position(Some((3, 9_000_000_000))),
+        source_topic: None,
         asked: None,
         request: Some(DelayRequest {
             expires: None,
@@ -250,6 +255,7 @@ fn sample() -> Bundle {
         failures: 0,
         flags: Flags::default(),
         position: None,
+        source_topic: None,
         asked: None,
         request: None,
         history: vec![],
@@ -268,6 +274,7 @@ fn sample() -> Bundle {
         failures: 16,
         flags: Flags(Flags::SOURCE_REDELIVERY | Flags::STORE_ROLLBACK),
         position: None,
+        source_topic: None,
         asked: None,
         request: Some(DelayRequest {
             expires: None,
