@@ -210,7 +210,7 @@ const PREFACE: &str = "# Metrics
 Generated from the registry; `UPDATE_DOCS=1 cargo test --lib fresh` writes it anew.
 
 `GET /metrics` on `admin.listen`, in OpenMetrics text. Labels come from the configuration and from fixed words, never from messages.
-A histogram has the usual `_bucket`, `_sum` and `_count`, with 21 buckets and no native ones ([ADR 0064](adr/0064-histograms-stay-classic.md)). That of lateness has exemplars ([traces](traces.md)).
+A histogram has the usual `_bucket`, `_sum` and `_count`, with 21 buckets and no native ones ([ADR 0063](adr/0063-traces.md)). That of lateness has exemplars ([traces](traces.md)).
 `kafka_` metrics are what the client library says of itself, per `client`: `producer`, `bulk_producer`, `group:NAME`; `broker` is the id of a broker.
 A metric with a `reason`, `policy`, `op` or `result` appears with its first event.
 `pending`, `dead` and `oldest_overdue_seconds` are figures of the whole installation, which each replica shows: take their maximum.
