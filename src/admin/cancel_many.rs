@@ -14,12 +14,10 @@ use super::extract::{JsonBody, NamedRoute, RoutePath, acting_body, judge_id};
 use super::messages::{count, unexpected_result};
 use super::problem::Problem;
 use super::trail::record_cancel;
-use crate::api::{CancelAnswer, CancelManyRequest, CancelResult, CancelledPage};
+use crate::api::{CancelAnswer, CancelManyRequest, CancelResult, CancelledPage, MAX_CANCELLED};
 use crate::domain::{Partition, Route};
 use crate::store::{StoreError, WriteOp, WriteResult};
 
-/// Most ids of one call.
-const MAX_IDS: usize = 1000;
 /// Ids that are looked up at the same time on a route with key order, whose names may be in any partition.
 const LOOKED_UP_AT_ONCE: usize = 100;
 
@@ -45,8 +43,10 @@ pub(super) async fn cancel_many(
     NamedRoute(route): NamedRoute,
     JsonBody(CancelManyRequest { ids, .. }): JsonBody<CancelManyRequest>,
 ) -> Result<(Extension<AuditNote>, Json<CancelledPage>), Problem> {
-    if ids.is_empty() || ids.len() > MAX_IDS {
-        return Err(Problem::bad(format!("`ids` holds 1 to {MAX_IDS} ids")));
+    if ids.is_empty() || ids.len() > MAX_CANCELLED {
+        return Err(Problem::bad(format!(
+            "`ids` holds 1 to {MAX_CANCELLED} ids"
+        )));
     }
     ids.iter().try_for_each(|id| judge_id(id))?;
     let results = admin.ask(cancel_all(&admin, &route, &ids)?).await?;

@@ -58,7 +58,8 @@
 //!    `request_body`, `responses`. Its doc comment's first line is the summary, the rest the description.
 //!    Arguments are the extractors of `extract.rs`, in the order in which they shall refuse: `NamedRoute`
 //!    (404 with the nearest name), `PathParams`, `QueryParams`, `JsonBody`.
-//! 2. **Role**: by the method, as `auth` judges it: `GET` needs read, all else write. A call without a role says so by
+//! 2. **Role**: by the method, as `auth` judges it: `GET` needs read, all else write; content of
+//!    messages needs write too. A call without a role says so by
 //!    `security(())`. `openapi.rs` adds `x-role`, 401 and 403.
 //! 3. **Schemas**: a struct of [`crate::api`] with `Serialize`, `Deserialize` and `ToSchema`, every field documented, no
 //!    `json!`; the command reads the same struct. A request denies unknown fields, an answer does not. An optional field of an answer is left out when

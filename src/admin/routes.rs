@@ -12,11 +12,9 @@ use super::extract::{NamedRoute, RoutePath};
 use super::pause::pause_views;
 use super::problem::Problem;
 use super::troubles;
-use crate::api::{Page, RouteView};
+use crate::api::{Page, RouteView, SourceView, TargetView};
 use crate::domain::route::{DelayFrom, OnDuplicate};
-use crate::domain::{
-    Endpoint, Route, RouteName, RoutePolicy, RoutingKey, StartRule, Target, Topics,
-};
+use crate::domain::{Endpoint, Route, RouteName, RoutePolicy, RoutingKey, Target, Topics};
 
 /// Longest wait for the store's counts.
 const COUNT_DEADLINE: Duration = Duration::from_secs(1);
@@ -105,7 +103,7 @@ fn route_view(admin: &Admin, route: &Route) -> RouteView {
     }
 }
 
-fn from(endpoint: &Endpoint) -> Value {
+fn from(endpoint: &Endpoint) -> SourceView {
     match endpoint {
         Endpoint::Kafka {
             connection,
@@ -113,32 +111,40 @@ fn from(endpoint: &Endpoint) -> Value {
             group,
             start,
         } => {
-            let (key, read) = match topics {
-                Topics::Named(topics) => match &topics[..] {
-                    [topic] => ("topic", json!(topic)),
-                    topics => ("topics", json!(topics)),
-                },
-                Topics::Pattern(pattern) => ("topic_pattern", json!(pattern.as_str())),
+            let several = match topics {
+                Topics::Named(named) if named.len() != 1 => Some(named.clone()),
+                _ => None,
             };
-            let mut view = json!({ "kafka": connection, key: read, "group": group });
-            if *start != StartRule::Earliest {
-                view["start"] = start.to_string().into();
+            SourceView {
+                kafka: Some(connection.clone()),
+                topic: topics.single().map(str::to_owned),
+                topics: several,
+                topic_pattern: topics.pattern().map(|pattern| pattern.as_str().to_owned()),
+                group: Some(group.clone()),
+                start: Some(start.to_string()),
+                ..SourceView::default()
             }
-            view
         }
         Endpoint::Rabbitmq {
             connection,
             queue,
             prefetch,
-        } => {
-            json!({ "rabbitmq": connection, "queue": queue, "prefetch": prefetch })
-        }
+        } => SourceView {
+            rabbitmq: Some(connection.clone()),
+            queue: Some(queue.clone()),
+            prefetch: Some(*prefetch),
+            ..SourceView::default()
+        },
     }
 }
 
-fn to(target: &Target) -> Value {
+fn to(target: &Target) -> TargetView {
     match target {
-        Target::Kafka { connection, topic } => json!({ "kafka": connection, "topic": topic }),
+        Target::Kafka { connection, topic } => TargetView {
+            kafka: Some(connection.clone()),
+            topic: Some(topic.clone()),
+            ..TargetView::default()
+        },
         Target::Rabbitmq {
             connection,
             exchange,
@@ -149,7 +155,12 @@ fn to(target: &Target) -> Value {
                 RoutingKey::Key => "key",
                 RoutingKey::Fixed(key) => key,
             };
-            json!({ "rabbitmq": connection, "exchange": exchange, "routing_key": routing_key })
+            TargetView {
+                rabbitmq: Some(connection.clone()),
+                exchange: Some(exchange.clone()),
+                routing_key: Some(routing_key.to_owned()),
+                ..TargetView::default()
+            }
         }
     }
 }

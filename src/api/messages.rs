@@ -221,6 +221,9 @@ pub enum CommandResult {
     Replaced,
 }
 
+/// Most ids of one call that cancels many.
+pub const MAX_CANCELLED: usize = 1000;
+
 /// Messages to be cancelled.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[schema(as = CancelMany)]

@@ -31,15 +31,15 @@ pub use dead_letters::{
 };
 pub use messages::{
     CancelAnswer, CancelManyRequest, CancelResult, CancelledPage, CommandAnswer, CommandResult,
-    FailureView, HeaderView, LastError, MessageView, MessagesPage, PositionView, RequestView,
-    RescheduleRequest, ShownState, Timestamp,
+    FailureView, HeaderView, LastError, MAX_CANCELLED, MessageView, MessagesPage, PositionView,
+    RequestView, RescheduleRequest, ShownState, Timestamp,
 };
 pub use overview::{
     FlowSeries, HistogramView, LiveFlow, LiveRoute, LivenessView, OverviewMoment, OverviewView,
     PartStateView, PartView, PartitionStatus, ReadinessView, RedisMemoryView, ReplicaStatusView,
     RouteSeries, TroubleView,
 };
-pub use routes::{PauseView, RoutePart, RouteView};
+pub use routes::{PauseView, RoutePart, RouteView, SourceView, TargetView};
 pub use sending::{AcceptedMessage, ReplaceRequest, SendAnswer, SendOutcome, SendRequest};
 pub use trail::{MessageAnswer, MessageTrail, RouteEventView, TrailEventView};
 

@@ -12,12 +12,10 @@ use super::Word;
 pub struct RouteView {
     /// Its name.
     pub name: String,
-    /// Its source: `kafka`, `topic`, `group`, or `rabbitmq`, `queue`, `prefetch`.
-    #[schema(value_type = Object)]
-    pub from: Value,
-    /// Its target: `kafka`, `topic`, or `rabbitmq`, `exchange`, `routing_key`.
-    #[schema(value_type = Object)]
-    pub to: Value,
+    /// Its source.
+    pub from: SourceView,
+    /// Its target.
+    pub to: TargetView,
     /// The other targets that `x-delay-target` may name.
     pub allow_targets: Vec<String>,
     /// Target that dead letters are published to as well.
@@ -45,6 +43,75 @@ pub struct RouteView {
     /// Troubles of its source, its targets, its delivery or the store's free memory: the parts of `/readyz` that are not
     /// up, and why.
     pub troubles: Vec<String>,
+}
+
+/// The source of a route, as it is configured: `kafka`, one of `topic`, `topics` and `topic_pattern`, `group`, `start`; or
+/// `rabbitmq`, `queue`, `prefetch`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[schema(as = Source)]
+pub struct SourceView {
+    /// The connection to Kafka.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub kafka: Option<String>,
+    /// The topic.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub topic: Option<String>,
+    /// The topics.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub topics: Option<Vec<String>>,
+    /// The regular expression that names of topics match.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub topic_pattern: Option<String>,
+    /// The consumer group.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub group: Option<String>,
+    /// Where reading begins in a partition without a committed position: `earliest`, `latest`, or a moment.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub start: Option<String>,
+    /// The connection to RabbitMQ.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub rabbitmq: Option<String>,
+    /// The queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub queue: Option<String>,
+    /// Most deliveries that are not yet acknowledged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub prefetch: Option<u16>,
+}
+
+/// The target of a route, as it is configured: `kafka`, `topic`; or `rabbitmq`, `exchange`, `routing_key`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[schema(as = Target)]
+pub struct TargetView {
+    /// The connection to Kafka.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub kafka: Option<String>,
+    /// The topic; with `{1}` in it each topic of the source has one of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub topic: Option<String>,
+    /// The connection to RabbitMQ.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub rabbitmq: Option<String>,
+    /// The exchange; empty for the default one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub exchange: Option<String>,
+    /// The routing key, `preserve` or `key`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub routing_key: Option<String>,
 }
 
 /// A part of a route.

@@ -9,10 +9,9 @@ use serde_json::json;
 use super::api;
 use super::client::{ApiClient, ClientError, json_of};
 use super::output::{self, SafeText};
-use crate::api::{CancelAnswer, CancelManyRequest, CancelResult, CancelledPage, Word};
-
-/// Most ids that the API takes at once.
-const MAX_IDS: usize = 1000;
+use crate::api::{
+    CancelAnswer, CancelManyRequest, CancelResult, CancelledPage, MAX_CANCELLED, Word,
+};
 
 /// Cancel messages that wait
 ///
@@ -79,24 +78,32 @@ fn cancel_many(
             why: Some(why),
         }));
     }
-    for (route, places) in of_route {
-        let path = format!(
-            "/api/v1/routes/{}/messages/cancel",
-            api::route_name(&route)?
-        );
-        for places in places.chunks(MAX_IDS) {
-            let request = CancelManyRequest {
-                ids: places.iter().map(|&at| ids[at].clone()).collect(),
-                because: None,
-            };
-            let answer: CancelledPage = client.post(&path, &request)?;
-            for (&at, item) in places.iter().zip(answer.items) {
-                ended[at] = Some(Ended {
-                    why: why_not(&item),
-                    route: Some(item.route),
-                    result: item.result.to_string(),
-                });
+    let calls = of_route.iter().flat_map(|(route, places)| {
+        let chunks = places.chunks(MAX_CANCELLED);
+        chunks.map(move |places| (route, places))
+    });
+    let mut failed = None;
+    for (route, places) in calls {
+        let route = api::route_name(route)?;
+        let path = format!("/api/v1/routes/{route}/messages/cancel");
+        let request = CancelManyRequest {
+            ids: places.iter().map(|&at| ids[at].clone()).collect(),
+            because: None,
+        };
+        let answer: CancelledPage = match client.post(&path, &request) {
+            Ok(answer) => answer,
+            // What is done by now is printed first.
+            Err(error) => {
+                failed = Some(error);
+                break;
             }
+        };
+        for (&at, item) in places.iter().zip(answer.items) {
+            ended[at] = Some(Ended {
+                why: why_not(&item),
+                route: Some(item.route),
+                result: item.result.to_string(),
+            });
         }
     }
     let ended = ids
@@ -119,7 +126,7 @@ fn cancel_many(
     if json {
         output::out(SafeText::answer(&json_of(&answers)?));
     }
-    Ok(all_done)
+    failed.map_or(Ok(all_done), Err)
 }
 
 /// Why a message was not cancelled. `None`: it was.

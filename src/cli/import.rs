@@ -10,11 +10,11 @@ use clap::{Args, Subcommand, ValueEnum};
 use super::api::BecauseArgs;
 use super::output::SafeText;
 use super::progress::{ProgressReporter, StageProgress};
-use super::replay::route_named;
+use super::replay::{route_named, topic_of};
 use super::table::{moment, table};
 use super::{ConfigArgs, USAGE_EXIT, content, output, refuse};
 use crate::config::{Config, read_secret};
-use crate::domain::{Clock, Endpoint, Route, RoutingKey, Secret, Target};
+use crate::domain::{Clock, Endpoint, OwnTarget, Route, RoutingKey, Secret, Target};
 use crate::import::{
     BodyCodec, EntryForm, ForeignServer, ImportOutcome, ImportPreview, ImportQueue, ImportRequest,
     ImportTally, ImportWait, ImportWatcher, ScoreUnit, import,
@@ -126,6 +126,9 @@ struct CommonArgs {
     /// The route that gets the messages
     #[arg(long, value_name = "R")]
     route: String,
+    /// The topic of the route from which the messages are said to come, where its target is derived from the topic
+    #[arg(long, value_name = "T")]
+    topic: Option<String>,
     /// Key of every message: the record's key, or the routing key
     #[arg(long, value_name = "K")]
     message_key: Option<String>,
@@ -198,6 +201,7 @@ pub(super) fn run(args: ImportArgs) -> anyhow::Result<ExitCode> {
         route,
         message_key,
         headers,
+        topic,
         dry_run: _,
         yes,
         reason,
@@ -210,8 +214,14 @@ pub(super) fn run(args: ImportArgs) -> anyhow::Result<ExitCode> {
     let request = url(redis, redis_file).and_then(|url| {
         refuse_own_keys(&queue.queue, &config.redis.prefix)?;
         let route = route_of(&config, &route, message_key.as_deref(), &headers)?;
+        let is_derived = matches!(route.own_target, OwnTarget::PerTopic(_));
+        let route = if topic.is_some() || is_derived {
+            topic_of(route, topic.as_deref())?
+        } else {
+            route.clone()
+        };
         Ok(ImportRequest {
-            route: route.clone(),
+            route,
             server: ForeignServer { url, ca },
             queue: queue.queue,
             form: queue.form,

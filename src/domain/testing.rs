@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use super::route::OnUnroutable;
+use super::topics::DerivedTargets;
 use super::{
     Actor, DeadLetterLimits, DelayFrom, Dialects, Endpoint, Entry, HeaderNames, Message,
     OnDuplicate, OnExpired, OnInvalid, OnRefused, OnUndecodable, Origin, OwnTarget, Pause,
-    RetryPolicy, Route, RouteName, RoutePause, RoutePolicy, StartRule, Target, Topics, TrailLimits,
-    UnixMs,
+    RetryPolicy, Route, RouteName, RoutePause, RoutePolicy, StartRule, Target, TopicPattern,
+    TopicTemplate, Topics, TrailLimits, UnixMs,
 };
 
 /// A pause of publishing by `ann`, who gave `#4711` as its reason.
@@ -49,6 +50,22 @@ pub fn route_between(name: &str, from: Endpoint, to: Target) -> Route {
         allow_targets: Vec::new(),
         dead_letter_to: None,
         policy: policy(),
+    }
+}
+
+/// A route that finds its topics by a pattern and derives the target of each, none of which is read.
+///
+/// # Panics
+/// If the pattern or the target is none.
+#[expect(clippy::expect_used, reason = "only tests use it, with what is valid")]
+pub fn route_per_topic(pattern: &str, to: &str) -> Route {
+    let pattern = TopicPattern::new(pattern).expect("a pattern");
+    let template = TopicTemplate::new(to, &pattern).expect("a template");
+    let from = kafka_source(Topics::Pattern(pattern), "postdate");
+    let derived = DerivedTargets::new("main".to_owned(), template, Vec::new());
+    Route {
+        own_target: OwnTarget::PerTopic(Arc::new(derived)),
+        ..route_between("per-topic", from, kafka_target(to))
     }
 }
 

@@ -254,4 +254,21 @@ mod tests {
         let headless = letter(|e| e.message.headers.clear());
         assert!(redrive(&headless, reason, &route(), None, UnixMs(0), UnixMs(0)).is_err());
     }
+
+    #[test]
+    fn what_died_before_it_had_a_target_gets_the_one_of_its_topic() {
+        let route = testing::route_per_topic("(.*)\\.delayed", "{1}");
+        let now = UnixMs(9);
+        let again = |topic: Option<&str>| {
+            let letter = letter(|entry| entry.source_topic = topic.map(Text::from));
+            redrive(&letter, FAILED, &route, None, now, now).map(|bundle| bundle.target)
+        };
+        assert_eq!(
+            again(Some("mails.delayed")),
+            Ok(TargetRef::Named("mails".into()))
+        );
+        for unknown in [None, Some("mails")] {
+            assert!(again(unknown).is_err(), "{unknown:?}");
+        }
+    }
 }

@@ -183,7 +183,7 @@ async fn a_route_is_shown_in_the_words_of_the_configuration() {
     let orders = &list["items"][1];
     assert_eq!(
         orders["from"],
-        json!({ "kafka": "main", "topic": "orders.delayed", "group": "postdate" })
+        json!({ "kafka": "main", "topic": "orders.delayed", "group": "postdate", "start": "earliest" })
     );
     assert_eq!(orders["to"], json!({ "kafka": "main", "topic": "orders" }));
     server.end().await;

@@ -3,11 +3,12 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::Duration;
 
-use serde_json::Value;
-
 use super::NEXT_MESSAGES;
 use super::state::{DueCounts, MessageRow, RateSample, ReplicaRow, RouteRow, Snapshot};
-use crate::api::{HistogramView, LiveRoute, MessageView, OverviewMoment, Page, ReplicaStatusView};
+use crate::api::{
+    HistogramView, LiveRoute, MessageView, OverviewMoment, Page, ReplicaStatusView, SourceView,
+    TargetView,
+};
 use crate::cli::client::{ApiClient, ClientError};
 use crate::cli::status::{paused_parts, replica_state};
 use crate::domain::unsafe_text::escaped;
@@ -68,8 +69,8 @@ fn replica(replica: &ReplicaStatusView) -> ReplicaRow {
 fn route_row(LiveRoute { route, flow }: &LiveRoute) -> RouteRow {
     RouteRow {
         name: escaped(&route.name),
-        from: place(&route.from),
-        to: place(&route.to),
+        from: source(&route.from),
+        to: target(&route.to),
         pending: route.pending,
         in_flight: route.in_flight,
         dead: route.dead,
@@ -83,18 +84,39 @@ fn route_row(LiveRoute { route, flow }: &LiveRoute) -> RouteRow {
     }
 }
 
-/// A source or a target in words: `kafka main, topic orders`.
-fn place(place: &Value) -> String {
-    let parts = place.as_object().into_iter().flatten();
-    let mut parts: Vec<String> = parts
-        .map(|(name, value)| match value {
-            Value::String(text) => escaped(&format!("{name} {text}")),
-            value => escaped(&format!("{name} {value}")),
-        })
-        .collect();
-    // The connection comes first.
-    parts.sort_by_key(|part| !(part.starts_with("kafka ") || part.starts_with("rabbitmq ")));
-    parts.join(", ")
+/// A source in words: `kafka main, topic orders`.
+fn source(from: &SourceView) -> String {
+    let prefetch = from.prefetch.map(|prefetch| prefetch.to_string());
+    let topics = from.topics.as_ref().map(|topics| topics.join(", "));
+    words(&[
+        ("kafka", &from.kafka),
+        ("rabbitmq", &from.rabbitmq),
+        ("topic", &from.topic),
+        ("topics", &topics),
+        ("topics matching", &from.topic_pattern),
+        ("group", &from.group),
+        ("queue", &from.queue),
+        ("prefetch", &prefetch),
+    ])
+}
+
+/// A target in words.
+fn target(to: &TargetView) -> String {
+    words(&[
+        ("kafka", &to.kafka),
+        ("rabbitmq", &to.rabbitmq),
+        ("topic", &to.topic),
+        ("exchange", &to.exchange),
+        ("routing key", &to.routing_key),
+    ])
+}
+
+/// The parts that are there, each with its name.
+fn words(parts: &[(&str, &Option<String>)]) -> String {
+    let there = parts
+        .iter()
+        .filter_map(|(name, value)| Some(escaped(&format!("{name} {}", value.as_ref()?))));
+    there.collect::<Vec<_>>().join(", ")
 }
 
 fn due_counts(due: HistogramView) -> DueCounts {

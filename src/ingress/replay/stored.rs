@@ -135,3 +135,39 @@ pub(super) fn content_of(message: &Message, route: &Route) -> u32 {
 pub(super) fn name_hash(id: &str) -> u128 {
     xxhash_rust::xxh3::xxh3_128(id.as_bytes()).max(1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::testing;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_replay_of_one_topic_knows_nothing_of_the_others_and_all_of_what_says_no_topic() {
+        let route = Arc::new(testing::route_per_topic("(.*)\\.delayed", "{1}"));
+        let stored = |topic: Option<&str>, offset| {
+            let mut entry = testing::entry(UnixMs(7), b"the same");
+            entry.source_topic = topic.map(Into::into);
+            entry.position = Some(KafkaPosition {
+                partition: 0,
+                offset,
+            });
+            entry
+        };
+        let entries = [
+            stored(Some("a.delayed"), 1),
+            stored(Some("b.delayed"), 2),
+            stored(None, 3),
+        ];
+        for (topic, expected) in [("a.delayed", [1, 3]), ("b.delayed", [2, 3])] {
+            let view = route.of_topic(topic);
+            let mut known = StoredRecordsBuilder::default();
+            for entry in &entries {
+                known.add(entry, ScannedState::Pending, &view);
+            }
+            let known = known.finish().by_partition;
+            let offsets: Vec<i64> = known[&0].iter().map(|stored| stored.offset).collect();
+            assert_eq!(offsets, expected, "{topic}");
+        }
+    }
+}

@@ -1,5 +1,5 @@
 //! Routes that were paused by hand: one hash for the whole store, `ROUTE/ingress` and `ROUTE/publishing` ->
-//! since when, by whom and why. Every replica reads it twice a second and keeps its last knowledge while the store is
+//! since when, by whom and why. Every replica reads it every 400 ms and keeps its last knowledge while the store is
 //! away. Until the first read nothing is known, and callers must not do anything that may be paused.
 
 use std::collections::BTreeMap;

@@ -4,8 +4,8 @@ use futures_util::FutureExt;
 use prometheus_client::registry::Registry;
 
 use super::*;
-use crate::domain::RateLimit;
-use crate::domain::testing::route;
+use crate::domain::testing::{self, route};
+use crate::domain::{RateLimit, TargetRef};
 use crate::egress::Publication;
 use crate::telemetry::Metrics;
 
@@ -142,6 +142,29 @@ fn what_is_set_aside_leaves_its_room_to_the_other_targets() {
     assert!(!credit.is_full(&own));
     drop(hanging);
     assert_eq!(credit.state.lock().aside, [0, 0]);
+    assert_eq!(free(), Some(ROUTE_MESSAGES));
+}
+
+#[test]
+fn each_target_that_is_derived_from_a_topic_is_set_aside_by_itself() {
+    let route = Arc::new(testing::route_per_topic("(.*)\\.delayed", "{1}"));
+    let CreditFixture { credit, .. } = credit_of(Route::clone(&route));
+    let target = |topic: &str| {
+        let named = TargetRef::Named(topic.into());
+        route.target(&named).expect("a target")
+    };
+    let [ill, well] = ["ill", "well"].map(target);
+    let free = || credit.ask(0, 100).map(|grant| grant.messages);
+    let mut hanging = credit.force().hold(TROUBLE_MESSAGES as usize);
+    hanging.set_aside(&ill);
+    assert_eq!(
+        free(),
+        Some(ROUTE_MESSAGES),
+        "it takes nothing from the others"
+    );
+    assert!(credit.is_full(&ill) && !credit.is_full(&well));
+    drop(hanging);
+    assert!(!credit.is_full(&ill));
     assert_eq!(free(), Some(ROUTE_MESSAGES));
 }
 

@@ -33,7 +33,7 @@ pub(crate) const NOT_PLAYED: &[(&str, &str, &str)] = &[
         "F07",
         "a rolling restart between two versions",
         "there is one version yet; blobs of all formats that were are \
-        golden files of `src/store/codec`, refused formats are in `tests/it/store/preflight.rs`",
+        golden files of `src/store/model/codec`, refused formats are in `tests/it/store/preflight.rs`",
     ),
     (
         "F17",

@@ -1,7 +1,7 @@
 //! Every transition with its refusals, and all invariants after each step.
 
 use postdate::domain::limits::MAX_EXPIRIES;
-use postdate::domain::{Entry, Flags, OnDuplicate, ReadMark, RouteName, Text, UnixMs};
+use postdate::domain::{Entry, FirstStart, Flags, OnDuplicate, ReadMark, RouteName, Text, UnixMs};
 use postdate::store::{
     BrowseQuery, DeadLetter, Division, IntendedMessage, MessageFilter, NewBundle, Remainder,
     SettleAnswer, SweepOutcome, WriteOp, WriteResult,
@@ -603,6 +603,33 @@ async fn a_sweep_takes_all_that_has_expired_in_calls_that_are_bounded() {
         fixture.check().await;
     }
     assert_eq!(swept, [630, 0]);
+}
+
+#[tokio::test]
+async fn the_first_start_of_a_source_is_noted_once_for_all() {
+    let fixture = StoreFixture::shared().await;
+    let seen = |at_ms, topics: &[(&str, i32)]| FirstStart {
+        at_ms,
+        partitions: topics
+            .iter()
+            .map(|(topic, count)| ((*topic).to_owned(), *count))
+            .collect(),
+    };
+    let first = seen(7, &[("a", 2), ("b", 1)]);
+    let store = &fixture.store;
+    assert_eq!(
+        store.first_start("s", first.clone()).await,
+        Ok(first.clone())
+    );
+    let later = seen(9, &[("a", 3), ("c", 1)]);
+    assert_eq!(
+        store.first_start("s", later.clone()).await,
+        Ok(first.clone())
+    );
+    assert_eq!(store.first_start("other", later.clone()).await, Ok(later));
+    for (topic, partition, knew) in [("a", 1, true), ("a", 2, false), ("c", 0, false)] {
+        assert_eq!(first.knew(topic, partition), knew, "{topic}/{partition}");
+    }
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ import { count, sentence } from "./format.js";
 import { h } from "./dom.js";
 import { actOnMany } from "./many.js";
 import { ask, field, toast } from "./widgets.js";
+import { readsSeveral } from "./words.js";
 
 /** Cancels the messages of a route that wait, some at a time. */
 export async function purge(view, { name, pending }, progress) {
@@ -46,16 +47,17 @@ export async function setPause(view, route, { part, isPaused, effect }) {
 }
 
 /** Passes over one record of a Kafka partition that stands. `why` says where it stands. */
-export async function skip(view, name, why) {
+export async function skip(view, { name, from }, why) {
   const number = (title, key) => field(title, h("input", { name: key, type: "number", min: 0, step: 1, required: true, autocomplete: "off" }));
   const draw = () => [
     why && h("p", null, why),
     h("p", null, "The record at this offset is lost to the route. Reading goes on behind it."),
+    readsSeveral(from) && field("Topic", h("input", { name: "topic", required: true, maxlength: 249, autocomplete: "off", spellcheck: "false" })),
     h("div", { class: "row" }, number("Partition", "partition"), number("Offset", "offset")),
   ];
   const given = await ask({ title: `Skip an offset of ${name}?`, draw, action: "Skip the offset", isDangerous: true });
   if (given === null) return;
-  const request = { partition: Number(given.partition), offset: Number(given.offset), because: given.because };
+  const request = { topic: given.topic || undefined, partition: Number(given.partition), offset: Number(given.offset), because: given.because };
   let skipped = null;
   const problem = await view.run(async (signal) => {
     skipped = await post(path("routes", name, "skip"), request, signal);

@@ -146,10 +146,16 @@ export function deadReason(reason) {
 }
 
 /** A source or a target of a route: `topic orders at kafka main`. */
-export function endpoint({ kafka, topic, rabbitmq, queue, exchange, routing_key }) {
-  if (kafka !== undefined) return { place: topic, at: `Kafka ${kafka}` };
+export function endpoint({ kafka, topic, topics, topic_pattern, rabbitmq, queue, exchange, routing_key }) {
+  const place = topic ?? topics?.join(", ") ?? topic_pattern;
+  if (kafka !== undefined) return { place, at: `Kafka ${kafka}` };
   if (queue !== undefined) return { place: queue, at: `RabbitMQ ${rabbitmq}` };
   return { place: `${exchange || "(default exchange)"}/${routing_key}`, at: `RabbitMQ ${rabbitmq}` };
+}
+
+/** Whether a route reads several topics, of which one has to be said. */
+export function readsSeveral(source) {
+  return source?.kafka !== undefined && source.topic === undefined;
 }
 
 /** A target as `allow_targets` writes it. */

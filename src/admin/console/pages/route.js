@@ -137,7 +137,7 @@ function standing(view, now, route) {
   if (!route.paused.includes("undecodable")) return null;
   const why = now.parts.find(({ name }) => name === `source:${route.name}`)?.why;
   return action("Standing", badge("bad", "a record cannot be opened"),
-    view.mayWrite && h("button", { type: "button", onclick: () => skip(view, route.name, why && sentence(why)) }, "Skip …"));
+    view.mayWrite && h("button", { type: "button", onclick: () => skip(view, route, why && sentence(why)) }, "Skip …"));
 }
 
 function dueNext({ next, problem }, route) {
@@ -158,6 +158,7 @@ function configuration(route) {
   const pairs = [
     ["from", `${source.place}, ${source.at}`],
     route.from.group !== undefined && ["from.group", route.from.group],
+    route.from.start !== undefined && ["from.start", route.from.start],
     route.from.prefetch !== undefined && ["from.prefetch", route.from.prefetch],
     ["to", `${target.place}, ${target.at}`],
     ["allow_targets", route.allow_targets.join(", ") || "none"],

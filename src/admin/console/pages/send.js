@@ -9,6 +9,7 @@ import { badge } from "../lib/icons.js";
 import { overview } from "../lib/live.js";
 import { nowMs } from "../lib/clock.js";
 import { visible } from "../lib/text.js";
+import { endpoint, readsSeveral } from "../lib/words.js";
 import { announce, empty, facts, field, fullMoment, messageLink, pageHead, problemBox, routeSelect, section } from "../lib/widgets.js";
 
 export function sendPage(view) {
@@ -72,6 +73,7 @@ function form(view, state) {
   return section("Message", { key: "form" },
     h("form", { class: "send-form", onsubmit: submit },
       field("Route", routeSelect({ routes, value: chosen?.name ?? "", onchange: change("route") }), chosen && "It takes the way of any other message, from the route's topic or queue on."),
+      readsSeveral(chosen?.from) && field("Topic", h("input", { name: "topic", required: true, maxlength: 249, autocomplete: "off", spellcheck: "false" }), `one of ${endpoint(chosen.from).place}`),
       h("div", { class: "row" },
         field("Due", h("select", { name: "how", value: state.how, onchange: change("how") }, h("option", { value: "delay" }, "after a delay"), h("option", { value: "at" }, "at a moment"))),
         state.how === "delay"
@@ -97,7 +99,7 @@ async function send(view, state, given) {
   const request = {
     delay: isDelay ? (/^\d+$/.test(delay) ? Number(delay) : delay) : undefined,
     at: isDelay ? undefined : momentOfInput(given.get("at")) ?? undefined,
-    id: text("id"), key: text("key"), body: text("body"),
+    id: text("id"), topic: text("topic"), key: text("key"), body: text("body"),
     body_base64: state.copy.body === null ? base64(state.copy.bytes) : undefined,
     headers: headersOf(given.get("headers")),
     wait: given.has("wait"),
