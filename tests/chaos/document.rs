@@ -8,13 +8,11 @@ use std::process::Command;
 use serde::{Deserialize, Serialize};
 
 use crate::mutants::PLANTED;
-use crate::outcome::{self, Outcome, Sum};
+use crate::outcome::{self, Outcome, Sum, Verdict};
 use crate::rows::{self, NOT_PLAYED, Row};
 
 /// Text before the tables.
 const PREFACE: &str = include_str!("preface.md");
-/// Remarks that a row shows at most.
-const REMARKS: usize = 6;
 
 /// Findings of each row, by its id, in all runs since the row began anew.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -148,23 +146,18 @@ impl Document {
     /// The page.
     pub(crate) fn page(&self) -> String {
         let mut page = PREFACE.to_owned();
+        self.sum_up(&mut page);
         page.push_str(
-            "\n## What was found\n\n| row | n | messages | in flight at the fault | lost | early | otherwise wrong | \
-             duplicates explained | unexplained | takeover | recovery | verdict |\n\
-             |---|---|---|---|---|---|---|---|---|---|---|---|\n",
+            "\n| row | fault | n | messages | repeated | recovery |\n|---|---|---:|---:|---:|---:|\n",
         );
         for row in rows::all() {
             match self.rows.get(row.id) {
                 Some(found) => page.push_str(&line(row, &found.sum)),
-                None => writeln!(page, "| {} | not yet played ||||||||||| ", row.id)
+                None => writeln!(page, "| {} | {} | not yet played ||||", row.id, row.fault)
                     .expect("a string grows"),
             }
         }
         self.list_mutants(&mut page);
-        page.push_str("\n## The rows\n");
-        for row in rows::all() {
-            self.describe(row, &mut page);
-        }
         page.push_str(
             "\n## Not played here\n\n| row | fault | what stands for it |\n|---|---|---|\n",
         );
@@ -174,132 +167,84 @@ impl Document {
         page
     }
 
+    /// What all rows found together, and each that did not pass.
+    fn sum_up(&self, page: &mut String) {
+        let sums: Vec<&Sum> = self.rows.values().map(|found| &found.sum).collect();
+        let total = |of: fn(&Sum) -> usize| sums.iter().copied().map(of).sum::<usize>();
+        let dates = || {
+            self.rows
+                .values()
+                .flat_map(|found| [&found.first.date, &found.last.date])
+        };
+        let (first, last) = (dates().min(), dates().max());
+        writeln!(
+            page,
+            "\n## What was found\n\n{} rows, {} cycles, {} messages, from {} to {}. Lost, but for what the fault itself takes: {}. \
+             Early: {}. Otherwise wrong: {}. Repeated without an explanation: {}.",
+            sums.len(),
+            total(|sum| sum.cycles),
+            total(|sum| sum.messages),
+            first.map_or("?", String::as_str),
+            last.map_or("?", String::as_str),
+            total(|sum| sum.lost),
+            total(|sum| sum.early),
+            total(|sum| sum.wrong),
+            total(|sum| sum.unexplained),
+        )
+        .expect("a string grows");
+        for (id, found) in &self.rows {
+            let sum = &found.sum;
+            if sum.verdict != Verdict::Passed {
+                let bad = if sum.failed > 0 {
+                    sum.failed
+                } else {
+                    sum.missed
+                };
+                writeln!(
+                    page,
+                    "\n**{id}: {:?}**, {bad} of {} plays.",
+                    sum.verdict, sum.plays
+                )
+                .expect("a string grows");
+            }
+        }
+    }
+
     fn list_mutants(&self, page: &mut String) {
-        page.push_str(
-            "\n## Is the suite awake?\n\n`scripts/chaos mutants` plants faults into the relay (`src/mutants.rs`), one at a \
-             time. A row must catch each, and pass on the same seed\nwithout it.\n\n| a relay that | row | what came of \
-             it | played |\n|---|---|---|---|\n",
-        );
-        for planted in PLANTED {
-            let (came, played) =
-                self.mutants
-                    .get(planted.name)
-                    .map_or_else(Default::default, |catch| {
-                        let Catch {
-                            commit,
-                            date,
-                            seed,
-                            rate,
-                            ..
-                        } = catch;
-                        (
-                            catch.to_string(),
-                            format!("{date}, `{commit}`, {rate} messages a second, seed {seed}"),
-                        )
-                    });
-            let came = if came.is_empty() {
-                "not yet played".to_owned()
-            } else {
-                came
-            };
+        let caught = |name: &str| self.mutants.get(name).is_some_and(|catch| catch.caught);
+        let count = PLANTED
+            .iter()
+            .filter(|planted| caught(planted.name))
+            .count();
+        writeln!(
+            page,
+            "\n## Is the suite awake?\n\n`scripts/chaos mutants` plants {} faults into the relay (`src/mutants.rs`), one at a time. A row must \
+             catch each, and pass on the same seed without it. {count} were caught.",
+            PLANTED.len()
+        )
+        .expect("a string grows");
+        for planted in PLANTED.iter().filter(|planted| !caught(planted.name)) {
+            let came = self
+                .mutants
+                .get(planted.name)
+                .map_or_else(|| "not yet played".to_owned(), ToString::to_string);
             writeln!(
                 page,
-                "| {} (`{}`) | {} | {came} | {played} |",
+                "\n- A relay that {} (`{}`), row {}: {came}",
                 planted.does, planted.name, planted.row
             )
             .expect("a string grows");
         }
     }
-
-    fn describe(&self, row: &Row, page: &mut String) {
-        let Row {
-            id,
-            fault,
-            precondition,
-            limit,
-            differs,
-            ..
-        } = row;
-        write!(
-            page,
-            "\n**{id}**: {fault}.\n- Counts if {precondition}.\n- Limit: {limit}.\n"
-        )
-        .expect("a string grows");
-        if !differs.is_empty() {
-            writeln!(page, "- Not as in the matrix: {differs}.").expect("a string grows");
-        }
-        let Some(Found {
-            first, last, sum, ..
-        }) = self.rows.get(*id)
-        else {
-            return;
-        };
-        let since = if sum.plays + sum.inconclusive > 1 {
-            format!("from {first} to {last}")
-        } else {
-            format!("on {last}")
-        };
-        writeln!(page, "- Played {since}.").expect("a string grows");
-        for remark in sum.remarks.iter().take(REMARKS) {
-            writeln!(page, "- Remark: {remark}.").expect("a string grows");
-        }
-        if sum.remarks.len() > REMARKS {
-            writeln!(page, "- And {} remarks more.", sum.remarks.len() - REMARKS)
-                .expect("a string grows");
-        }
-    }
 }
 
 fn line(row: &Row, sum: &Sum) -> String {
-    let Sum {
-        cycles,
-        inconclusive,
-        messages,
-        in_flight: (least, most),
-        ..
-    } = sum;
-    let bad = |count: usize| {
-        if count == 0 {
-            "0".to_owned()
-        } else {
-            format!("**{count}**")
-        }
-    };
-    let taken = if sum.taken > 0 {
-        format!("; {} by the fault itself", sum.taken)
-    } else {
-        String::new()
-    };
-    let seconds = |ms: Option<i64>| ms.map_or("-".into(), |ms| format!("{:.1} s", ms as f64 / 1e3));
-    let not_held = match if sum.failed > 0 {
-        sum.failed
-    } else {
-        sum.missed
-    } {
-        0 => String::new(),
-        n => format!(", {n} of {} plays", sum.plays),
-    };
-    let beside = if *inconclusive > 0 {
-        format!(" (+{inconclusive} inconclusive)")
-    } else {
-        String::new()
-    };
-    let range = if least == most {
-        least.to_string()
-    } else {
-        format!("{least} to {most}")
-    };
+    let recovery = sum
+        .recovery_ms
+        .map_or("-".into(), |ms| format!("{:.1} s", ms as f64 / 1e3));
     format!(
-        "| {} | {cycles}{beside} | {messages} | {range} | {}{taken} | {} | {} | {} | {} | {} | {} | {:?}{not_held} |\n",
-        row.id,
-        bad(sum.lost),
-        bad(sum.early),
-        bad(sum.wrong),
-        sum.explained,
-        bad(sum.unexplained),
-        seconds(sum.takeover_ms),
-        seconds(sum.recovery_ms),
-        sum.verdict,
+        "| {} | {} | {} | {} | {} | {recovery} |\n",
+        row.id, row.fault, sum.cycles, sum.messages, sum.explained
     )
 }
 

@@ -112,12 +112,18 @@ impl Course {
         let Row {
             id,
             fault,
+            precondition,
+            limit,
+            differs,
             at_once,
             play,
             ..
         } = self.row;
         if self.played == 0 {
-            println!("{id}: {fault}");
+            println!("{id}: {fault}\n  counts if {precondition}; limit: {limit}");
+            if !differs.is_empty() {
+                println!("  not as intended: {differs}");
+            }
         }
         let seed = arguments.seed.wrapping_add(self.played);
         let cycles = (self.wanted - self.conclusive).min(*at_once);
