@@ -3,7 +3,7 @@
 //!
 //! This is an example and not a bench target, so that the relay is the binary that users build, without the features
 //! that dependencies of tests add. To add a bench: a function, a line in [`BENCHES`] and in [`measure_one`], and marks
-//! in `docs/benchmarks.md`.
+//! in `benches/README.md`.
 #![allow(clippy::print_stdout, reason = "its output is its purpose")]
 #![allow(
     clippy::expect_used,

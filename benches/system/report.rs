@@ -1,5 +1,5 @@
 //! Reports the findings of a bench: series of values by name, one value a round; tables of their medians and spreads,
-//! verdicts on the bars, plots. A report is printed, and kept in `docs/benchmarks.md` and `docs/benchmarks.json`.
+//! verdicts on the bars, plots. A report is printed, and kept in `benches/README.md` and `docs/benchmarks.json`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -169,7 +169,7 @@ impl Report {
 
     /// Adds a picture, which is kept beside the document.
     pub fn plot(&mut self, title: &str, file: &str, svg: String) {
-        writeln!(self.tables, "\n![{title}](benchmarks/{file}.svg)").expect("a String");
+        writeln!(self.tables, "\n![{title}](../docs/benchmarks/{file}.svg)").expect("a String");
         self.plots.push((file.to_owned(), svg));
     }
 
@@ -355,8 +355,8 @@ fn merge(path: &Path, name: &str, value: Value) {
 
 /// Writes a page between its marks in the document. Text around the marks is written by hand.
 fn keep(name: &str, page: &str) {
-    let path = docs().join("benchmarks.md");
-    let document = std::fs::read_to_string(&path).expect("docs/benchmarks.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/README.md");
+    let document = std::fs::read_to_string(&path).expect("benches/README.md");
     let begin = format!("<!-- {name}: begin -->\n");
     let end = format!("<!-- {name}: end -->");
     let (before, rest) = document
