@@ -1,5 +1,6 @@
-//! The page of producers: its snippets are the programs of `tests/clients`, its table is what the last run of each noted.
-//! `UPDATE_DOCS=1 cargo test --test contract` puts both into the page, `scripts/test-clients --record` makes the record.
+//! The page of producers: it leads to the programs of `tests/clients`, and its table is what the last run of each noted.
+//! `UPDATE_DOCS=1 cargo test --test contract` puts both into the page, `scripts/test-clients --record` makes the record,
+//! `scripts/docs` puts the programs themselves into the site.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -18,7 +19,7 @@ const CUT_BEGIN: &str = "<!-- cut from ";
 const TABLE_BEGIN: &str = "<!-- made from docs/producers.json -->";
 const PART_END: &str = "<!-- end -->";
 
-/// Part of a program that the page leaves out: what only a test of it does.
+/// Part of a program that the site leaves out: what only a test of it does.
 const TEST_BEGIN: &str = "[test]";
 const TEST_END: &str = "[/test]";
 
@@ -28,32 +29,6 @@ fn record() -> Record {
     let value: Value =
         serde_json::from_str(&read(repository("docs/producers.json"))).expect("JSON");
     serde_json::from_value(value).expect("docs/producers.json: an object for each client")
-}
-
-/// A program without the parts that only its test needs.
-fn cut(text: &str) -> String {
-    let mut kept = String::new();
-    let mut is_test = false;
-    for line in text.lines() {
-        let mark = line
-            .trim_start()
-            .trim_start_matches(['/', '#'])
-            .trim_start();
-        match mark {
-            TEST_BEGIN => {
-                assert!(!is_test, "{TEST_BEGIN} within another one");
-                is_test = true;
-            }
-            TEST_END => {
-                assert!(is_test, "{TEST_END} without a {TEST_BEGIN}");
-                is_test = false;
-            }
-            _ if is_test => {}
-            _ => writeln!(kept, "{line}").expect("a String"),
-        }
-    }
-    assert!(!is_test, "a {TEST_BEGIN} has no end");
-    kept.trim().to_owned()
 }
 
 /// Word of a code block for a program.
@@ -75,16 +50,16 @@ fn fence_word(program: &ClientProgram) -> &'static str {
     }
 }
 
-/// Snippet of a program, and a line before it if nobody has run it.
+/// Link to a program, in whose place the site has the program itself, and a line before it if nobody has run it.
 fn snippet(program: &ClientProgram, record: &Record) -> String {
-    let code = cut(&read(repository(&program.path())));
+    let path = program.path();
     let has_run = record.contains_key(&program.name());
     let note = if has_run {
         ""
     } else {
         "**Not run:** its toolchain or its library was not at hand.\n\n"
     };
-    format!("{note}```{}\n{code}\n```", fence_word(program))
+    format!("{note}The whole program: [`{path}`](../{path}).")
 }
 
 /// Table of the clients, each with its last run.
@@ -179,7 +154,24 @@ fn the_page_of_producers_is_fresh() {
 }
 
 #[test]
-fn what_only_a_test_does_is_not_on_the_page() {
-    let program = "# [test]\nimport tap\n# [/test]\nsend(1)\n    // [test]\n    send(2)\n    // [/test]\nclose()\n";
-    assert_eq!(cut(program), "send(1)\nclose()");
+fn what_only_a_test_does_has_a_beginning_and_an_end_in_each_program() {
+    for program in CLIENT_PROGRAMS {
+        let text = read(repository(&program.path()));
+        let marks = text
+            .lines()
+            .map(|line| {
+                line.trim_start()
+                    .trim_start_matches(['/', '#'])
+                    .trim_start()
+            })
+            .filter(|mark| [TEST_BEGIN, TEST_END].contains(mark));
+        for (number, mark) in marks.enumerate() {
+            let expected = [TEST_BEGIN, TEST_END][number % 2];
+            assert_eq!(mark, expected, "{}", program.path());
+        }
+        assert_eq!(
+            text.matches(TEST_BEGIN).count(),
+            text.matches(TEST_END).count()
+        );
+    }
 }
