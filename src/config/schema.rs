@@ -12,7 +12,7 @@ use super::sources::ConfigSources;
 use super::{check, connections};
 
 /// Configurations that lead the check to every key, in any of its forms. None of them is right.
-const SAMPLES: [&str; 4] = [
+const SAMPLES: [&str; 5] = [
     r#"
     redis = { url_file = "x" }
     kafka.main = { brokers = "x", unsafe_tls = true, properties = {}, oauth = { token_url = "x", client_id = "x", client_secret_file = "x", scope = "x", ca_file = "x" } }
@@ -21,7 +21,7 @@ const SAMPLES: [&str; 4] = [
     traces = { endpoint = "x", authorization = "x", tls = { ca = "x" } }
     defaults = { delay_from = "arrival", dead_letter_to = "x", consumer_retry = { attempts = 1, initial = "1s", factor = 1, max = "1s" } }
     [routes.main]
-    from = { kafka = "main", topic = "x", topics = ["x"], topic_pattern = "x", group = "x", start = "x" }
+    from = { kafka = "main", topic = "x", group = "x", start = "x" }
     to = { kafka = "main", topic = "x" }
     delay_from = "arrival"
     dead_letter_to = "x"
@@ -39,6 +39,10 @@ const SAMPLES: [&str; 4] = [
     "#,
     r#"
     rabbitmq.main = { urls = ["x"] }
+    routes.main.from = { kafka = "main", topics = ["x"] }
+    "#,
+    r#"
+    routes.main.from = { kafka = "main", topic_pattern = "x" }
     "#,
     "",
 ];

@@ -44,9 +44,9 @@ impl UsedTopics {
             }
         }
         for ((at, group), routes) in group_routes(routes) {
-            let listed = listed.get(at).map_or(&[][..], Vec::as_slice);
+            let listed = listed.get(at);
             let mut topics = SourceTopics::new(&routes);
-            topics.found(listed.iter().map(String::as_str));
+            topics.found(listed.into_iter().flatten().flatten().map(String::as_str));
             for route in &routes {
                 let read = topics.read_by(&route.name);
                 if at == name {
@@ -121,16 +121,17 @@ fn matching(
     route: &Route,
     topics: &SourceTopics,
     read: &[Arc<Route>],
-    listed: &[String],
+    listed: Option<&Result<Vec<String>, String>>,
 ) -> Option<CheckFinding> {
     let Endpoint::Kafka { topics: from, .. } = &route.from else {
         return None;
     };
     from.pattern()?;
     let place = source(route);
-    if listed.is_empty() {
+    if let Some(Err(why)) = listed {
         return Some(CheckFinding::bad(format!(
-            "kafka {name}: the topics of the cluster cannot be listed ({place})"
+            "kafka {name}: the topics of the cluster cannot be listed ({place}): {why}; {}",
+            advice(name, why)
         )));
     }
     if let Some(why) = topics.trouble(&route.name) {
@@ -168,8 +169,8 @@ fn topic_of(route: &Route) -> Option<String> {
     }
 }
 
-/// The topics of each cluster in which a route finds its topics, by connection; none where they cannot be listed.
-type ListedTopics<'a> = BTreeMap<&'a str, Vec<String>>;
+/// The topics of each cluster in which a route finds its topics, by connection, or why they cannot be listed.
+type ListedTopics<'a> = BTreeMap<&'a str, Result<Vec<String>, String>>;
 
 /// Tries connections, all at once.
 pub(super) async fn check_all<'a>(
@@ -184,7 +185,7 @@ pub(super) async fn check_all<'a>(
     let lists = connections.iter().filter(|connection| finds_in(connection));
     let lists = lists.map(|connection| async {
         let listed = connection.list_topics(CHECK_DEADLINE).await;
-        (connection.name.as_str(), listed.unwrap_or_default())
+        (connection.name.as_str(), listed)
     });
     let listed: ListedTopics<'_> = join_all(lists).await.into_iter().collect();
     let checks = connections
