@@ -284,6 +284,10 @@ fn decide(
     }
     let delayed = found.delay.first().is_some() || found.deliver_at.first().is_some();
     if op.is_none() && !delayed && route.policy.consumer_retry.is_none() {
+        if let Some(name) = headers::untranslated(&message.headers, &route.policy) {
+            let why = "it holds a delay header of an AMQP 1.0 client, which RabbitMQ before 4.0 does not translate";
+            return Err((InvalidReason::BadHeaders, format!("{name}: {why}")));
+        }
         // An id alone asks for nothing: a message that Postdate published may pass through again unchanged.
         let target = target(&found, message, route)?;
         return Ok(AdmitDecision::PassThrough {
@@ -445,7 +449,7 @@ fn due(
         headers::delay_ms(header.value, origin).map(Some)
     })?;
     let at = said(&found.deliver_at, InvalidReason::BadTime, |header| {
-        headers::deliver_at(header.value, origin, header.is_utc).map(Some)
+        headers::deliver_at(header.value, origin, header.style).map(Some)
     })?;
     let mut spread_ms = 0;
     let (due, time, name) = match (delay, at, wait_ms) {
@@ -510,7 +514,7 @@ fn expiry(
 ) -> Result<Option<Expiry>, InvalidCause> {
     let origin = message.origin;
     let asked = said(&found.expires, InvalidReason::BadExpiry, |header| {
-        headers::expires(header.value, origin, header.is_utc).map(Some)
+        headers::expires(header.value, origin, header.style).map(Some)
     })?;
     let Some((asked, name)) = asked else {
         let ms = route.policy.max_lateness_ms;

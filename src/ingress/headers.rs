@@ -39,8 +39,19 @@ pub(super) struct Said<'a>([Option<DelayHeader<'a>>; 3]);
 pub(super) struct DelayHeader<'a> {
     pub(super) name: &'a str,
     pub(super) value: &'a HeaderValue,
-    /// A moment without an offset is in UTC.
-    pub(super) is_utc: bool,
+    pub(super) style: MomentStyle,
+}
+
+/// How a header writes moments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum MomentStyle {
+    /// As its producer wrote them, with an offset.
+    #[default]
+    Own,
+    /// In UTC, if without an offset.
+    Utc,
+    /// RabbitMQ has cut AMQP 1.0's timestamp in milliseconds to whole seconds.
+    Cut,
 }
 
 impl<'a> Said<'a> {
@@ -72,7 +83,7 @@ struct DialectHeader {
     place: usize,
     /// Consumers need it too.
     stays: bool,
-    is_utc: bool,
+    style: MomentStyle,
 }
 
 /// Place of the route's own header among those that say the same.
@@ -84,7 +95,7 @@ const fn amqp10(name: &'static str, meaning: Meaning) -> DialectHeader {
         meaning,
         place: 1,
         stays: false,
-        is_utc: false,
+        style: MomentStyle::Cut,
     }
 }
 
@@ -94,7 +105,7 @@ const fn celery(name: &'static str, meaning: Meaning, stays: bool) -> DialectHea
         meaning,
         place: 2,
         stays,
-        is_utc: true,
+        style: MomentStyle::Utc,
     }
 }
 
@@ -115,6 +126,35 @@ fn dialect_header(header: &Header, dialects: Dialects) -> Option<&'static Dialec
     let celery = if dialects.celery { CELERY } else { &[] };
     let known = |known: &&DialectHeader| has_name(header, known.name);
     amqp10.iter().chain(celery).find(known)
+}
+
+/// The headers in which RabbitMQ before 4.0 leaves what an AMQP 1.0 client sent, as it came.
+const UNTRANSLATED: [&str; 2] = [
+    "x-amqp-1.0-message-annotations",
+    "x-amqp-1.0-app-properties",
+];
+
+/// The name of a header in which RabbitMQ has left a delay header of an AMQP 1.0 client without translating it.
+pub(super) fn untranslated(headers: &[Header], policy: &RoutePolicy) -> Option<&'static str> {
+    if !policy.dialects.amqp10 {
+        return None;
+    }
+    let names = &policy.headers;
+    let asks = [&names.delay, &names.deliver_at, &names.id, &names.op];
+    let asks = |bytes: &[u8]| {
+        let own = asks.iter().map(|name| name.as_bytes());
+        let theirs = AMQP10.iter().map(|known| known.name.as_bytes());
+        own.chain(theirs)
+            .any(|name| memchr::memmem::find(bytes, name).is_some())
+    };
+    UNTRANSLATED.into_iter().find(|name| {
+        headers.iter().any(|header| {
+            let (HeaderValue::Bytes(bytes) | HeaderValue::LongString(bytes)) = &header.value else {
+                return false;
+            };
+            has_name(header, name) && asks(bytes)
+        })
+    })
 }
 
 /// Reports whether a delayed message loses this header of a dialect.
@@ -140,7 +180,7 @@ pub(super) fn find_delay_headers<'a>(
         let own = |name: &'a str| DelayHeader {
             name,
             value,
-            is_utc: false,
+            style: MomentStyle::Own,
         };
         let (said, place, header) = if has_name(header, &names.delay) {
             (&mut found.delay, OWN, own(&names.delay))
@@ -172,7 +212,7 @@ pub(super) fn find_delay_headers<'a>(
             let header = DelayHeader {
                 name: known.name,
                 value,
-                is_utc: known.is_utc,
+                style: known.style,
             };
             (said, known.place, header)
         } else {
@@ -223,17 +263,21 @@ pub(super) fn delay_ms(value: &HeaderValue, origin: Origin) -> Result<i64, Strin
     })
 }
 
-/// The due time of a deliver-at header. `is_utc`: one without an offset is in UTC.
+/// The due time of a deliver-at header. Of a moment that was cut to its second it is the last millisecond: never early.
 pub(super) fn deliver_at(
     value: &HeaderValue,
     origin: Origin,
-    is_utc: bool,
+    style: MomentStyle,
 ) -> Result<UnixMs, String> {
     let error = |e: &str| format!("{} is no moment: {e}", describe(value, origin));
     if let HeaderValue::Timestamp(seconds) = value {
         let ms = i64::try_from(*seconds)
             .ok()
-            .and_then(|s| s.checked_mul(1000));
+            .and_then(|s| s.checked_mul(1000))
+            .and_then(|ms| match style {
+                MomentStyle::Cut => ms.checked_add(999),
+                MomentStyle::Own | MomentStyle::Utc => Some(ms),
+            });
         return ms.map(UnixMs).ok_or_else(|| error("it is too large"));
     }
     let ms = match (integer(value), text(value, origin)) {
@@ -241,7 +285,7 @@ pub(super) fn deliver_at(
         (None, Some(text)) => {
             let text = std::str::from_utf8(&text).map_err(|_| error("it is not UTF-8"))?;
             if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
-                let parse = if is_utc {
+                let parse = if style == MomentStyle::Utc {
                     moment::parse_or_utc
                 } else {
                     moment::parse
@@ -282,7 +326,7 @@ pub(super) enum ExpiryHeader {
 pub(super) fn expires(
     value: &HeaderValue,
     origin: Origin,
-    is_utc: bool,
+    style: MomentStyle,
 ) -> Result<ExpiryHeader, String> {
     let is_moment = match (value, integer(value), text(value, origin)) {
         (HeaderValue::Timestamp(_), ..) => true,
@@ -298,7 +342,7 @@ pub(super) fn expires(
         (_, None, None) => false,
     };
     if is_moment {
-        deliver_at(value, origin, is_utc).map(ExpiryHeader::At)
+        deliver_at(value, origin, style).map(ExpiryHeader::At)
     } else {
         delay_ms(value, origin).map(ExpiryHeader::After)
     }

@@ -11,7 +11,9 @@ use super::wheel::WheelItem;
 use super::{ServedRoute, Shard};
 use crate::domain::failure_policy::PublishFlow;
 use crate::domain::limits::{MAX_EXPIRIES, SPLIT_EXPIRIES};
-use crate::domain::{DeadReason, Entry, Flags, MonoUs, TargetRef, Text, Verdict, dying, retry};
+use crate::domain::{
+    DeadReason, Entry, Flags, MonoUs, Route, Target, TargetRef, Text, Verdict, dying, retry,
+};
 use crate::egress::{PublishBatch, Ticket};
 use crate::health::Overdue;
 use crate::mutants::{self, Mutant};
@@ -102,12 +104,15 @@ pub(super) async fn accept(
     if dies && served.route.dead_letter_to.is_none() {
         return end_dying(shard, &claimed, &served, &bundle).await;
     }
-    let target = if dies {
-        served.route.dead_letter_to.clone()
-    } else {
-        served.route.target(&bundle.target)
+    let goal = Goal {
+        target: target_of(shard, &served.route, &bundle, dies),
+        dies,
     };
-    if target.is_some_and(|target| served.credit.is_full(&target)) {
+    if goal
+        .target
+        .as_ref()
+        .is_some_and(|target| served.credit.is_full(target))
+    {
         let asked = bundle.entries.iter().map(Entry::asked_due).min();
         let now = shard.store.clock().now();
         if let Some(asked) = asked.filter(|&asked| asked <= now) {
@@ -115,7 +120,29 @@ pub(super) async fn accept(
         }
         return AcceptOutcome::TargetFull(claimed.claim, credit);
     }
-    AcceptOutcome::Accepted(enter(shard, claimed, credit, &served, &bundle, lease_end))
+    AcceptOutcome::Accepted(enter(
+        shard, claimed, credit, &served, &bundle, lease_end, goal,
+    ))
+}
+
+/// Where the messages of a bundle go.
+struct Goal {
+    /// `None`: the route may not publish there (any more).
+    target: Option<Arc<Target>>,
+    /// They are dead letters on their way to the route's `dead_letter_to`.
+    dies: bool,
+}
+
+fn target_of(shard: &Shard, route: &Route, bundle: &Bundle, dies: bool) -> Option<Arc<Target>> {
+    if mutants::is(Mutant::WrongTarget) {
+        let others = shard.routes.values().map(|other| &other.route.to);
+        return others.cloned().find(|to| *to != route.to);
+    }
+    if dies {
+        route.dead_letter_to.clone()
+    } else {
+        route.target(&bundle.target)
+    }
 }
 
 /// Flags the messages that were due before the store was found to have gone back, or to have another master: a replica
@@ -198,6 +225,7 @@ fn enter(
     served: &Arc<ServedRoute>,
     bundle: &Bundle,
     lease_end: MonoUs,
+    goal: Goal,
 ) -> Option<WheelItem> {
     let ClaimAnswer {
         claim,
@@ -211,23 +239,8 @@ fn enter(
         expiries
     };
     let slot = shard.table.slot();
-    let dying = bundle
-        .entries
-        .iter()
-        .any(|entry| entry.flags.has(Flags::DYING));
-    let mut target = served.route.target(&bundle.target);
-    if dying {
-        target = served.route.dead_letter_to.clone();
-    }
-    if mutants::is(Mutant::WrongTarget) {
-        target = shard
-            .routes
-            .values()
-            .map(|other| &other.route.to)
-            .find(|&to| *to != served.route.to)
-            .cloned();
-    }
-    let keyed = if dying {
+    let Goal { target, dies } = goal;
+    let keyed = if dies {
         Vec::new()
     } else {
         keyed(served, bundle, &skip)
@@ -238,40 +251,41 @@ fn enter(
     let open = order.len();
     order.retain(|&index| keyed.get(index as usize).is_none_or(Option::is_none));
     order.sort_by_key(|&index| bundle.entries[index as usize].due);
+    let entries = if dies {
+        let outgoing = bundle.entries.iter();
+        Arc::new(
+            outgoing
+                .map(|entry| dying::outgoing(entry, &served.route.name))
+                .collect(),
+        )
+    } else {
+        bundle.entries.clone()
+    };
+    let batch = PublishBatch {
+        entries,
+        ids: claim.id.message_ids(claim.partition, &bundle.entries),
+        expiries,
+        spans: served.reporter.spans(&bundle.entries),
+        target: target.clone().unwrap_or_else(|| served.route.to.clone()),
+        // A dead letter is wanted whenever it comes.
+        clock: (!dies).then(|| shard.store.clock().clone()),
+        copies: served.route.policy.copies,
+        number: slot,
+        verdicts: shard.verdicts.clone(),
+        listener: Some(served.reporter.clone()),
+        not_after_us: lease_end.0.into(),
+    };
     let in_flight = Arc::new(InFlightBatch {
         served: served.clone(),
         entries: bundle.entries.clone(),
-        batch: Arc::new(PublishBatch {
-            entries: if dying {
-                Arc::new(
-                    bundle
-                        .entries
-                        .iter()
-                        .map(|e| dying::outgoing(e, &served.route.name))
-                        .collect(),
-                )
-            } else {
-                bundle.entries.clone()
-            },
-            ids: claim.id.message_ids(claim.partition, &bundle.entries),
-            expiries,
-            spans: served.reporter.spans(&bundle.entries),
-            target: target.clone().unwrap_or_else(|| served.route.to.clone()),
-            // A dead letter is wanted whenever it comes.
-            clock: (!dying).then(|| shard.store.clock().clone()),
-            copies: served.route.policy.copies,
-            number: slot,
-            verdicts: shard.verdicts.clone(),
-            listener: Some(served.reporter.clone()),
-            not_after_us: lease_end.0.into(),
-        }),
+        batch: Arc::new(batch),
         lane: target.map(|target| shard.lanes.lane(&target)),
         target_ref: bundle.target.clone(),
         published_us: AtomicI64::new(i64::MAX),
         handed: AtomicU32::new(0),
         first_sequence: claim.id.sequence(),
         keyed,
-        flow: if dying {
+        flow: if dies {
             PublishFlow::Dying
         } else {
             PublishFlow::Delayed

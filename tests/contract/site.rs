@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use super::{files, read, repository};
 
 /// Pages outside of `docs/` that have links of their own.
-const ROOT_PAGES: [&str; 5] = [
+const ROOT_PAGES: [&str; 6] = [
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "SECURITY.md",
+    "benches/README.md",
 ];
 
 fn is_page(path: &Path) -> bool {

@@ -97,16 +97,46 @@ fn the_annotations_of_amqp_1_0_are_read_and_taken_out() {
     for header in [
         ("x-opt-delivery-delay", HeaderValue::I64(2000)),
         ("X-Opt-Delivery-Time", HeaderValue::I64(due.0)),
-        (
-            "x-opt-delivery-time",
-            HeaderValue::Timestamp(due.0 as u64 / 1000),
-        ),
     ] {
         let (at, .., left) = read(&amqp(std::slice::from_ref(&header)), &route());
         assert_eq!((at, left.len()), (due, 0), "{header:?}");
     }
+    // RabbitMQ cuts a timestamp to its second: whatever was asked for, it is not early.
+    let cut = HeaderValue::Timestamp(due.0 as u64 / 1000);
+    let (at, ..) = read(&amqp(&[("x-opt-delivery-time", cut.clone())]), &route());
+    assert_eq!(at, UnixMs(due.0 / 1000 * 1000 + 999));
+    // A producer of AMQP 0-9-1 means the second itself.
+    let (at, ..) = read(&amqp(&[("x-deliver-at", cut)]), &route());
+    assert_eq!(at, UnixMs(due.0 / 1000 * 1000));
     let bad = amqp(&[("x-opt-delivery-delay", HeaderValue::I64(-1))]);
     assert_invalid(&bad, &route(), InvalidReason::BadDelay);
+}
+
+#[test]
+fn a_delay_that_rabbitmq_did_not_translate_does_not_become_now() {
+    let section = |text: &[u8]| HeaderValue::LongString(Bytes::copy_from_slice(text));
+    let annotations = b"\x00Sr\xc1\x1e\x02\xa3\x14x-opt-delivery-delayp\x00\x00\x07\xd0";
+    let properties = b"\x00St\xc1\x10\x02\xa1\x07x-delay\xa1\x022s";
+    for (name, text) in [
+        ("x-amqp-1.0-message-annotations", &annotations[..]),
+        ("x-amqp-1.0-app-properties", &properties[..]),
+    ] {
+        let message = amqp(&[(name, section(text))]);
+        assert_invalid(&message, &route(), InvalidReason::BadHeaders);
+        let harmless = amqp(&[(name, section(b"\x00St\xc1\x04\x02\xa1\x01a\x40"))]);
+        for (message, dialects) in [
+            (&harmless, route().policy.dialects),
+            (&message, Dialects::default()),
+        ] {
+            let mut route = route();
+            route.policy.dialects = dialects;
+            let admitted = admit_now(message, &route);
+            assert!(
+                matches!(admitted, Admitted::PassThrough { .. }),
+                "{admitted:?}"
+            );
+        }
+    }
 }
 
 #[test]
