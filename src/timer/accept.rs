@@ -135,8 +135,8 @@ struct Goal {
 
 fn target_of(shard: &Shard, route: &Route, bundle: &Bundle, dies: bool) -> Option<Arc<Target>> {
     if mutants::is(Mutant::WrongTarget) {
-        let others = shard.routes.values().map(|other| &other.route.to);
-        return others.cloned().find(|to| *to != route.to);
+        let mut others = shard.routes.values().map(|other| &other.route.to);
+        return others.find(|&to| *to != route.to).cloned();
     }
     if dies {
         route.dead_letter_to.clone()

@@ -228,7 +228,7 @@ fn other_types_are_never_guessed_at() {
     for value in of_other_types() {
         for origin in [KAFKA, AMQP] {
             assert!(delay_ms(&value, origin).is_err());
-            assert!(deliver_at(&value, origin, false).is_err());
+            assert!(deliver_at(&value, origin, MomentStyle::Own).is_err());
             assert!(id(&value, origin).is_err());
             assert!(op(&value, origin).is_err());
             assert_eq!(text(&value, origin), None);
@@ -253,7 +253,7 @@ fn a_moment_in_text_is_the_same_in_both_technologies() {
     for (text, ms) in accepted {
         for (value, origin) in texts(text) {
             assert_eq!(
-                deliver_at(&value, origin, false),
+                deliver_at(&value, origin, MomentStyle::Own),
                 Ok(UnixMs(ms)),
                 "{value:?} {origin:?}"
             );
@@ -288,34 +288,37 @@ fn a_moment_in_text_is_the_same_in_both_technologies() {
     for text in refused {
         for (value, origin) in texts(text) {
             assert!(
-                deliver_at(&value, origin, false).is_err(),
+                deliver_at(&value, origin, MomentStyle::Own).is_err(),
                 "{value:?} {origin:?}"
             );
         }
     }
-    assert!(deliver_at(&bytes(b"\xff"), KAFKA, false).is_err());
+    assert!(deliver_at(&bytes(b"\xff"), KAFKA, MomentStyle::Own).is_err());
 }
 
 #[test]
 fn a_moment_in_amqp_types() {
     use HeaderValue::{Decimal, F32, F64, I32, I64, Timestamp, U32};
     assert_eq!(
-        deliver_at(&I64(1_795_255_200_000), AMQP, false),
+        deliver_at(&I64(1_795_255_200_000), AMQP, MomentStyle::Own),
         Ok(UnixMs(1_795_255_200_000))
     );
     assert_eq!(
-        deliver_at(&I64(100_000_000_000), AMQP, false),
+        deliver_at(&I64(100_000_000_000), AMQP, MomentStyle::Own),
         Ok(UnixMs(100_000_000_000))
     );
     assert_eq!(
-        deliver_at(&I64(i64::MAX), AMQP, false),
+        deliver_at(&I64(i64::MAX), AMQP, MomentStyle::Own),
         Ok(UnixMs(i64::MAX))
     );
     assert_eq!(
-        deliver_at(&Timestamp(1_795_255_200), AMQP, false),
+        deliver_at(&Timestamp(1_795_255_200), AMQP, MomentStyle::Own),
         Ok(UnixMs(1_795_255_200_000))
     );
-    assert_eq!(deliver_at(&Timestamp(0), AMQP, false), Ok(UnixMs(0)));
+    assert_eq!(
+        deliver_at(&Timestamp(0), AMQP, MomentStyle::Own),
+        Ok(UnixMs(0))
+    );
     let refused = [
         I64(99_999_999_999),
         I64(0),
@@ -333,7 +336,10 @@ fn a_moment_in_amqp_types() {
         Timestamp(i64::MAX as u64),
     ];
     for value in refused {
-        assert!(deliver_at(&value, AMQP, false).is_err(), "{value:?}");
+        assert!(
+            deliver_at(&value, AMQP, MomentStyle::Own).is_err(),
+            "{value:?}"
+        );
     }
 }
 
@@ -466,7 +472,7 @@ proptest! {
             }
             let quoted = describe(&value, origin);
             prop_assert!(!quoted.chars().any(char::is_control), "{}", quoted);
-            prop_assert!(op(&value, origin).is_err() || deliver_at(&value, origin, false).is_err());
+            prop_assert!(op(&value, origin).is_err() || deliver_at(&value, origin, MomentStyle::Own).is_err());
         }
     }
 

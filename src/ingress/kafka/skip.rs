@@ -124,7 +124,7 @@ impl<S: Sink> GroupContext<S> {
             if answer.is_closed() {
                 continue;
             }
-            let outcome = self.skip(consumer, &route, (topic, partition), goal);
+            let outcome = self.skip(consumer, &route, &(topic, partition), goal);
             if answer.send(outcome).is_err() {
                 warn!(%route, partition, ?goal, "the answer to a skip came too late");
             }
@@ -135,7 +135,7 @@ impl<S: Sink> GroupContext<S> {
         &self,
         consumer: &GroupClient<S>,
         route: &RouteName,
-        key: TopicPartition,
+        key: &TopicPartition,
         goal: SkipGoal,
     ) -> SkipOutcome {
         let (topic, partition) = (&key.0, key.1);
@@ -144,9 +144,9 @@ impl<S: Sink> GroupContext<S> {
             return SkipOutcome::NotHere;
         }
         let outcome = match goal {
-            SkipGoal::Past(offset) => self.pass_over(consumer, &key, offset),
-            SkipGoal::To(offset) => self.begin_at(consumer, &key, offset),
-            SkipGoal::Since(time) => self.begin_since(consumer, &key, time),
+            SkipGoal::Past(offset) => self.pass_over(consumer, key, offset),
+            SkipGoal::To(offset) => self.begin_at(consumer, key, offset),
+            SkipGoal::Since(time) => self.begin_since(consumer, key, time),
         };
         if let SkipOutcome::GoesOn(next) = outcome {
             warn!(consumer = %self.setup.owner, %route, %topic, partition, ?goal, next, "an operator says where reading goes on");

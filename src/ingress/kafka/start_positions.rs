@@ -26,7 +26,7 @@ use super::placement::{
 use super::rebalance::{ANSWER_TIMEOUT, GroupClient, GroupContext};
 use super::record::quietly;
 use crate::broker::kafka;
-use crate::domain::{Endpoint, FirstStart, ReadMark, SkipOutcome, StartRule, UnixMs};
+use crate::domain::{Endpoint, FirstStart, ReadMark, Route, SkipOutcome, StartRule, UnixMs};
 use crate::ingress::Sink;
 use crate::mutants::{self, Mutant};
 
@@ -429,33 +429,34 @@ impl<S: Sink> GroupContext<S> {
             } => None,
             _ => return Ok(None),
         };
-        let known = setup.first_starts.lock().get(&route.name).cloned();
-        let first = match known {
-            Some(first) => first,
-            None => {
-                let listed = kafka::list_topics(consumer.client(), ANSWER_TIMEOUT)?;
-                let is_read = |topic: &str| {
-                    let reader = setup.route_of(topic);
-                    reader.is_some_and(|reader| reader.name == route.name)
-                };
-                let seen = FirstStart {
-                    at_ms: setup.deps.clock.wall().0,
-                    partitions: listed
-                        .into_iter()
-                        .filter(|(topic, _)| is_read(topic))
-                        .collect(),
-                };
-                let source = format!("{}/{}", setup.owner, route.name);
-                let first = setup.deps.sink.first_start(&source, seen);
-                let first = setup.runtime.block_on(first).map_err(|error| {
-                    format!("the store does not tell when its route was first read: {error}")
-                })?;
-                let mut known = setup.first_starts.lock();
-                known.entry(route.name.clone()).or_insert(first).clone()
-            }
-        };
+        let first = self.first_start(consumer, &route)?;
         let was_there = first.knew(topic, *partition);
         Ok(was_there.then(|| time.unwrap_or(UnixMs(first.at_ms))))
+    }
+
+    /// The topics of a route as they were when the first replica first read it. `Err` says who does not tell.
+    fn first_start(&self, consumer: &GroupClient<S>, route: &Route) -> Result<FirstStart, String> {
+        let setup = &self.setup;
+        if let Some(first) = setup.first_starts.lock().get(&route.name) {
+            return Ok(first.clone());
+        }
+        let is_read = |topic: &str| {
+            let reader = setup.route_of(topic);
+            reader.is_some_and(|reader| reader.name == route.name)
+        };
+        let listed = kafka::list_topics(consumer.client(), ANSWER_TIMEOUT)?;
+        let read = listed.into_iter().filter(|(topic, _)| is_read(topic));
+        let seen = FirstStart {
+            at_ms: setup.deps.clock.wall().0,
+            partitions: read.collect(),
+        };
+        let source = format!("{}/{}", setup.owner, route.name);
+        let first = setup.deps.sink.first_start(&source, seen);
+        let first = setup.runtime.block_on(first).map_err(|error| {
+            format!("the store does not tell when its route was first read: {error}")
+        })?;
+        let mut known = setup.first_starts.lock();
+        Ok(known.entry(route.name.clone()).or_insert(first).clone())
     }
 
     /// Why a partition waits for a word, and which.

@@ -1,6 +1,8 @@
 //! The topics that a consumer is subscribed to: those that its routes name, and those that match their patterns. Which
 //! these are is asked twice a minute.
 
+use std::time::Duration;
+
 use rdkafka::consumer::Consumer;
 use rdkafka::error::KafkaResult;
 use tracing::{debug, info};
@@ -15,7 +17,7 @@ const LIST_INTERVAL_US: i64 = 30_000_000;
 /// Shortest time until the question is asked again that had no answer.
 const RETRY_INTERVAL_US: i64 = 1_000_000;
 /// Longest wait for an answer.
-const LIST_DEADLINE: std::time::Duration = std::time::Duration::from_secs(3);
+const LIST_DEADLINE: Duration = Duration::from_secs(3);
 
 /// What one consumer is subscribed to.
 #[derive(Default)]
@@ -35,9 +37,10 @@ impl Subscription {
         let context = consumer.context();
         let setup = &context.setup;
         if !setup.topics.lock().has_patterns() {
-            return match self.topics.is_empty() {
-                true => self.subscribe(consumer),
-                false => Ok(()),
+            return if self.topics.is_empty() {
+                self.subscribe(consumer)
+            } else {
+                Ok(())
             };
         }
         if now_us < self.next_list_us {
@@ -64,7 +67,7 @@ impl Subscription {
         let context = consumer.context();
         let topics: Vec<String> = {
             let topics = context.setup.topics.lock();
-            topics.topics().map(|topic| topic.to_string()).collect()
+            topics.topics().map(ToString::to_string).collect()
         };
         if topics != self.topics {
             let names: Vec<&str> = topics.iter().map(String::as_str).collect();

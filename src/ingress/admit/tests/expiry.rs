@@ -1,5 +1,5 @@
 use super::*;
-use crate::ingress::headers::{ExpiryHeader, expires};
+use crate::ingress::headers::{ExpiryHeader, MomentStyle, expires};
 
 fn bytes(text: &str) -> HeaderValue {
     HeaderValue::Bytes(Bytes::copy_from_slice(text.as_bytes()))
@@ -97,7 +97,7 @@ fn what_is_no_expiry_or_ends_by_the_due_time_is_invalid() {
         HeaderValue::I64(-5),
     ] {
         assert!(
-            expires(&value, Origin::Rabbitmq, false).is_err(),
+            expires(&value, Origin::Rabbitmq, MomentStyle::Own).is_err(),
             "{value:?}"
         );
     }
@@ -113,7 +113,7 @@ fn what_is_no_expiry_or_ends_by_the_due_time_is_invalid() {
 
 #[test]
 fn numbers_and_timestamps_of_amqp_are_spans_and_moments_by_their_size() {
-    let read = |value| expires(&value, Origin::Rabbitmq, false);
+    let read = |value| expires(&value, Origin::Rabbitmq, MomentStyle::Own);
     let (span, moment) = (99_999_999_999, 100_000_000_000);
     assert_eq!(read(HeaderValue::I64(span)), Ok(ExpiryHeader::After(span)));
     assert_eq!(
@@ -125,7 +125,7 @@ fn numbers_and_timestamps_of_amqp_are_spans_and_moments_by_their_size() {
         Ok(ExpiryHeader::At(UnixMs(1_800_000_000_000)))
     );
     assert_eq!(
-        expires(&bytes("\"2s\""), Origin::Kafka, false),
+        expires(&bytes("\"2s\""), Origin::Kafka, MomentStyle::Own),
         Ok(ExpiryHeader::After(2000))
     );
 }
