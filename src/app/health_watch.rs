@@ -12,7 +12,7 @@ use self::lateness_poll::LatenessPoll;
 use super::App;
 use super::store_room;
 use crate::domain::topics::DerivedTargets;
-use crate::domain::{Clock, Endpoint, OwnTarget, Route, Target, Text, duration, route};
+use crate::domain::{Clock, Endpoint, Route, Target, Text, duration, route};
 use crate::egress::Lanes;
 use crate::health::{
     self, Health, Part, PartState, PartTrouble, RouteHealth, RouteLateness, Standstill, TroubleLog,
@@ -31,16 +31,22 @@ pub(super) fn start(
     let routes = &app.config.routes;
     let health = &app.health;
     let of_store = |name: String| health.side_part_of(name, "redis".to_owned());
-    let targets: BTreeMap<Text, WatchedTarget> = routes
-        .iter()
-        .flat_map(|route| route.targets().map(move |target| (route, target)))
-        .map(|(route, target)| (route::describe(target), WatchedTarget::of(route, target)))
-        .collect();
+    let mut targets: BTreeMap<Text, WatchedTarget> = BTreeMap::new();
+    for route in routes {
+        for target in route.targets() {
+            let watched = targets
+                .entry(route::describe(target))
+                .or_insert_with(|| WatchedTarget::new(target));
+            watched
+                .derived
+                .extend(route.derived_targets(target).cloned());
+        }
+    }
     let parts = HealthWatch {
         targets: targets
             .into_iter()
             .map(|(name, target)| {
-                let needs = target_connection(target.configured());
+                let needs = target_connection(&target.configured);
                 let part = health.side_part_of(format!("target:{name}"), needs);
                 (part, target)
             })
@@ -74,25 +80,17 @@ pub(super) fn start(
 }
 
 /// A target of the configuration, whose part of health it is.
-enum WatchedTarget {
-    One(Arc<Target>),
-    /// The targets that are derived from topics; the first shows how.
-    PerTopic(Arc<Target>, Arc<DerivedTargets>),
+struct WatchedTarget {
+    configured: Arc<Target>,
+    /// Those of each route that derives its targets from topics in this way.
+    derived: Vec<Arc<DerivedTargets>>,
 }
 
 impl WatchedTarget {
-    fn of(route: &Route, target: &Arc<Target>) -> Self {
-        match &route.own_target {
-            OwnTarget::PerTopic(derived) if Arc::ptr_eq(target, &route.to) => {
-                Self::PerTopic(target.clone(), derived.clone())
-            }
-            _ => Self::One(target.clone()),
-        }
-    }
-
-    fn configured(&self) -> &Arc<Target> {
-        match self {
-            Self::One(target) | Self::PerTopic(target, _) => target,
+    fn new(target: &Arc<Target>) -> Self {
+        Self {
+            configured: target.clone(),
+            derived: Vec::new(),
         }
     }
 }
@@ -162,21 +160,19 @@ impl HealthWatch {
             let why = of_lane.or_else(|| targets.why(target, now_us))?;
             Some((why, is_silent))
         };
-        match target {
-            WatchedTarget::One(target) => of_one(target),
-            WatchedTarget::PerTopic(_, derived) => {
-                let known = derived.known();
-                let mut troubles = known.iter().filter_map(|target| {
-                    let (why, is_silent) = of_one(target)?;
-                    Some((format!("{}: {why}", target.name()), is_silent))
-                });
-                let (first, is_silent) = troubles.next()?;
-                Some(match troubles.count() {
-                    0 => (first, is_silent),
-                    more => (format!("{first} (and {more} more)"), is_silent),
-                })
-            }
+        if target.derived.is_empty() {
+            return of_one(&target.configured);
         }
+        let known = target.derived.iter().flat_map(|derived| derived.known());
+        let mut troubles = known.filter_map(|target| {
+            let (why, is_silent) = of_one(&target)?;
+            Some((format!("{}: {why}", target.name()), is_silent))
+        });
+        let (first, is_silent) = troubles.next()?;
+        Some(match troubles.count() {
+            0 => (first, is_silent),
+            more => (format!("{first} (and {more} more)"), is_silent),
+        })
     }
 
     fn update(&mut self) {
@@ -184,7 +180,7 @@ impl HealthWatch {
         self.health.targets().look(now_us);
         let trouble = self.health.not_up();
         for (part, target) in &self.targets {
-            let connection = target_connection(target.configured());
+            let connection = target_connection(&target.configured);
             match self.trouble_of(target, now_us) {
                 Some((why, true)) if !trouble.contains_key(&connection) => {
                     part.down_unanswered(why);

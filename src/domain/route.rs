@@ -167,13 +167,21 @@ impl Route {
             .chain(&self.dead_letter_to)
     }
 
+    /// The targets that one of [`Route::targets`] stands for, if they are derived from topics.
+    pub fn derived_targets(&self, target: &Arc<Target>) -> Option<&Arc<DerivedTargets>> {
+        match &self.own_target {
+            OwnTarget::PerTopic(derived) if Arc::ptr_eq(target, &self.to) => Some(derived),
+            _ => None,
+        }
+    }
+
     /// All targets that a message of the route had or may have by now.
     pub fn known_targets(&self) -> Vec<Arc<Target>> {
-        let mut targets: Vec<Arc<Target>> = self.targets().cloned().collect();
-        if let OwnTarget::PerTopic(derived) = &self.own_target {
-            targets.splice(..1, derived.known());
-        }
-        targets
+        let known = |target: &Arc<Target>| match self.derived_targets(target) {
+            Some(derived) => derived.known(),
+            None => vec![target.clone()],
+        };
+        self.targets().flat_map(known).collect()
     }
 
     /// The target of a stored bundle. `None` if it is not (or no longer) allowed.

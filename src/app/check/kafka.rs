@@ -9,7 +9,7 @@ use super::{CHECK_DEADLINE, CheckFinding, list, source, target};
 use crate::broker::kafka::{
     BatchSettings, Connection, FetchSizes, ReadObstacle, TopicState, open_bytes,
 };
-use crate::domain::{Endpoint, OwnTarget, Route, Target, Text};
+use crate::domain::{Endpoint, Route, Target, Text};
 use crate::ingress::kafka::largest_record;
 use crate::ingress::kafka::source_topics::SourceTopics;
 
@@ -38,9 +38,9 @@ impl UsedTopics {
         let mut findings = Vec::new();
         for route in routes {
             for to in route.targets() {
-                let is_template = matches!(route.own_target, OwnTarget::PerTopic(_))
-                    && Arc::ptr_eq(to, &route.to);
-                used.publishes(name, route, Some(to).filter(|_| !is_template));
+                if route.derived_targets(to).is_none() {
+                    used.publishes(name, route, to);
+                }
             }
         }
         for ((at, group), routes) in group_routes(routes) {
@@ -59,7 +59,7 @@ impl UsedTopics {
                 };
                 for view in read.iter().take(most) {
                     match view.own_target() {
-                        Ok(to) => used.publishes(name, route, Some(to)),
+                        Ok(to) => used.publishes(name, route, to),
                         Err(why) if at == name => findings.push(CheckFinding::bad(format!(
                             "kafka {name}: {why} ({})",
                             target(route)
@@ -83,8 +83,8 @@ impl UsedTopics {
     }
 
     /// Notes a target of a route, if it is on this connection.
-    fn publishes(&mut self, name: &str, route: &Route, to: Option<&Arc<Target>>) {
-        if let Some(Target::Kafka { connection, topic }) = to.map(|to| &**to)
+    fn publishes(&mut self, name: &str, route: &Route, to: &Target) {
+        if let Target::Kafka { connection, topic } = to
             && connection == name
         {
             self.topics
