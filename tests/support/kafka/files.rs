@@ -126,6 +126,8 @@ group.initial.rebalance.delay.ms=0
 broker.session.timeout.ms=6000
 broker.heartbeat.interval.ms=500
 log.segment.delete.delay.ms=1000
+# Tests write records that claim to be old. A look at their age, every five minutes, would delete them unread.
+log.retention.ms=-1
 auto.create.topics.enable=false
 # Kafka's own 100 KiB are less than two segments of the loopback interface: its sender then waits for windows.
 socket.receive.buffer.bytes=-1
