@@ -97,7 +97,8 @@ impl Keys {
         Slot::for_key("members")
     }
 
-    /// Hash of how far each route's replay has come.
+    /// Hash of what routes remember of their reading: how far a replay has come, and how the topics were when a route was
+    /// first read.
     pub(in crate::store) fn replays(&self) -> String {
         format!("{}:replays", self.prefix)
     }

@@ -12,7 +12,7 @@ use crate::store::call::reply::{shape, text};
 use crate::store::call::scripts;
 use crate::store::model::bundle::from_base36;
 use crate::store::model::dead_letter::queue_name;
-use crate::store::query::browse::{SEARCH_MESSAGES, SEARCH_STEP, SEARCH_TIME_US};
+use crate::store::query::search_bound::{self, SearchBound};
 use crate::store::{
     Bundle, DeadBody, DeadFilter, DeadId, DeadMark, DeadOrder, DeadPage, Store, StoreError, encode,
 };
@@ -40,11 +40,9 @@ impl Store {
         if places.is_empty() || limit == 0 {
             return Ok(page);
         }
-        let began = self.0.clock.local().mono_us();
-        let is_over = |looked| {
-            let is_late = || self.0.clock.local().mono_us() - began >= SEARCH_TIME_US;
-            !filter.message.is_empty() && (looked >= SEARCH_MESSAGES || is_late())
-        };
+        let is_search = !filter.message.is_empty();
+        let mut bound = SearchBound::begin(self.0.clock.local());
+        let mut is_over = |looked| is_search && bound.is_reached(looked);
         let mut looked = 0;
         let mut after = after.cloned();
         let mut window = limit * 4 / places.len() + 8;
@@ -95,7 +93,7 @@ impl Store {
         let asked = marks.iter().filter(|mark| has_reason(mark));
         let ids: Vec<DeadId> = asked
             .map(|mark| mark.id.clone())
-            .take(SEARCH_STEP)
+            .take(search_bound::STEP)
             .collect();
         let read = self.read_dead(&ids, filter.message.needs_bodies()).await?;
         let has_message = |body: DeadBody| {

@@ -13,6 +13,7 @@ use std::collections::btree_map::Entry;
 use bytes::Bytes;
 use redis::cluster_routing::Slot;
 
+use super::search_bound::{self, SearchBound};
 use crate::domain::{Partition, UnixMs};
 use crate::store::call::keys::Keys;
 use crate::store::claim::blobs::BlobHead;
@@ -38,11 +39,6 @@ const ROUND_DUE_SETS: usize = 64;
 const DUE_SET_ENTRIES: usize = 64;
 const MORE_ENTRIES: usize = 1 << 16;
 const MORE_STEP: usize = 1024;
-/// Messages that a round of a search looks at.
-pub(in crate::store) const SEARCH_STEP: usize = 500;
-/// Messages that a page of a search looks at, and for how long, microseconds. A last round may end a little later.
-pub(in crate::store) const SEARCH_MESSAGES: usize = 10_000;
-pub(in crate::store) const SEARCH_TIME_US: i64 = 50_000;
 /// Rounds of one page. Sparse due sets of other routes may use them up. Then the page is short.
 const PAGE_ROUNDS: usize = 8;
 /// Messages for which a growing bundle is taken until it is read. Nobody knows how many of its places are taken: most hold
@@ -129,13 +125,13 @@ impl Store {
         let mut found: Vec<StoredMessage> = Vec::new();
         let mut budget = PAGE_BYTES;
         let mut scanned = 0;
-        let began = self.0.clock.local().mono_us();
         let is_search = !query.filter.is_empty();
+        let mut bound = SearchBound::begin(self.0.clock.local());
         let mut rounds = 0;
         loop {
             let step = if is_search {
                 budget = PAGE_BYTES;
-                SEARCH_STEP
+                search_bound::STEP
             } else {
                 query.limit - found.len()
             };
@@ -165,8 +161,7 @@ impl Store {
             }
             rounds += 1;
             let is_over = if is_search {
-                scanned >= SEARCH_MESSAGES
-                    || self.0.clock.local().mono_us() - began >= SEARCH_TIME_US
+                bound.is_reached(scanned)
             } else {
                 rounds >= PAGE_ROUNDS || budget == 0
             };

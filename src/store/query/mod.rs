@@ -10,4 +10,5 @@ mod in_flight;
 pub(super) mod overdue;
 mod retries;
 pub(super) mod scan;
+pub(super) mod search_bound;
 mod trail;
