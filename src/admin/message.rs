@@ -37,16 +37,6 @@ pub(super) fn request_view(entry: &Entry) -> RequestView {
     }
 }
 
-impl From<KafkaPosition> for PositionView {
-    fn from(at: KafkaPosition) -> Self {
-        Self {
-            topic: None,
-            partition: at.partition,
-            offset: at.offset,
-        }
-    }
-}
-
 /// The last dead letter of a message id, shown as a message; `None` if there is none that can be read.
 pub(super) async fn dead_message(
     admin: &Admin,
@@ -111,8 +101,17 @@ pub(super) fn failure_views(entry: &Entry) -> Vec<FailureView> {
 
 /// Where a message was read.
 pub(super) fn position_view(entry: &Entry) -> Option<PositionView> {
-    let topic = entry.source_topic.as_ref().map(ToString::to_string);
-    entry.position.map(|at| PositionView { topic, ..at.into() })
+    let position = entry.position?;
+    Some(place_view(position, entry.source_topic.as_ref()))
+}
+
+/// A place in a topic. `topic` is there if the route has several.
+pub(super) fn place_view(at: KafkaPosition, topic: Option<&Text>) -> PositionView {
+    PositionView {
+        topic: topic.map(ToString::to_string),
+        partition: at.partition,
+        offset: at.offset,
+    }
 }
 
 /// A message that the store found, as answers show it.

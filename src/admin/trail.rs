@@ -9,10 +9,11 @@ use utoipa::IntoParams;
 
 use super::context::Admin;
 use super::extract::{NamedRoute, QueryParams, RoutePath};
+use super::message::place_view;
 use super::page::limit;
 use super::problem::{Problem, StoreAway};
 use super::times::rfc3339;
-use crate::api::{MessageTrail, Page, PositionView, RouteEventView, TrailEventView, Word};
+use crate::api::{MessageTrail, Page, RouteEventView, TrailEventView, Word};
 use crate::domain::{Actor, Route, Text, TrailWord, UnixMs};
 use crate::store::{TrailCause, TrailEvent, TrailReading};
 
@@ -90,7 +91,7 @@ fn event_view(event: &TrailEvent) -> TrailEventView {
         Some(_) => (why, None),
         None => (None, why),
     };
-    let position = event.position.map(PositionView::from);
+    let position = event.position.map(|at| place_view(at, None));
     let (position, landed) = match event.word {
         TrailWord::Delivered => (None, position),
         _ => (position, None),

@@ -14,7 +14,7 @@ use super::replay::{route_named, topic_of};
 use super::table::{moment, table};
 use super::{ConfigArgs, USAGE_EXIT, content, output, refuse};
 use crate::config::{Config, read_secret};
-use crate::domain::{Clock, Endpoint, OwnTarget, Route, RoutingKey, Secret, Target};
+use crate::domain::{Clock, Endpoint, Route, RoutingKey, Secret, Target};
 use crate::import::{
     BodyCodec, EntryForm, ForeignServer, ImportOutcome, ImportPreview, ImportQueue, ImportRequest,
     ImportTally, ImportWait, ImportWatcher, ScoreUnit, import,
@@ -214,7 +214,7 @@ pub(super) fn run(args: ImportArgs) -> anyhow::Result<ExitCode> {
     let request = url(redis, redis_file).and_then(|url| {
         refuse_own_keys(&queue.queue, &config.redis.prefix)?;
         let route = route_of(&config, &route, message_key.as_deref(), &headers)?;
-        let is_derived = matches!(route.own_target, OwnTarget::PerTopic(_));
+        let is_derived = route.has_derived_targets();
         let route = if topic.is_some() || is_derived {
             topic_of(route, topic.as_deref())?
         } else {

@@ -167,6 +167,16 @@ impl Route {
             .chain(&self.dead_letter_to)
     }
 
+    /// Reports whether its messages may have different targets, apart from its dead letters.
+    pub fn has_several_targets(&self) -> bool {
+        !self.allow_targets.is_empty() || self.has_derived_targets()
+    }
+
+    /// Reports whether its targets are derived from topics: each is known with its first message.
+    pub fn has_derived_targets(&self) -> bool {
+        matches!(self.own_target, OwnTarget::PerTopic(_))
+    }
+
     /// The targets that one of [`Route::targets`] stands for, if they are derived from topics.
     pub fn derived_targets(&self, target: &Arc<Target>) -> Option<&Arc<DerivedTargets>> {
         match &self.own_target {

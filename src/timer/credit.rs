@@ -24,7 +24,7 @@ pub(super) use self::bytes::ProcessBytes;
 use self::bytes::{LARGE_BUNDLE_BYTES, RouteBytes};
 use self::hand_out::{HandOut, Terms};
 use crate::domain::limits::{BUNDLE_BYTES, BUNDLE_MESSAGES};
-use crate::domain::{Clock, OwnTarget, Route, Target};
+use crate::domain::{Clock, Route, Target};
 use crate::egress::Lane;
 use crate::telemetry::RouteMetrics;
 
@@ -108,10 +108,10 @@ impl Credit {
         // Messages of an ordered route cannot be put off: their followers wait for them.
         let apart: Vec<Arc<Target>> = if route.policy.ordered {
             Vec::new()
-        } else if route.allow_targets.is_empty() && matches!(route.own_target, OwnTarget::Fixed) {
-            route.dead_letter_to.iter().cloned().collect()
-        } else {
+        } else if route.has_several_targets() {
             route.targets().cloned().collect()
+        } else {
+            route.dead_letter_to.iter().cloned().collect()
         };
         let state = CreditState {
             aside: vec![0; apart.len()],
@@ -205,10 +205,8 @@ impl Credit {
     fn position(&self, target: &Arc<Target>) -> Option<usize> {
         let mut apart = self.apart.lock();
         let known = apart.iter().position(|apart| Arc::ptr_eq(apart, target));
-        let is_derived = matches!(self.route.own_target, OwnTarget::PerTopic(_));
-        // A target that is derived from a topic is known with its first message.
         known.or_else(|| {
-            (is_derived && !self.route.policy.ordered).then(|| {
+            (self.route.has_derived_targets() && !self.route.policy.ordered).then(|| {
                 apart.push(target.clone());
                 apart.len() - 1
             })

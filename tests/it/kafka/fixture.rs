@@ -265,6 +265,17 @@ impl IngressFixture {
         Self::start_at(&connection(kafka), group, topics, sink, budget)
     }
 
+    /// With routes of the caller's.
+    pub(super) fn start_reading<S: Sink>(
+        kafka: &Kafka,
+        group: &str,
+        routes: Vec<Arc<Route>>,
+        sink: &Arc<S>,
+    ) -> Self {
+        let budget = Arc::new(ReadBudget::new(READ_BYTES));
+        Self::start_routes(&connection(kafka), group, routes, sink, &budget)
+    }
+
     /// At a connection of the caller's.
     pub(super) fn start_at<S: Sink>(
         connection: &Connection,

@@ -6,11 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use postdate::domain::{Endpoint, Route, StartRule, TopicPattern, Topics, UnixMs, testing};
-use postdate::ingress::{READ_BYTES, ReadBudget};
 use rdkafka::admin::{AdminOptions, NewPartitions};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
-use super::fixture::{IngressFixture, RecordingSink, commits, connection, produce, route};
+use super::fixture::{IngressFixture, RecordingSink, commits, produce, route};
 use crate::support::{Kafka, eventually, names};
 
 fn reading(name: &str, topics: Topics, group: &str, start: StartRule) -> Arc<Route> {
@@ -20,16 +19,6 @@ fn reading(name: &str, topics: Topics, group: &str, start: StartRule) -> Arc<Rou
         *rule = start;
     }
     Arc::new(route)
-}
-
-fn start(
-    kafka: &Kafka,
-    group: &str,
-    routes: Vec<Arc<Route>>,
-    sink: &Arc<RecordingSink>,
-) -> IngressFixture {
-    let budget = Arc::new(ReadBudget::new(READ_BYTES));
-    IngressFixture::start_routes(&connection(kafka), group, routes, sink, &budget)
 }
 
 /// What was taken of each topic.
@@ -71,7 +60,7 @@ async fn a_route_reads_all_topics_that_match_its_pattern_and_new_ones_within_a_m
         ),
     ];
     let sink = Arc::new(RecordingSink::default());
-    let reader = start(kafka, &group, routes.clone(), &sink);
+    let reader = IngressFixture::start_reading(kafka, &group, routes.clone(), &sink);
     for kind in ["eu", "us", "named"] {
         sink.has(kind, 20).await;
     }
@@ -110,7 +99,7 @@ async fn named_topics_are_all_read_and_a_missing_one_costs_only_itself() {
     let named = Topics::Named(topics.clone());
     let sink = Arc::new(RecordingSink::default());
     let routes = vec![reading("all", named, &group, StartRule::Earliest)];
-    let reader = start(kafka, &group, routes, &sink);
+    let reader = IngressFixture::start_reading(kafka, &group, routes, &sink);
     sink.has("a", 10).await;
     sink.has("b", 10).await;
     eventually("the missing one is named", async || {
@@ -145,7 +134,7 @@ async fn latest_reads_what_comes_after_the_first_start_and_all_of_what_is_made_l
         vec![reading("r", named, &group, StartRule::Latest)]
     };
     let sink = Arc::new(RecordingSink::default());
-    let readers = [0, 1].map(|_| start(kafka, &group, route(), &sink));
+    let readers = [0, 1].map(|_| IngressFixture::start_reading(kafka, &group, route(), &sink));
     kafka.shared_out(&group, &topics[0], 2).await;
     for partition in 0..4 {
         eventually(
@@ -186,7 +175,7 @@ async fn latest_reads_what_comes_after_the_first_start_and_all_of_what_is_made_l
         reader.stop().await;
     }
     produce(kafka, &topics[0], "pause", 0..40);
-    let again = start(kafka, &group, route(), &sink);
+    let again = IngressFixture::start_reading(kafka, &group, route(), &sink);
     sink.has("pause", 40).await;
     again.stop().await;
     let bodies = sink.bodies();
@@ -215,7 +204,7 @@ async fn a_moment_reads_what_came_then_and_later() {
     let group = names::unique("g");
     let rule = StartRule::Since(UnixMs(since));
     let sink = Arc::new(RecordingSink::default());
-    let reader = start(
+    let reader = IngressFixture::start_reading(
         kafka,
         &group,
         vec![reading("r", Topics::one(&topic), &group, rule)],

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use postdate::domain::{OnUndecodable, Route};
-use postdate::ingress::{Missing, READ_BYTES, ReadBudget};
+use postdate::ingress::Missing;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use serde_json::{Value, json};
 
 use super::fixture::{
-    IngressFixture, RecordingSink, commits, committed, connection, produce, read_all, route, text,
+    IngressFixture, RecordingSink, commits, committed, produce, read_all, route, text,
 };
 use super::raw;
 use super::undecodable::{CUT_SHORT, GARBAGE, UNKNOWN_CODEC, damaged, good, is_read_on, stands};
@@ -295,16 +295,6 @@ fn skipping(name: &str, topic: &str, group: &str) -> Arc<Route> {
     Arc::new(route)
 }
 
-fn start(
-    kafka: &Kafka,
-    group: &str,
-    routes: Vec<Arc<Route>>,
-    sink: &Arc<RecordingSink>,
-) -> IngressFixture {
-    let budget = Arc::new(ReadBudget::new(READ_BYTES));
-    IngressFixture::start_routes(&connection(kafka), group, routes, sink, &budget)
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_committed_past_a_skipped_record_before_it_is_safe_and_a_crash_repeats_it() {
     let mut kafka = Kafka::start().await;
@@ -319,7 +309,7 @@ async fn nothing_is_committed_past_a_skipped_record_before_it_is_safe_and_a_cras
         ]
     };
     let memory = Arc::new(RecordingSink::default()).keeping();
-    let reader = start(&kafka, &group, routes(), &memory);
+    let reader = IngressFixture::start_reading(&kafka, &group, routes(), &memory);
     has_skipped(&memory, &topics[0]).await;
     has_skipped(&memory, &topics[4]).await;
     memory.has("m", 2).await;
@@ -336,7 +326,7 @@ async fn nothing_is_committed_past_a_skipped_record_before_it_is_safe_and_a_cras
     }
 
     let memory = Arc::new(RecordingSink::default());
-    let reader = start(&kafka, &group, routes(), &memory);
+    let reader = IngressFixture::start_reading(&kafka, &group, routes(), &memory);
     has_skipped(&memory, &topics[0]).await;
     has_skipped(&memory, &topics[4]).await;
     commits(&kafka, &group, &topics[0], 3).await;
