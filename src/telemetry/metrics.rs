@@ -1,7 +1,7 @@
 //! Every metric, as handles made once per route. What each means, and what to do when it moves, stands in
 //! [`descriptions`].
 //!
-//! Names and labels are a contract with users. `docs/metrics.md` is generated from this registry.
+//! Names and labels are a contract with users: `tests/contract/pages/metrics.rs` has their list.
 
 pub mod descriptions;
 mod labels;
@@ -408,6 +408,3 @@ impl RouteMetrics {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,131 +1,12 @@
 //! Documents that are made from the source are fresh. `UPDATE_DOCS=1 cargo test --test contract` makes them.
 
 use std::collections::BTreeSet;
-use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
 
-use super::command::help_of;
 use super::{files, read, repository};
-
-#[test]
-fn configuration_is_fresh() {
-    let made = configuration(&read(repository("config/postdate.toml")));
-    let path = repository("docs/configuration.md");
-    if std::env::var_os("UPDATE_DOCS").is_some() {
-        std::fs::create_dir_all(repository("docs")).expect("docs");
-        std::fs::write(&path, &made).expect("written");
-    }
-    assert!(
-        read(path) == made,
-        "docs/configuration.md is not fresh: UPDATE_DOCS=1 cargo test --test contract"
-    );
-}
-
-/// The reference as a page: a chapter for each table, an entry for each key with its default and meaning.
-/// Prose stands behind `# `, a key or a table that has no default behind a `#` alone.
-fn configuration(reference: &str) -> String {
-    let mut page = String::from(
-        "# Configuration\n\n<!-- Made from config/postdate.toml by UPDATE_DOCS=1 cargo test --test contract. -->\n",
-    );
-    let mut prose: Vec<&str> = Vec::new();
-    let mut first_key = true;
-    for line in reference.lines() {
-        let prose_line = line
-            .strip_prefix("# ")
-            .or_else(|| (line == "#").then_some(""));
-        if let Some(text) = prose_line {
-            prose.push(text);
-            continue;
-        }
-        let (key, has_default) = line
-            .strip_prefix('#')
-            .map_or((line, true), |key| (key, false));
-        if let Some(table) = key.strip_prefix('[').and_then(|key| key.strip_suffix(']')) {
-            writeln!(page, "\n## `[{table}]`\n\n{}", prose.join("\n")).expect("a String");
-            first_key = true;
-        } else if let Some((name, value)) = key.split_once(" = ") {
-            if std::mem::take(&mut first_key) {
-                page.push('\n');
-            }
-            let value = if has_default {
-                format!("`{value}`")
-            } else {
-                format!("no default; for example `{value}`")
-            };
-            let prose = prose
-                .join("\n")
-                .replace('\n', "\n  ")
-                .replace("\n  \n", "\n\n");
-            writeln!(page, "- **`{name}`**: {value}\n\n  {prose}\n").expect("a String");
-        } else if !prose.is_empty() {
-            writeln!(page, "\n{}", prose.join("\n")).expect("a String");
-        }
-        prose.clear();
-    }
-    while page.contains("\n\n\n") {
-        page = page.replace("\n\n\n", "\n\n");
-    }
-    page.trim_end().to_owned() + "\n"
-}
-
-#[test]
-fn the_command_line_is_fresh() {
-    let mut page = String::from(
-        "# Command line\n\n<!-- Made from the program's own help by UPDATE_DOCS=1 cargo test --test contract. -->\n\n\
-         `postdate COMMAND --help` prints the same.\n",
-    );
-    commands(&mut page, &[]);
-    let path = repository("docs/cli.md");
-    if std::env::var_os("UPDATE_DOCS").is_some() {
-        std::fs::write(&path, &page).expect("written");
-    }
-    assert!(
-        read(path) == page,
-        "docs/cli.md is not fresh: UPDATE_DOCS=1 cargo test --test contract"
-    );
-}
-
-/// An argument can be seen by every user of the machine. No help has an example with a password in one, and each option
-/// that takes one says so, or the option behind it that takes a file instead.
-#[test]
-fn no_help_teaches_passwords_in_arguments() {
-    const OPTION: &str = "\n      --";
-    let page = read(repository("docs/cli.md"));
-    let words: Vec<&str> = page.split_whitespace().collect();
-    let examples = words.split(|word| *word == "postdate").skip(1);
-    for example in examples {
-        let arguments = example
-            .iter()
-            .take_while(|word| !word.ends_with(['.', ':']));
-        for argument in arguments {
-            let is_login = argument.contains("://") && argument.contains('@');
-            assert!(!is_login, "postdate {}", example.join(" "));
-        }
-    }
-    let options: Vec<String> = page
-        .split(OPTION)
-        .map(|option| option.split_whitespace().collect::<Vec<_>>().join(" "))
-        .collect();
-    let mut told = BTreeSet::new();
-    for (option, next) in options.iter().zip(&options[1..]) {
-        let mut words = option.split(' ');
-        let name = words.next().unwrap_or_default();
-        if matches!(words.next(), Some("<URL>" | "<KEY=VALUE>")) {
-            let text = if next.starts_with(&format!("{name}-file ")) {
-                next
-            } else {
-                option
-            };
-            let warning = "can be seen by every user of the machine";
-            assert!(text.contains(warning), "--{option}");
-            told.insert(name);
-        }
-    }
-    assert_eq!(told, BTreeSet::from(["management", "redis", "set"]));
-}
 
 /// The names of librdkafka's properties are those of the version that is built in. Its own page lists them; those that
 /// only a program can set are left out.
@@ -163,29 +44,6 @@ fn the_properties_of_librdkafka_are_fresh() {
         names.len() > 100 && read(path) == made,
         "src/config/librdkafka_properties.txt is not fresh: UPDATE_DOCS=1 cargo test --test contract"
     );
-}
-
-/// Appends a command's help, then those of its commands.
-fn commands(page: &mut String, command: &[&str]) {
-    let help = help_of(command);
-    let name = [&["postdate"][..], command].concat().join(" ");
-    writeln!(page, "\n## `{name}`\n\n```text\n{}\n```", help.trim_end()).expect("a String");
-    let list = help
-        .split_once("\nCommands:\n")
-        .map_or("", |(_, list)| list);
-    for line in list.lines().take_while(|line| !line.is_empty()) {
-        // The lines of a longer description begin further to the right.
-        let Some(line) = line
-            .strip_prefix("  ")
-            .filter(|line| !line.starts_with(' '))
-        else {
-            continue;
-        };
-        let name = line.split(' ').next().expect("a name");
-        if name != "help" {
-            commands(page, &[command, &[name]].concat());
-        }
-    }
 }
 
 #[test]

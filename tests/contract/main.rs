@@ -11,6 +11,7 @@ mod examples;
 mod fuzzing;
 mod layout;
 mod observability;
+mod pages;
 mod producers;
 mod races;
 mod release;

@@ -1,10 +1,12 @@
 //! Names in alerts, dashboards and runbooks exist: metrics and labels of the registry, entries of the runbooks,
-//! commands of the binary. `docs/metrics.md` stands for the registry: a test beside the code keeps it fresh.
+//! commands of the binary.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use postdate::telemetry::process::FIGURES;
 use serde_json::Value;
 
+use super::pages::{made, metrics};
 use super::{files, read, repository};
 
 /// Labels that Prometheus adds to each sample of a scrape, and those of its own metrics.
@@ -22,36 +24,24 @@ struct Metric {
     labels: BTreeSet<String>,
 }
 
-/// The registry, as `docs/metrics.md` has it.
 fn registry() -> BTreeMap<String, Metric> {
-    let page = read(repository("docs/metrics.md"));
-    let rows = page
-        .lines()
-        .filter_map(|line| line.strip_prefix("| `postdate_"));
-    let all: BTreeMap<_, _> = rows
-        .map(|row| {
-            let mut cells = row.split(" | ");
-            let name = format!(
-                "postdate_{}",
-                cells.next().expect("a name").trim_end_matches('`')
-            );
-            let is_histogram = cells.next().expect("a type").starts_with("histogram");
-            let labels = cells
-                .next()
-                .expect("labels")
-                .split(", ")
-                .map(|label| label.trim_matches('`').to_owned());
-            (
-                name,
-                Metric {
-                    is_histogram,
-                    labels: labels.filter(|label| !label.is_empty()).collect(),
-                },
-            )
-        })
-        .collect();
-    assert!(all.len() > 30, "the table of docs/metrics.md was not found");
-    all
+    let all = metrics::registry().into_iter().map(|described| {
+        let labels = described.labels.split(',').map(ToOwned::to_owned);
+        let metric = Metric {
+            is_histogram: described.kind == "histogram",
+            labels: labels.filter(|label| !label.is_empty()).collect(),
+        };
+        (described.name, metric)
+    });
+    let of_process = FIGURES.iter().map(|figure| {
+        let suffix = if figure.grows { "_total" } else { "" };
+        let metric = Metric {
+            is_histogram: false,
+            labels: BTreeSet::new(),
+        };
+        (format!("{}{suffix}", figure.name), metric)
+    });
+    all.chain(of_process).collect()
 }
 
 /// Words of a query with what follows each: names, functions and keywords. Texts in quotes are left out.
@@ -452,7 +442,7 @@ fn links_to_the_runbooks_lead_to_an_entry() {
     let anchors = anchors(&read(repository("docs/runbooks.md")));
     let mut links = 0;
     for document in ["metrics.md", "kubernetes.md", "faults.md", "runbooks.md"] {
-        let page = read(repository("docs").join(document));
+        let page = made(document).unwrap_or_else(|| read(repository("docs").join(document)));
         let own = if document == "runbooks.md" {
             "](#"
         } else {

@@ -1,5 +1,5 @@
-//! Each metric in words: name, unit, meaning, and what an operator does when it moves. `docs/metrics.md` is generated
-//! from this list.
+//! Each metric in words: name, unit, meaning, and what an operator does when it moves. The site's page
+//! of metrics is made from this list.
 
 /// A metric in words.
 #[derive(Clone, Copy, Debug)]
