@@ -21,30 +21,12 @@ fn the_chart_installs_this_version() {
     assert_eq!(chart["version"], env!("CARGO_PKG_VERSION"));
 }
 
-#[test]
-fn the_table_of_values_is_fresh() {
-    const BEGIN: &str = "<!-- Made from deploy/helm/postdate/values.yaml by UPDATE_DOCS=1 cargo test --test contract. -->\n";
-    const END: &str = "<!-- end -->\n";
-    let path = repository("docs/kubernetes.md");
-    let page = read(&path);
-    let (before, rest) = page.split_once(BEGIN).expect("the table's begin");
-    let (_, after) = rest.split_once(END).expect("the table's end");
-    let made = format!(
-        "{before}{BEGIN}\n{}\n{END}{after}",
-        table(&read(repository(CHART).join("values.yaml")))
-    );
-    if std::env::var_os("UPDATE_DOCS").is_some() {
-        std::fs::write(&path, &made).expect("written");
-    }
-    assert!(
-        read(path) == made,
-        "docs/kubernetes.md is not fresh: UPDATE_DOCS=1 cargo test --test contract"
-    );
-}
-
 /// A row for each key under a comment that begins with `--`: its path, its default, the comment.
-fn table(values: &str) -> String {
-    let mut rows = String::from("| value | default | meaning |\n|---|---|---|\n");
+pub(super) fn values(values: &str) -> String {
+    let mut rows = String::from(
+        "# Values of the chart\n\n`helm show values deploy/helm/postdate` prints them with their comments.\n\n\
+         | value | default | meaning |\n|---|---|---|\n",
+    );
     let defaults = yaml("values.yaml");
     let mut path: Vec<String> = Vec::new();
     let mut meaning = None;

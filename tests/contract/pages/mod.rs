@@ -7,6 +7,7 @@ pub(crate) mod metrics;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
+use super::chart;
 use super::command::help_of;
 use super::{read, repository};
 
@@ -17,6 +18,9 @@ pub(super) fn made(file: &str) -> Option<String> {
         "cli.md" => Some(command_line()),
         "configuration.md" => Some(configuration(&read(repository("config/postdate.toml")))),
         "metrics.md" => Some(metrics::page()),
+        "values.md" => Some(chart::values(&read(repository(
+            "deploy/helm/postdate/values.yaml",
+        )))),
         _ => None,
     }
 }
@@ -25,7 +29,13 @@ pub(super) fn made(file: &str) -> Option<String> {
 fn the_pages_of_reference_are_made() {
     let folder = repository("target/pages");
     std::fs::create_dir_all(&folder).expect("a folder");
-    for file in ["api.md", "cli.md", "configuration.md", "metrics.md"] {
+    for file in [
+        "api.md",
+        "cli.md",
+        "configuration.md",
+        "metrics.md",
+        "values.md",
+    ] {
         let page = made(file).expect("made here");
         let kept = read(repository("docs").join(file));
         let title = page.lines().next();
