@@ -3,14 +3,17 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use postdate::domain::{Endpoint, Route, StartRule, TopicPattern, Topics, UnixMs, testing};
-use rdkafka::admin::{AdminOptions, NewPartitions};
+use rdkafka::admin::{AdminOptions, NewPartitions, NewTopic, TopicReplication};
+use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
 use super::fixture::{IngressFixture, RecordingSink, commits, produce, route};
-use crate::support::{Kafka, eventually, names};
+use super::undecodable::peak_mib;
+use crate::support::relay::{Config, Relay};
+use crate::support::{Kafka, Redis, eventually, names};
 
 fn reading(name: &str, topics: Topics, group: &str, start: StartRule) -> Arc<Route> {
     let mut route = Route::clone(&route(name, "", group));
@@ -214,4 +217,61 @@ async fn a_moment_reads_what_came_then_and_later() {
     reader.stop().await;
     let bodies: Vec<String> = sink.bodies().into_keys().collect();
     assert_eq!(bodies, ["m-6", "m-7", "m-8", "m-9"]);
+}
+
+/// As many topics as a route may have, and one more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pattern_reads_a_thousand_topics_and_says_that_there_are_more() {
+    const TOPICS: usize = 1000;
+    let (redis, kafka) = tokio::join!(Redis::start(), Kafka::start());
+    let names: Vec<String> = (0..TOPICS).map(|n| format!("many.{n}")).collect();
+    let topic = |name| NewTopic::new(name, 1, TopicReplication::Fixed(1));
+    let topics: Vec<NewTopic<'_>> = names.iter().map(|name| topic(name)).collect();
+    let options = AdminOptions::new().operation_timeout(Some(Duration::from_secs(60)));
+    for topics in topics.chunks(100) {
+        let created = kafka.admin().create_topics(topics, &options).await;
+        for created in created.expect("kafka answers") {
+            created.expect("created");
+        }
+    }
+    kafka.create_topic("to", 1).await;
+    let producer: BaseProducer = kafka.client().create().expect("a producer");
+    for name in &names {
+        let delay = OwnedHeaders::new().insert(Header {
+            key: "x-delay",
+            value: Some("1s"),
+        });
+        let record = BaseRecord::to(name).key("k").payload(name).headers(delay);
+        producer.send(record).expect("room");
+    }
+    producer.flush(Duration::from_secs(60)).expect("flushed");
+    let from = r#"{ kafka = "main", topic_pattern = "many\\..*", group = "many" }"#;
+    let to = r#"{ kafka = "main", topic = "to" }"#;
+    let config = Config::new(&redis)
+        .kafka("main", &kafka)
+        .route("many", from, to, "");
+    let began = Instant::now();
+    let relay = Relay::start(&config).await;
+    eventually("one message of each topic is published", async || {
+        let published = relay.total("postdate_published_total", &[]).await;
+        anyhow::ensure!(published >= TOPICS as f64, "{published}");
+        anyhow::Ok(())
+    })
+    .await;
+    let peak = peak_mib(relay.id());
+    println!("published after {:?}, {peak} MiB", began.elapsed());
+    assert!(peak < 200, "{peak} MiB");
+    let (_, metrics) = relay.get("/metrics").await.expect("an answer");
+    let samples = metrics.lines().filter(|line| !line.starts_with('#'));
+    let of_topics: Vec<_> = samples.filter(|line| line.contains("many.")).collect();
+    assert!(of_topics.is_empty(), "{of_topics:?}");
+
+    kafka.create_topic("many.too", 1).await;
+    eventually("what is not read is said", async || {
+        let (_, ready) = relay.get("/readyz").await?;
+        let said = "1001 topics match";
+        anyhow::ensure!(ready.contains(said), "{ready}");
+        anyhow::Ok(())
+    })
+    .await;
 }
