@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
+
 use super::PartitionWriter;
 use super::growing::{Growth, GrowthPlan, alone};
 use crate::domain::{Entry, Flags, OnDuplicate, Partition, RouteName, UnixMs};
@@ -11,7 +13,7 @@ use crate::store::call::scripts::{self, ScriptVariant};
 use crate::store::model::bundle::BundleId;
 use crate::store::model::codec::{encode_like, example_element};
 use crate::store::query::find::MessagePlace;
-use crate::store::{Bundle, DeadId, WriteOp, encode};
+use crate::store::{Bundle, DeadId, DeadLetter, WriteOp, encode};
 
 /// A call, and the due times that it will have stored.
 pub(super) struct WritePlan {
@@ -29,110 +31,187 @@ impl WritePlan {
         alike: &AlikePlaces,
         growth: &GrowthPlan,
     ) -> Self {
-        let p = writer.partition;
-        let keys = &writer.keys;
-        let mut with = ScriptVariant::default();
-        let mut sequences: Option<(u64, u64)> = None;
-        let mut due_sets = DueSetPlaces::default();
-        let mut fresh = Vec::new();
-        let mut fresh_keys = Vec::new();
-        let mut dead_ids = Vec::new();
-        let mut script_ops = ScriptOps::default();
-        let mut blobs = Vec::new();
-        let mut dues = Vec::new();
-        let mut bundles = 0usize;
         let (new, standing): (Vec<&Growth>, Vec<&Growth>) =
             growth.growths.iter().partition(|grown| grown.is_new);
-        for grown in new {
-            bundles += 1;
-            let example = grown.example.as_deref().map(example_element);
-            fresh.extend::<[ScriptArg; 5]>([
-                grown.id.as_str().into(),
-                due_sets.place(grown.id.due_set()).into(),
-                grown.due.0.into(),
-                grown.added.into(),
-                ScriptArg::Blob(example.unwrap_or_default()),
-            ]);
-            fresh_keys.push(keys.blob(p, &grown.id));
+        let mut parts = CallParts::of(writer);
+        for grown in &new {
+            parts.begin_growing(grown);
         }
         let own_bundles = ops
             .iter()
             .enumerate()
             .filter(|(at, op)| matches!(op, WriteOp::Store { .. }) && !growth.has_places(*at));
-        let new_bundles = bundles + own_bundles.count();
-        let growth_places = growth.places_in_call(new_bundles);
+        let growth_places = growth.places_in_call(new.len() + own_bundles.count());
         for (at, op) in ops.iter().enumerate() {
             match op {
                 WriteOp::Store {
                     route,
                     on_duplicate,
                     bundle,
-                } if growth.has_places(at) => {
-                    let own = writer.delivered_names.remembers(route.as_str());
-                    with.remembers |= own;
-                    for (entry, (grown, index)) in bundle.entries.iter().zip(&growth.places[at]) {
-                        let alone = alone(bundle, entry);
-                        let message = match &growth.growths[*grown].example {
-                            Some(example) => encode_like(&alone, example),
-                            None => encode(&alone),
-                        };
-                        let name = name_key(route, &entry.id.clone().unwrap_or_default());
-                        let alike = alike.get(&name);
-                        script_ops.push([
-                            "A".into(),
-                            growth_places[*grown].into(),
-                            (*index).into(),
-                            name.into(),
-                            policy(*on_duplicate, own, entry, alike).into(),
-                            ScriptArg::Blob(message),
-                        ]);
-                    }
-                }
-                WriteOp::Store {
-                    route,
-                    on_duplicate,
-                    bundle,
                 } => {
-                    let first = bundle.first_due();
-                    let id = fresh_id(writer, route, bundle, &mut sequences);
-                    let blob = encode(bundle);
-                    bundles += 1;
-                    fresh.extend::<[ScriptArg; 4]>([
-                        id.as_str().into(),
-                        due_sets.place(id.due_set()).into(),
-                        first.0.into(),
-                        blob.len().into(),
-                    ]);
-                    fresh_keys.push(keys.blob(p, &id));
-                    blobs.push((keys.blob(p, &id), blob));
-                    let own = writer.delivered_names.remembers(route.as_str());
-                    with.remembers |= own;
+                    let own = parts.remembers(route);
                     let policy = |entry: &Entry, name: &str| {
                         policy(*on_duplicate, own, entry, alike.get(name))
                     };
-                    store_ops(&mut script_ops, bundles, route, policy, &bundle.entries);
-                    dues.push(first);
+                    if growth.has_places(at) {
+                        let places = growth.places[at].iter().map(|&(grown, index)| {
+                            let example = growth.growths[grown].example.as_ref();
+                            (growth_places[grown], index, example)
+                        });
+                        parts.grow(route, bundle, places, policy);
+                    } else {
+                        parts.store(route, bundle, policy);
+                    }
                 }
                 WriteOp::Cancel { route, id, .. } => {
-                    let own = writer.delivered_names.remembers(route.as_str());
-                    with.remembers |= own;
-                    cancel_op(&mut script_ops, p, &name_key(route, id), own);
+                    let own = parts.remembers(route);
+                    let name = name_key(route, id);
+                    cancel_op(&mut parts.script_ops, writer.partition, &name, own);
                 }
-                WriteOp::DeadLetter(dead_letter) => {
-                    let id = dead_id(dead_letter, p, &writer.ids);
-                    blobs.push((keys.dead(&id), dead_blob(dead_letter)));
-                    dead_ids.push(id);
-                }
+                WriteOp::DeadLetter(dead_letter) => parts.bury(dead_letter),
                 WriteOp::Reschedule { .. } | WriteOp::Replace { .. } => {
                     unreachable!("what reads first goes alone")
                 }
             }
         }
+        parts.finish(&standing, meant, !growth.growths.is_empty())
+    }
+}
+
+/// The parts of a call, to which its operations are added one by one.
+struct CallParts<'a> {
+    writer: &'a PartitionWriter,
+    with: ScriptVariant,
+    /// The least and the greatest sequence number of the bundles of ordered routes.
+    sequences: Option<(u64, u64)>,
+    due_sets: DueSetPlaces,
+    /// Arguments and keys of the bundles that the call makes, and their number.
+    fresh: Vec<ScriptArg>,
+    fresh_keys: Vec<String>,
+    bundles: usize,
+    script_ops: ScriptOps,
+    blobs: Vec<(String, Bytes)>,
+    dead_ids: Vec<DeadId>,
+    dues: Vec<UnixMs>,
+}
+
+impl<'a> CallParts<'a> {
+    fn of(writer: &'a PartitionWriter) -> Self {
+        Self {
+            writer,
+            with: ScriptVariant::default(),
+            sequences: None,
+            due_sets: DueSetPlaces::default(),
+            fresh: Vec::new(),
+            fresh_keys: Vec::new(),
+            bundles: 0,
+            script_ops: ScriptOps::default(),
+            blobs: Vec::new(),
+            dead_ids: Vec::new(),
+            dues: Vec::new(),
+        }
+    }
+
+    /// Reports whether the route remembers the names of delivered messages. The script then has what looks for them.
+    fn remembers(&mut self, route: &RouteName) -> bool {
+        let own = self.writer.delivered_names.remembers(route.as_str());
+        self.with.remembers |= own;
+        own
+    }
+
+    fn blob_key(&self, id: &BundleId) -> String {
+        self.writer.keys.blob(self.writer.partition, id)
+    }
+
+    /// Makes a growing bundle.
+    fn begin_growing(&mut self, grown: &Growth) {
+        self.bundles += 1;
+        let example = grown.example.as_deref().map(example_element);
+        self.fresh.extend::<[ScriptArg; 5]>([
+            grown.id.as_str().into(),
+            self.due_sets.place(grown.id.due_set()).into(),
+            grown.due.0.into(),
+            grown.added.into(),
+            ScriptArg::Blob(example.unwrap_or_default()),
+        ]);
+        self.fresh_keys.push(self.blob_key(&grown.id));
+    }
+
+    /// Puts messages into growing bundles: each has its bundle's place in the call, its own in the bundle, and the message
+    /// that the bundle's others are written like.
+    fn grow<'b>(
+        &mut self,
+        route: &RouteName,
+        bundle: &Bundle,
+        places: impl Iterator<Item = (usize, usize, Option<&'b Bytes>)>,
+        policy: impl Fn(&Entry, &str) -> String,
+    ) {
+        for (entry, (grown, index, example)) in bundle.entries.iter().zip(places) {
+            let alone = alone(bundle, entry);
+            let message = match example {
+                Some(example) => encode_like(&alone, example),
+                None => encode(&alone),
+            };
+            let name = name_key(route, &entry.id.clone().unwrap_or_default());
+            let policy = policy(entry, &name);
+            self.script_ops.push([
+                "A".into(),
+                grown.into(),
+                index.into(),
+                name.into(),
+                policy.into(),
+                ScriptArg::Blob(message),
+            ]);
+        }
+    }
+
+    /// Stores messages in a bundle of their own.
+    fn store(
+        &mut self,
+        route: &RouteName,
+        bundle: &Bundle,
+        policy: impl Fn(&Entry, &str) -> String,
+    ) {
+        let first = bundle.first_due();
+        let id = fresh_id(self.writer, route, bundle, &mut self.sequences);
+        let blob = encode(bundle);
+        self.bundles += 1;
+        self.fresh.extend::<[ScriptArg; 4]>([
+            id.as_str().into(),
+            self.due_sets.place(id.due_set()).into(),
+            first.0.into(),
+            blob.len().into(),
+        ]);
+        let key = self.blob_key(&id);
+        self.fresh_keys.push(key.clone());
+        self.blobs.push((key, blob));
+        store_ops(
+            &mut self.script_ops,
+            self.bundles,
+            route,
+            policy,
+            &bundle.entries,
+        );
+        self.dues.push(first);
+    }
+
+    fn bury(&mut self, dead_letter: &DeadLetter) {
+        let writer = self.writer;
+        let id = dead_id(dead_letter, writer.partition, &writer.ids);
+        self.blobs
+            .push((writer.keys.dead(&id), dead_blob(dead_letter)));
+        self.dead_ids.push(id);
+    }
+
+    /// The call. Behind what it makes come the bundles that stand already: those that grow, and those that its names are
+    /// meant to be in.
+    fn finish(mut self, standing: &[&Growth], meant: &[BundleId], grows: bool) -> WritePlan {
+        let (p, keys) = (self.writer.partition, &self.writer.keys);
         let mut behind: Vec<ScriptArg> = Vec::with_capacity(meant.len() * 3);
-        for grown in &standing {
+        for grown in standing {
             behind.extend::<[ScriptArg; 4]>([
                 grown.id.as_str().into(),
-                due_sets.place(grown.id.due_set()).into(),
+                self.due_sets.place(grown.id.due_set()).into(),
                 grown.base.into(),
                 grown.added.into(),
             ]);
@@ -142,60 +221,53 @@ impl WritePlan {
         for id in &meant {
             behind.extend::<[ScriptArg; 3]>([
                 id.as_str().into(),
-                due_sets.place(id.due_set()).into(),
+                self.due_sets.place(id.due_set()).into(),
                 "".into(),
             ]);
         }
-        with.ordered = sequences.is_some();
-        let mut all_keys = keys.fixed_of(p, with);
-        all_keys.extend(due_sets.0.iter().map(|due_set| keys.due(p, due_set)));
-        all_keys.extend(fresh_keys);
+        self.with.ordered = self.sequences.is_some();
+        let due_sets = self.due_sets.0;
+        let (queues, places) = queues_of(&self.dead_ids);
+        let mut all_keys = keys.fixed_of(p, self.with);
+        all_keys.extend(due_sets.iter().map(|due_set| keys.due(p, due_set)));
+        all_keys.extend(self.fresh_keys);
         all_keys.extend(standing.iter().map(|grown| keys.blob(p, &grown.id)));
         all_keys.extend(meant.iter().map(|id| keys.blob(p, id)));
-        let (queues, places) = queues_of(&dead_ids);
-        all_keys.extend(dead_ids.iter().map(|id| keys.dead(id)));
+        all_keys.extend(self.dead_ids.iter().map(|id| keys.dead(id)));
         all_keys.extend(queues.iter().map(|queue| keys.queue(p, queue)));
         let mut args: Vec<ScriptArg> = vec![
-            due_sets.0.len().into(),
-            bundles.into(),
+            due_sets.len().into(),
+            self.bundles.into(),
             (standing.len() + meant.len()).into(),
-            dead_ids.len().into(),
+            self.dead_ids.len().into(),
             queues.len().into(),
         ];
-        if let Some((lowest, highest)) = sequences {
+        if let Some((lowest, highest)) = self.sequences {
             args.extend::<[ScriptArg; 2]>([lowest.into(), highest.into()]);
         }
-        let dead_args = dead_ids
-            .iter()
-            .zip(places)
-            .flat_map(|(id, place)| [id.as_str().into(), place.into()]);
-        let dead_args: Vec<ScriptArg> = dead_args
-            .chain(queues.into_iter().map(ScriptArg::Text))
-            .collect();
-        args.extend(due_sets.0.into_iter().map(ScriptArg::Text));
-        args.extend(
-            fresh
-                .into_iter()
-                .chain(behind)
-                .chain(dead_args)
-                .chain(script_ops.finish()),
-        );
-        let (script, op) = if blobs.is_empty() && growth.growths.is_empty() {
+        args.extend(due_sets.into_iter().map(ScriptArg::Text));
+        args.extend(self.fresh);
+        args.extend(behind);
+        for (id, place) in self.dead_ids.iter().zip(places) {
+            args.extend::<[ScriptArg; 2]>([id.as_str().into(), place.into()]);
+        }
+        args.extend(queues.into_iter().map(ScriptArg::Text));
+        args.extend(self.script_ops.finish());
+        let (script, op) = if self.blobs.is_empty() && !grows {
             (&scripts::CANCEL, "cancel")
         } else {
             (&scripts::WRITE, "store")
         };
-        let script = script.of(with);
-        Self {
+        WritePlan {
             call: ScriptCall {
-                script,
+                script: script.of(self.with),
                 op,
                 keys: all_keys,
                 args,
-                blobs,
+                blobs: self.blobs,
             },
-            dues,
-            dead_ids,
+            dues: self.dues,
+            dead_ids: self.dead_ids,
         }
     }
 }
