@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::Context;
 use postdate::store::config::{Address, Login, Topology};
 use redis::aio::MultiplexedConnection;
 
@@ -52,7 +53,8 @@ impl Sentinel {
             .map(|_| Watcher::start(program, &master, options))
             .collect();
         let sentinel = Self { nodes, watchers };
-        sentinel.settled(0, 2).await;
+        let master = sentinel.settled(2).await;
+        assert_eq!(master, 0, "the sentinels promoted another at once");
         sentinel
     }
 
@@ -143,22 +145,19 @@ impl Sentinel {
         .await
     }
 
-    /// Waits until `master` is the master and so many replicas follow it and are known to every sentinel.
-    pub async fn settled(&self, master: usize, replicas: usize) {
-        let settled = self.settled_within(PATIENCE, master, replicas).await;
+    /// Waits until so many replicas follow the master and are known to every sentinel. Answers which node that is: not
+    /// always the last that was promoted, for a busy machine looks like a dead master to the sentinels.
+    pub async fn settled(&self, replicas: usize) -> usize {
+        let settled = self.settled_within(PATIENCE, replicas).await;
         settled.unwrap_or_else(|last| {
-            panic!("{replicas} replicas follow node {master}: not in time; last: {last}")
-        });
+            panic!("{replicas} replicas follow a master: not in time; last: {last}")
+        })
     }
 
-    /// The same within this time; returns what is still missing then.
-    pub async fn settled_within(
-        &self,
-        limit: Duration,
-        master: usize,
-        replicas: usize,
-    ) -> Result<(), String> {
+    /// The same within this time; `Err` says what is still missing then.
+    pub async fn settled_within(&self, limit: Duration, replicas: usize) -> Result<usize, String> {
         within(limit, async || {
+            let master = self.master().await.context("the sentinels do not agree")?;
             let info: String = self.nodes[master].command(&["INFO", "replication"]).await?;
             let online = info.matches("state=online").count();
             anyhow::ensure!(info.contains("role:master") && online >= replicas, "{info}");
@@ -174,7 +173,7 @@ impl Sentinel {
                 let port = self.nodes[master].port();
                 anyhow::ensure!(number("port") == usize::from(port), "{known:?}");
             }
-            anyhow::Ok(())
+            anyhow::Ok(master)
         })
         .await
     }

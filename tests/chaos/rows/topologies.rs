@@ -32,7 +32,7 @@ async fn with_sentinels(scale: Scale, durability: &str) -> (Scenario, Sentinel) 
 pub(super) async fn kill_master(scale: Scale) -> Outcome {
     let (mut scenario, mut sentinel) = with_sentinels(scale, REPLICATED).await;
     scenario.under_load().await;
-    let old = settled(&sentinel).await.expect("a master");
+    let old = sentinel.settled_within(SETTLES, 2).await.expect("a master");
     scenario.inject(&scenario.all()).await;
     scenario.precondition_claims();
     sentinel.kill9(old).await;
@@ -51,7 +51,7 @@ pub(super) async fn kill_master(scale: Scale) -> Outcome {
 pub(super) async fn stop_masters(scale: Scale) -> Outcome {
     let (mut scenario, mut sentinel) = with_sentinels(scale, REPLICATED).await;
     scenario.under_load().await;
-    let mut master = settled(&sentinel).await.expect("a master");
+    let mut master = sentinel.settled_within(SETTLES, 2).await.expect("a master");
     let mut unmet = Vec::new();
     let mut stale_ms = Vec::new();
     let mut calls = 0;
@@ -93,7 +93,7 @@ pub(super) async fn stop_masters(scale: Scale) -> Outcome {
                 "switch {switch}: the old master never called itself one"
             )),
         }
-        match settled(&sentinel).await {
+        match sentinel.settled_within(SETTLES, 2).await {
             Ok(now) => master = now,
             Err(missing) => {
                 scenario.note(format!(
@@ -119,22 +119,6 @@ pub(super) async fn stop_masters(scale: Scale) -> Outcome {
     fault_of_two_masters(&mut scenario);
     limit_recovery(&mut scenario, 20_000);
     scenario.close().await
-}
-
-/// The master that both others follow: not always the last that was promoted, for a busy machine looks like a dead
-/// master to the sentinels.
-async fn settled(sentinel: &Sentinel) -> Result<usize, String> {
-    within(SETTLES, async || {
-        let master = sentinel
-            .master()
-            .await
-            .ok_or("the sentinels do not agree")?;
-        sentinel
-            .settled_within(Duration::from_secs(1), master, 2)
-            .await
-            .map(|()| master)
-    })
-    .await
 }
 
 /// How many scripts a server has run.
@@ -229,7 +213,7 @@ enum Dies {
 async fn lagging(scale: Scale, dies: Dies) -> Outcome {
     let (mut scenario, mut sentinel) = with_sentinels(scale, REPLICATED).await;
     scenario.under_load().await;
-    let old = settled(&sentinel).await.expect("a master");
+    let old = sentinel.settled_within(SETTLES, 2).await.expect("a master");
     scenario.inject(&scenario.all()).await;
     scenario.precondition_claims();
     // What is written from now on reaches nobody else, and dies with the master.

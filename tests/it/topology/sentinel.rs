@@ -25,10 +25,10 @@ async fn a_killed_master_costs_no_message() {
     assert!(flow.is_under_way(), "the kill must come in mid-flow");
     sentinel.kill9(0).await;
     flow.send(kafka, 100, 1000).await;
-    let new = sentinel.promoted(0).await;
+    sentinel.promoted(0).await;
     flow.logged(CHANGED, 2).await;
     sentinel.restart(0).await;
-    sentinel.settled(new, 2).await;
+    sentinel.settled(2).await;
     flow.send(kafka, 100, 1000).await;
     flow.accounted().await;
 }

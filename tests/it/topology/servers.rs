@@ -10,7 +10,7 @@ async fn sentinels_promote_a_replica_of_a_killed_master_and_take_it_back() {
     let new = sentinel.promoted(0).await;
     assert_ne!(new, 0);
     sentinel.restart(0).await;
-    sentinel.settled(new, 2).await;
+    sentinel.settled(2).await;
 }
 
 #[tokio::test]
