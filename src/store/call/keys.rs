@@ -97,8 +97,8 @@ impl Keys {
         Slot::for_key("members")
     }
 
-    /// Hash of what routes remember of their reading: how far a replay has come, and how the topics were when a route was
-    /// first read.
+    /// Hash of what routes remember of their reading: how far a replay or an import has come, and how the topics were
+    /// when a route was first read.
     pub(in crate::store) fn replays(&self) -> String {
         format!("{}:replays", self.prefix)
     }

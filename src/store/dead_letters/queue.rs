@@ -42,7 +42,8 @@ impl Store {
         }
         let is_search = !filter.message.is_empty();
         let mut bound = SearchBound::begin(self.0.clock.local());
-        let mut is_over = |looked| is_search && bound.is_reached(looked);
+        // A page that has looked at nothing has no place to go on from, and would be taken for the last.
+        let mut is_over = |looked| is_search && looked > 0 && bound.is_reached(looked);
         let mut looked = 0;
         let mut after = after.cloned();
         let mut window = limit * 4 / places.len() + 8;
