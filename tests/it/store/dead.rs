@@ -1,11 +1,12 @@
 //! Dead letters: pages over all partitions, redrives and drops that are applied once, names and queues.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use postdate::domain::{DeadReason, InvalidReason, RouteName, UnixMs};
 use postdate::store::{
-    CodecError, DeadFilter, DeadId, DeadLetter, DeadMark, DeadOrder, StoreError, WriteOp,
-    WriteResult,
+    CodecError, DeadFilter, DeadId, DeadLetter, DeadMark, DeadOrder, MessageFilter, StoreError,
+    WriteOp, WriteResult,
 };
 
 use super::fixture::*;
@@ -385,4 +386,34 @@ async fn a_grave_or_a_blob_of_the_wrong_type_refuses_before_any_write() {
         assert_eq!(fixture.check().await.dead.len(), 1);
     }
     assert_eq!(fixture.store.redrive(&id, &again).await, Ok(true));
+}
+
+/// A store that hangs longer than a page of a search may take.
+#[tokio::test]
+async fn a_search_looks_at_something_however_long_its_queues_take_to_read() {
+    const HANGS: Duration = Duration::from_millis(200);
+    let redis = Redis::shared().await;
+    let wire = Proxy::before(redis).await;
+    let fixture = wire.fixture(redis).await;
+    let body = "wanted";
+    for _ in 0..3 {
+        fixture
+            .write(vec![write_dead("orders", INVALID, body)])
+            .await;
+    }
+    let filter = DeadFilter {
+        message: MessageFilter {
+            contains: Some(body.to_owned()),
+            ..MessageFilter::default()
+        },
+        ..DeadFilter::default()
+    };
+    wire.hold_next_range();
+    let goes_on = async {
+        wire.until_played().await;
+        tokio::time::sleep(HANGS).await;
+        wire.let_go();
+    };
+    let (page, ()) = tokio::join!(fixture.store.dead_page(&filter, None, 10), goes_on);
+    assert_eq!(page.expect("a page").marks.len(), 3);
 }

@@ -21,6 +21,8 @@ enum Trick {
     Withhold,
     /// It waits until it is let go.
     Hold,
+    /// The same of the next read of a sorted set.
+    HoldRange,
     /// Not a script call but the next read of blobs: the connection is lost before it.
     CutAtGet,
 }
@@ -95,6 +97,10 @@ impl Proxy {
         *self.state.trick.lock() = Some(Trick::Hold);
     }
 
+    pub fn hold_next_range(&self) {
+        *self.state.trick.lock() = Some(Trick::HoldRange);
+    }
+
     pub fn let_go(&self) {
         self.state.go.notify_one();
     }
@@ -165,6 +171,7 @@ async fn carry(mut client: TcpStream, redis_port: u16, state: Arc<State>) {
                 }
                 let is_meant = match *state.trick.lock() {
                     Some(Trick::CutAtGet) => holds(chunk, b"GETRANGE"),
+                    Some(Trick::HoldRange) => holds(chunk, b"ZRANGE"),
                     _ => is_call,
                 };
                 if is_meant {
@@ -179,7 +186,7 @@ async fn carry(mut client: TcpStream, redis_port: u16, state: Arc<State>) {
                             state.withheld.lock().push(chunk.to_vec());
                             return;
                         }
-                        Some(Trick::Hold) => state.go.notified().await,
+                        Some(Trick::Hold | Trick::HoldRange) => state.go.notified().await,
                         Some(Trick::LoseReply) => losing = true,
                         None => {}
                     }
