@@ -262,7 +262,7 @@ impl Kafka {
         let name = topic.name;
         let partitions = topic.num_partitions as usize;
         eventually(&format!("topic {name} has leaders"), async || {
-            self.has_leaders(name, partitions)
+            self.is_led(name, partitions)
         })
         .await;
     }
@@ -507,24 +507,23 @@ impl Kafka {
         self.client().create().expect("an admin client")
     }
 
-    /// `Err` tells that a topic does not have so many partitions with a leader.
-    pub fn has_leaders(&self, topic: &str, partitions: usize) -> anyhow::Result<()> {
+    /// `Err` tells that a topic does not have so many partitions whose leader answers for them. A broker that the
+    /// metadata name as leader may not know it yet, and then refuses whoever reads (`NotLeaderForPartition`).
+    pub fn is_led(&self, topic: &str, partitions: usize) -> anyhow::Result<()> {
+        let limit = Duration::from_secs(5);
         let consumer: BaseConsumer = self.client().create()?;
-        let metadata = consumer.fetch_metadata(Some(topic), Duration::from_secs(5))?;
-        let topic = metadata
-            .topics()
-            .first()
-            .ok_or_else(|| anyhow!("not in the metadata"))?;
-        let led = topic
-            .partitions()
-            .iter()
-            .filter(|p| p.leader() >= 0 && p.error().is_none())
-            .count();
-        if topic.error().is_some() || led < partitions {
-            return Err(anyhow!(
-                "{led} of {partitions} partitions have a leader ({:?})",
-                topic.error()
-            ));
+        let metadata = consumer.fetch_metadata(Some(topic), limit)?;
+        let described = metadata.topics().first().context("not in the metadata")?;
+        let error = described.error();
+        anyhow::ensure!(error.is_none(), "{error:?}");
+        let found = described.partitions().len();
+        anyhow::ensure!(found >= partitions, "{found} of {partitions} partitions");
+        for partition in described.partitions() {
+            let (id, error) = (partition.id(), partition.error());
+            anyhow::ensure!(error.is_none(), "partition {id}: {error:?}");
+            consumer
+                .fetch_watermarks(topic, id, limit)
+                .with_context(|| format!("partition {id}"))?;
         }
         Ok(())
     }

@@ -174,7 +174,7 @@ pub(super) async fn leaderless(scale: Scale) -> Outcome {
     sleep(OUTAGE).await;
     let kafka = scenario.kafka.own();
     let mut topics = scenario.ways.iter().filter(|way| way.to_kafka);
-    let leaderless = topics.all(|way| kafka.has_leaders(&way.target, LEADERLESS + 1).is_err());
+    let leaderless = topics.all(|way| kafka.is_led(&way.target, LEADERLESS + 1).is_err());
     let named = scenario.logged(&format!("partition {LEADERLESS} of "));
     scenario.kafka.own().start_again().await;
     scenario.healed();
