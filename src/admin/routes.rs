@@ -13,7 +13,7 @@ use super::pause::pause_views;
 use super::problem::Problem;
 use super::troubles;
 use crate::api::{Page, RouteView, SourceView, TargetView};
-use crate::domain::route::{DelayFrom, OnDuplicate};
+use crate::domain::route::Choice;
 use crate::domain::{Endpoint, Route, RouteName, RoutePolicy, RoutingKey, Target, Topics};
 
 /// Longest wait for the store's counts.
@@ -169,10 +169,7 @@ fn to(target: &Target) -> TargetView {
 fn policy(policy: &RoutePolicy) -> Value {
     let names = &policy.headers;
     json!({
-        "delay_from": match policy.delay_from {
-            DelayFrom::Produced => "produced",
-            DelayFrom::Arrival => "arrival",
-        },
+        "delay_from": policy.delay_from.as_str(),
         "max_delay": duration(policy.max_delay_ms),
         "max_size": size(policy.max_size),
         "max_headers": size(policy.max_headers),
@@ -192,10 +189,7 @@ fn policy(policy: &RoutePolicy) -> Value {
             "factor": retry.factor,
             "max": duration(retry.max_ms),
         })),
-        "on_duplicate": match policy.on_duplicate {
-            OnDuplicate::Keep => "keep",
-            OnDuplicate::Replace => "replace",
-        },
+        "on_duplicate": policy.on_duplicate.as_str(),
         "dedupe": duration(policy.dedupe_ms),
         "rate": policy.rate.map_or(0, |rate| rate.per_second),
         "burst": policy.rate.map_or(0, |rate| rate.burst),

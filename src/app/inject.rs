@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use crate::admin::{AdmittedMessage, Inject, InjectError, InvalidMessage};
 use crate::domain::{Clock, Entry, InvalidReason, Message, Route, Verdict};
 use crate::egress::{Lanes, Publication, VerdictInbox};
-use crate::ingress::admit::{Admitted, admit};
+use crate::ingress::admit::{Admission, admit};
 
 /// Time for a message to leave its lane, microseconds. After that it is not sent at all.
 const SUBMIT_DEADLINE_US: i64 = 5_000_000;
@@ -28,31 +28,26 @@ impl Inject for IngressInject {
     fn admit(&self, route: &Route, message: Message) -> Result<AdmittedMessage, InvalidMessage> {
         let mut route = route.clone();
         route.policy.max_lateness_ms = 0;
-        match admit(message, None, None, &route, self.clock.wall().into()) {
-            Admitted::Delayed {
-                due,
-                request,
-                target,
-                message,
-                ..
-            } => Ok(AdmittedMessage {
-                due,
-                request,
+        let (admission, message) = admit(message, None, None, &route, self.clock.wall().into());
+        match admission {
+            Admission::Delayed { asked, target, .. } => Ok(AdmittedMessage {
+                due: asked.due,
+                request: asked.request,
                 target,
                 message,
             }),
-            Admitted::Invalid { reason, error, .. } => Err(InvalidMessage {
+            Admission::Invalid { reason, error } => Err(InvalidMessage {
                 reason,
                 error: error.to_string(),
             }),
-            Admitted::Spent { request, .. } => Err(InvalidMessage {
+            Admission::Spent { request, .. } => Err(InvalidMessage {
                 reason: InvalidReason::BadRetry,
                 error: format!(
                     "its consumers have given it back {} times already",
                     request.given_back - 1
                 ),
             }),
-            Admitted::PassThrough { .. } | Admitted::Cancel { .. } | Admitted::Change { .. } => {
+            Admission::PassThrough { .. } | Admission::Cancel { .. } | Admission::Change { .. } => {
                 Err(InvalidMessage {
                     reason: InvalidReason::BadOp,
                     error: "a message with a delay and without a command is expected".to_owned(),

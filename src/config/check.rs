@@ -282,7 +282,7 @@ fn report_short_tokens(
 
 fn log(section: &SectionReader<'_>, sources: &ConfigSources) -> Option<telemetry::Config> {
     use telemetry::LogFormat::{Auto, Json, Text};
-    let format = section.choice("format", &[("auto", Auto), ("text", Text), ("json", Json)]);
+    let format = section.one_of("format", &[("auto", Auto), ("text", Text), ("json", Json)]);
     let filter = sources.variable(LOG_VARIABLE).and_then(OsStr::to_str);
     if let Some(Err(error)) = filter.map(tracing_subscriber::EnvFilter::try_new) {
         let source = format!("environment {LOG_VARIABLE}");

@@ -8,9 +8,8 @@ use super::graph::SameBroker;
 use super::section::SectionReader;
 use super::tls::Reported;
 use crate::domain::route::{
-    ConsumerRetry, DeadLetterLimits, DelayFrom, Dialects, HeaderNames, OnDuplicate, OnExpired,
-    OnInvalid, OnRefused, OnUndecodable, OnUnroutable, RateLimit, RetryPolicy, RoutePolicy,
-    TrailLimits,
+    ConsumerRetry, DeadLetterLimits, DelayFrom, Dialects, HeaderNames, RateLimit, RetryPolicy,
+    RoutePolicy, TrailLimits,
 };
 use crate::domain::topics::DerivedTargets;
 use crate::domain::{
@@ -150,72 +149,22 @@ fn policy(section: &SectionReader<'_>, delay_from: DelayFrom) -> Option<RoutePol
     let max_pending_bytes = section.size("max_pending_bytes", MAX_QUOTA_BYTES);
     let commands = section.truth("commands");
     let copies = section.truth("copies");
-    let on_invalid = section.choice(
-        "on_invalid",
-        &[
-            ("dead_letter", OnInvalid::DeadLetter),
-            ("pass_through", OnInvalid::PassThrough),
-            ("drop", OnInvalid::Drop),
-        ],
-    );
-    let on_undecodable = section.choice(
-        "on_undecodable",
-        &[("wait", OnUndecodable::Wait), ("skip", OnUndecodable::Skip)],
-    );
-    let on_refused = section.choice(
-        "on_refused",
-        &[
-            ("retry", OnRefused::Retry),
-            ("wait", OnRefused::Wait),
-            ("dead_letter", OnRefused::DeadLetter),
-            ("drop", OnRefused::Drop),
-        ],
-    );
+    let on_invalid = section.choice("on_invalid");
+    let on_undecodable = section.choice("on_undecodable");
+    let on_refused = section.choice("on_refused");
     let max_lateness_ms = section.millis_or_none("max_lateness");
-    let on_expired = section.choice(
-        "on_expired",
-        &[
-            ("dead_letter", OnExpired::DeadLetter),
-            ("drop", OnExpired::Drop),
-        ],
-    );
-    let on_unroutable = section.choice(
-        "on_unroutable",
-        &[
-            ("retry", OnUnroutable::Retry),
-            ("dead_letter", OnUnroutable::DeadLetter),
-            ("drop", OnUnroutable::Drop),
-        ],
-    );
-    let on_duplicate = section.choice(
-        "on_duplicate",
-        &[
-            ("keep", OnDuplicate::Keep),
-            ("replace", OnDuplicate::Replace),
-        ],
-    );
+    let on_expired = section.choice("on_expired");
+    let on_unroutable = section.choice("on_unroutable");
+    let on_duplicate = section.choice("on_duplicate");
     let delay_from = match section.value("delay_from") {
         None => Some(delay_from),
-        Some(_) => section.choice(
-            "delay_from",
-            &[
-                ("produced", DelayFrom::Produced),
-                ("arrival", DelayFrom::Arrival),
-            ],
-        ),
+        Some(_) => section.choice("delay_from"),
     };
     let dedupe_ms = section.millis_or_none("dedupe");
     let rate = rate(section);
     let jitter_ms = section.millis_or_none("jitter");
-    let ordered = section.choice("order", &[("none", false), ("key", true)]);
-    if ordered == Some(true) && jitter_ms.is_some_and(|jitter| jitter > 0) {
-        let key = if section.is_set("order") {
-            "order"
-        } else {
-            "jitter"
-        };
-        section.report(key, "`jitter` would put the messages of one key out of the order that `order = \"key\"` keeps; one of the two must go");
-    }
+    let ordered = section.one_of("order", &[("none", false), ("key", true)]);
+    report_disorder(section, ordered, jitter_ms);
     let trail = trail(section);
     let retry = section.table("retry", retry);
     let consumer_retry = consumer_retry(section, max_delay_ms);
@@ -257,6 +206,18 @@ fn policy(section: &SectionReader<'_>, delay_from: DelayFrom) -> Option<RoutePol
         dead_letters: dead_letters?,
         trail: trail?,
     })
+}
+
+/// Jitter does not go with an order of keys.
+fn report_disorder(section: &SectionReader<'_>, ordered: Option<bool>, jitter_ms: Option<i64>) {
+    if ordered == Some(true) && jitter_ms.is_some_and(|jitter| jitter > 0) {
+        let key = if section.is_set("order") {
+            "order"
+        } else {
+            "jitter"
+        };
+        section.report(key, "`jitter` would put the messages of one key out of the order that `order = \"key\"` keeps; one of the two must go");
+    }
 }
 
 /// Reads `rate` and `burst`, messages a second. A rate of 0 means no limit.

@@ -16,6 +16,7 @@ use super::schema::{KeyKind, KeyKinds};
 use super::values::{integer, join, kind, shown, text};
 use super::{elsewhere, units};
 use crate::domain::nearest;
+use crate::domain::route::Choice;
 
 /// Layers and problems that all sections of one check share.
 pub(super) struct CheckContext<'a> {
@@ -362,8 +363,14 @@ impl<'a> SectionReader<'a> {
         })
     }
 
+    /// Reads a setting that takes one of a few words.
+    pub(super) fn choice<T: Choice>(&self, key: &'static str) -> Option<T> {
+        let words: Vec<_> = T::ALL.iter().map(|&one| (one.as_str(), one)).collect();
+        self.one_of(key, &words)
+    }
+
     /// Reads one of a few words.
-    pub(super) fn choice<T: Copy>(
+    pub(super) fn one_of<T: Copy>(
         &self,
         key: &'static str,
         words: &[(&'static str, T)],

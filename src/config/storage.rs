@@ -104,7 +104,7 @@ fn topology(section: &SectionReader<'_>, is_tls: Option<bool>) -> Option<Topolog
         ("sentinel", Sentinel),
         ("cluster", Cluster),
     ];
-    let kind = section.choice("topology", &kinds);
+    let kind = section.one_of("topology", &kinds);
     let url = secret(section, "url", "url_file", clients::redis_url);
     let nodes = nodes(section);
     let master = section.parsed("master", |text| Ok(text.to_owned()));
@@ -221,7 +221,7 @@ fn login(
 }
 
 fn durability(section: &SectionReader<'_>) -> Option<Durability> {
-    let tier = section.choice(
+    let tier = section.one_of(
         "durability",
         &[("async", 0), ("replicated", 1), ("fsynced", 2)],
     );

@@ -11,9 +11,9 @@ use super::text::Text;
 use super::topics::{DerivedTargets, StartRule, Topics};
 
 pub use policy::{
-    ConsumerRetry, DeadLetterLimits, DelayFrom, Dialects, HeaderNames, OnDuplicate, OnExpired,
-    OnInvalid, OnRefused, OnUndecodable, OnUnroutable, RateLimit, RetryPolicy, RoutePolicy,
-    TrailLimits, routes_where,
+    Choice, ConsumerRetry, DeadLetterLimits, DelayFrom, Dialects, HeaderNames, OnDuplicate,
+    OnExpired, OnInvalid, OnRefused, OnUndecodable, OnUnroutable, RateLimit, RetryPolicy,
+    RoutePolicy, TrailLimits, routes_where,
 };
 
 /// The name of a route: `[a-z][a-z0-9_-]{0,63}` without `__`. Cheap to clone.

@@ -4,7 +4,7 @@ use super::input::Input;
 use crate::domain::{
     Arrival, Header, HeaderValue, Message, Origin, Route, UnixMs, duration, moment, testing,
 };
-use crate::ingress::admit::{Admitted, admit};
+use crate::ingress::admit::{Admission, admit};
 
 /// When each message arrives: in the year 2026.
 const ARRIVAL: UnixMs = UnixMs(1_795_255_200_000);
@@ -89,23 +89,25 @@ fn admission(message: Message, produced: Option<UnixMs>, commands: bool) {
     route.policy.commands = commands;
     let headers = message.headers.clone();
     let arrival = Arrival::from(ARRIVAL);
-    match admit(message, None, produced, &route, arrival) {
-        Admitted::PassThrough { message, .. } => assert!(message.headers.len() <= headers.len()),
-        Admitted::Delayed { due, message, .. } | Admitted::Change { due, message, .. } => {
+    let (admission, message) = admit(message, None, produced, &route, arrival);
+    match admission {
+        Admission::PassThrough { .. } => assert!(message.headers.len() <= headers.len()),
+        Admission::Delayed { asked, .. } | Admission::Change { asked, .. } => {
+            let due = asked.due;
             assert!(
                 (0..=ARRIVAL.0 + route.policy.max_delay_ms).contains(&due.0),
                 "{due:?}"
             );
             // Without its delay headers it passes through, were it to come again.
-            let again = admit(message.clone(), None, produced, &route, arrival);
+            let (again, _) = admit(message.clone(), None, produced, &route, arrival);
             assert!(
-                matches!(again, Admitted::PassThrough { .. }),
+                matches!(again, Admission::PassThrough { .. }),
                 "{message:?} became {again:?}"
             );
         }
-        Admitted::Cancel { id } => assert!(!id.is_empty()),
-        Admitted::Spent { .. } => panic!("the route counts no retries"),
-        Admitted::Invalid { error, message, .. } => {
+        Admission::Cancel { id } => assert!(!id.is_empty()),
+        Admission::Spent { .. } => panic!("the route counts no retries"),
+        Admission::Invalid { error, .. } => {
             assert!(
                 !error.is_empty() && error.len() <= MAX_ERROR_BYTES,
                 "{error}"

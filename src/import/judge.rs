@@ -15,7 +15,7 @@ use crate::domain::{
     Arrival, Endpoint, Header, HeaderValue, Message, Origin, Properties, Route, UnixMs,
 };
 use crate::import::foreign::{ForeignEntry, unpack};
-use crate::ingress::admit::{Admitted, admit};
+use crate::ingress::admit::{Admission, admit};
 use crate::ingress::intake::ImportedMessage;
 
 /// Least time between reading an entry and the publish of its message, ms. Within it the entry is removed from its
@@ -72,25 +72,23 @@ impl EntryJudge {
         let asked = self.due(&entry.score)?;
         let due = asked.max(arrival.latest.plus(RECALL_MS));
         let message = self.message(body, due, &self.name(entry));
-        match admit(message, None, None, &self.route, arrival) {
-            Admitted::Delayed {
-                due,
-                request,
+        let (admission, message) = admit(message, None, None, &self.route, arrival);
+        match admission {
+            Admission::Delayed {
+                asked: time,
                 id: Some(id),
                 target,
-                message,
-                ..
             } => Ok(AcceptedEntry {
                 message: ImportedMessage {
-                    due,
-                    request,
+                    due: time.due,
+                    request: time.request,
                     id,
                     target,
                     message,
                 },
                 is_overdue: asked <= arrival.latest,
             }),
-            Admitted::Invalid { reason, error, .. } => Err((
+            Admission::Invalid { reason, error } => Err((
                 RefusalReason::Invalid,
                 format!("{}: {error}", reason.as_str()),
             )),

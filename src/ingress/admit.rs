@@ -13,32 +13,24 @@ use crate::domain::{
 /// The part of a wait between a consumer's retries by which it is shorter at most.
 const RETRY_SPREAD: i64 = 5;
 
-/// The kind of a record, by its headers.
+/// What is to become of a record, by its headers.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Admitted {
-    /// A message without a delay header, to be published at once, byte for byte (without `x-delay-target`).
+pub enum Admission {
+    /// The message has no delay header, and is published at once, byte for byte (without `x-delay-target`).
     PassThrough {
         /// The route's own target, or the allowed one that the message names.
         target: Arc<Target>,
-        /// The message.
-        message: Message,
     },
-    /// A message to be published at its due time, without its delay headers.
+    /// The message is published at its due time.
     Delayed {
-        /// The due time, which may be past already.
-        due: UnixMs,
-        /// What was asked for.
-        request: DelayRequest,
+        /// When it is due.
+        asked: AskedTime,
         /// The producer's own name for the message.
         id: Option<Text>,
         /// The route's own target, or the allowed one that the message names.
         target: Arc<Target>,
-        /// The message.
-        message: Message,
-        /// By how much its due time may be put off to spread what waits alike, ms; beside the route's jitter.
-        spread_ms: i64,
     },
-    /// A message that consumers have given back more often than its route allows. It becomes a dead letter.
+    /// Consumers have given the message back more often than its route allows. It becomes a dead letter.
     Spent {
         /// The producer's own name for the message.
         id: Option<Text>,
@@ -46,41 +38,45 @@ pub enum Admitted {
         request: DelayRequest,
         /// The route's own target, or the allowed one that the message names.
         target: Arc<Target>,
-        /// The message without its delay headers.
-        message: Message,
     },
     /// `x-delay-op: cancel`
     Cancel {
         /// The name of the message to cancel.
         id: Text,
     },
-    /// `x-delay-op: reschedule` or `replace`
+    /// `x-delay-op: reschedule` or `replace`. The command's own message is stored if the name is unknown.
     Change {
         /// The message takes the place of the pending one. Otherwise that one only gets the new due time.
         replaces: bool,
         /// The name of the message to change.
         id: Text,
         /// The new due time.
-        due: UnixMs,
-        /// What was asked for.
-        request: DelayRequest,
+        asked: AskedTime,
         /// Target of the message that the command brings.
         target: Arc<Target>,
-        /// The command's own body and headers. It is stored if the name is unknown.
-        message: Message,
     },
-    /// An invalid message. The route's `on_invalid` decides what becomes of it.
+    /// The message is invalid. The route's `on_invalid` decides what becomes of it.
     Invalid {
         /// The reason, as documented.
         reason: InvalidReason,
         /// The exact error, for a person. Quotes at most 64 bytes of the input, escaped.
         error: Text,
-        /// The message as it came, with all of its headers.
-        message: Message,
     },
 }
 
-/// Reads a message's delay headers and decides what it is.
+/// When a message is due, and what was asked for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AskedTime {
+    /// The due time, which may be past already.
+    pub due: UnixMs,
+    /// What was asked for.
+    pub request: DelayRequest,
+    /// By how much the due time may be put off to spread what waits alike, ms; beside the route's jitter.
+    pub spread_ms: i64,
+}
+
+/// Reads a message's delay headers and decides what becomes of it. Returns the message as it goes on: without its delay
+/// headers, or as it came if it is invalid.
 ///
 /// `malformed` is the reason why the broker's client could not read the headers, `produced` the time of
 /// production (if the broker says so), `arrival` the time at which the record was read.
@@ -95,78 +91,36 @@ pub fn admit(
     produced: Option<UnixMs>,
     route: &Route,
     arrival: Arrival,
-) -> Admitted {
-    let decision = match within_limits(&message, malformed, route) {
-        Ok(()) => decide(&message, produced, route, arrival),
-        Err(refused) => Err(refused),
-    };
-    match decision {
-        Ok(AdmitDecision::PassThrough { target, named }) => {
-            if named {
-                message
-                    .headers
-                    .retain(|h| !headers::has_name(h, &route.policy.headers.target));
-            }
-            Admitted::PassThrough { target, message }
-        }
-        Ok(AdmitDecision::Delayed {
-            due,
-            request,
-            spread_ms,
-            id,
-            target,
-        }) => {
-            message.headers.retain(|h| !is_delay_header(h, route));
-            Admitted::Delayed {
-                due,
-                request,
-                id,
-                target,
-                message,
-                spread_ms,
-            }
-        }
-        Ok(AdmitDecision::Spent {
-            id,
-            request,
-            target,
-        }) => {
-            message.headers.retain(|h| !is_delay_header(h, route));
-            Admitted::Spent {
-                id,
-                request,
-                target,
-                message,
-            }
-        }
-        Ok(AdmitDecision::Cancel { id }) => Admitted::Cancel { id },
-        Ok(AdmitDecision::Change {
-            replaces,
-            id,
-            due,
-            request,
-            target,
-        }) => {
-            message.headers.retain(|h| !is_delay_header(h, route));
-            Admitted::Change {
-                replaces,
-                id,
-                due,
-                request,
-                target,
-                message,
-            }
-        }
-        Err((reason, error)) => Admitted::Invalid {
-            reason,
-            error: Text::from(error),
-            message,
-        },
+) -> (Admission, Message) {
+    let decision = within_limits(&message, malformed, route).and_then(|()| {
+        let found = headers::find_delay_headers(&message.headers, &route.policy);
+        let record = RecordHeaders {
+            found,
+            message: &message,
+            produced,
+            route,
+            arrival,
+        };
+        record.decide()
+    });
+    let admission = decision.unwrap_or_else(|(reason, error)| Admission::Invalid {
+        reason,
+        error: error.into(),
+    });
+    match admission {
+        Admission::Invalid { .. } => {}
+        Admission::PassThrough { .. } => message
+            .headers
+            .retain(|header| !headers::has_name(header, &route.policy.headers.target)),
+        _ => message
+            .headers
+            .retain(|header| !is_delay_header(header, route)),
     }
+    (admission, message)
 }
 
 /// The decision about a message that lacks a part of its record.
-pub(super) fn refuse_incomplete(message: Message, missing: Missing, route: &Route) -> Admitted {
+pub(super) fn refuse_incomplete(missing: Missing, route: &Route) -> Admission {
     let (reason, error) = match missing {
         Missing::Headers(malformed)
         | Missing::Body {
@@ -179,46 +133,12 @@ pub(super) fn refuse_incomplete(message: Message, missing: Missing, route: &Rout
         } => (InvalidReason::TooBig, too_big(bytes, route).into()),
         Missing::Everything(why) => (InvalidReason::Undecodable, why),
     };
-    Admitted::Invalid {
-        reason,
-        error,
-        message,
-    }
+    Admission::Invalid { reason, error }
 }
 
 fn too_big(bytes: u64, route: &Route) -> String {
     let most = route.policy.max_size;
     format!("a body of {bytes} bytes, over max_size of {most}")
-}
-
-/// An [`Admitted`] without its message.
-enum AdmitDecision {
-    PassThrough {
-        target: Arc<Target>,
-        named: bool,
-    },
-    Delayed {
-        due: UnixMs,
-        request: DelayRequest,
-        spread_ms: i64,
-        id: Option<Text>,
-        target: Arc<Target>,
-    },
-    Spent {
-        id: Option<Text>,
-        request: DelayRequest,
-        target: Arc<Target>,
-    },
-    Cancel {
-        id: Text,
-    },
-    Change {
-        replaces: bool,
-        id: Text,
-        due: UnixMs,
-        request: DelayRequest,
-        target: Arc<Target>,
-    },
 }
 
 type InvalidCause = (InvalidReason, String);
@@ -252,108 +172,254 @@ pub(super) fn within_limits(
     Ok(())
 }
 
-fn decide(
-    message: &Message,
+/// The delay headers of one record, and all that decides what they mean.
+struct RecordHeaders<'a> {
+    found: DelayHeaders<'a>,
+    message: &'a Message,
     produced: Option<UnixMs>,
-    route: &Route,
+    route: &'a Route,
     arrival: Arrival,
-) -> Result<AdmitDecision, InvalidCause> {
-    let names = &route.policy.headers;
-    let found = headers::find_delay_headers(&message.headers, &route.policy);
-    // Each header may appear once, needed or not: two ids on a passing message are no less odd.
-    if let Some(name) = found.repeated {
-        return Err((
-            InvalidReason::Ambiguous,
-            format!("{name} appears more than once"),
-        ));
+}
+
+impl RecordHeaders<'_> {
+    fn decide(&self) -> Result<Admission, InvalidCause> {
+        self.refuse_ambiguous()?;
+        let op = self.op()?;
+        let asks = self.found.delay.first().is_some() || self.found.deliver_at.first().is_some();
+        if op.is_none() && !asks && self.route.policy.consumer_retry.is_none() {
+            return self.pass_through();
+        }
+        let id = said(&self.found.id, InvalidReason::BadId, |header| {
+            headers::id(header.value, self.message.origin)
+        })?;
+        let id = id.map(|(id, _)| id);
+        match op {
+            Some(op) => self.command(op, id),
+            None => self.delay(id),
+        }
     }
-    if let (Some(delay), Some(deliver_at)) = (found.delay.first(), found.deliver_at.first()) {
-        return Err((
-            InvalidReason::Ambiguous,
-            format!("both {} and {}", delay.name, deliver_at.name),
-        ));
+
+    /// Each header may appear once, needed or not: two ids on a passing message are no less odd.
+    fn refuse_ambiguous(&self) -> Result<(), InvalidCause> {
+        let error = if let Some(name) = self.found.repeated {
+            format!("{name} appears more than once")
+        } else if let (Some(delay), Some(deliver_at)) =
+            (self.found.delay.first(), self.found.deliver_at.first())
+        {
+            format!("both {} and {}", delay.name, deliver_at.name)
+        } else {
+            return Ok(());
+        };
+        Err((InvalidReason::Ambiguous, error))
     }
-    let origin = message.origin;
-    let op = found.op.map(|value| headers::op(value, origin)).transpose();
-    let op = op.map_err(|e| (InvalidReason::BadOp, format!("{}: {e}", names.op)))?;
-    if op.is_some() && !route.policy.commands {
-        return Err((
-            InvalidReason::BadOp,
-            format!("{}: the route takes no commands", names.op),
-        ));
+
+    fn op(&self) -> Result<Option<HeaderCommand>, InvalidCause> {
+        let Some(value) = self.found.op else {
+            return Ok(None);
+        };
+        let name = &self.route.policy.headers.op;
+        let op = headers::op(value, self.message.origin)
+            .map_err(|e| (InvalidReason::BadOp, format!("{name}: {e}")))?;
+        if !self.route.policy.commands {
+            let error = format!("{name}: the route takes no commands");
+            return Err((InvalidReason::BadOp, error));
+        }
+        Ok(Some(op))
     }
-    let delayed = found.delay.first().is_some() || found.deliver_at.first().is_some();
-    if op.is_none() && !delayed && route.policy.consumer_retry.is_none() {
-        if let Some(name) = headers::untranslated(&message.headers, &route.policy) {
+
+    /// An id alone asks for nothing: a message that Postdate published may pass through again unchanged.
+    fn pass_through(&self) -> Result<Admission, InvalidCause> {
+        if let Some(name) = headers::untranslated(&self.message.headers, &self.route.policy) {
             let why = "it holds a delay header of an AMQP 1.0 client, which RabbitMQ before 4.0 does not translate";
             return Err((InvalidReason::BadHeaders, format!("{name}: {why}")));
         }
-        // An id alone asks for nothing: a message that Postdate published may pass through again unchanged.
-        let target = target(&found, message, route)?;
-        return Ok(AdmitDecision::PassThrough {
-            target,
-            named: found.target.is_some(),
-        });
+        let target = self.target()?;
+        Ok(Admission::PassThrough { target })
     }
-    let id = said(&found.id, InvalidReason::BadId, |header| {
-        headers::id(header.value, origin)
-    })?;
-    let Some(op) = op else {
-        let id = id.map(|(id, _)| id);
-        let target = target(&found, message, route)?;
-        let given_back = given_back(message, route)?;
+
+    fn delay(&self, id: Option<Text>) -> Result<Admission, InvalidCause> {
+        let target = self.target()?;
+        let given_back = self.given_back()?;
         if let Some((retry, count)) = given_back
             && count > retry.attempts
         {
             let request = DelayRequest {
-                received: arrival.earliest,
+                received: self.arrival.earliest,
                 time: RequestedTime::Delay(0),
                 expires: None,
                 given_back: count,
             };
-            return Ok(AdmitDecision::Spent {
+            return Ok(Admission::Spent {
                 id,
                 request,
                 target,
             });
         }
         let wait = given_back.map(|(retry, count)| retry.wait_ms(count));
-        let AskedTime {
-            due,
-            mut request,
-            spread_ms,
-        } = due(&found, message, produced, route, arrival, wait)?;
-        request.given_back = given_back.map_or(0, |(_, count)| count);
-        return Ok(AdmitDecision::Delayed {
-            due,
-            request,
-            spread_ms,
-            id,
-            target,
-        });
-    };
-    let Some((id, _)) = id else {
-        let why = if found.id.first().is_some() {
-            "an id that begins with ~ was made by Postdate, no command takes it".to_owned()
-        } else {
-            format!("missing, {} needs it", names.op)
-        };
-        return Err((InvalidReason::BadId, format!("{}: {why}", names.id)));
-    };
-    if op == HeaderCommand::Cancel {
-        // A producer may cancel by sending the same message again with this one header more. Its delay and
-        // target then ask for nothing, and must not keep it from being cancelled.
-        return Ok(AdmitDecision::Cancel { id });
+        let mut asked = self.due(wait)?;
+        asked.request.given_back = given_back.map_or(0, |(_, count)| count);
+        Ok(Admission::Delayed { asked, id, target })
     }
-    let target = target(&found, message, route)?;
-    let AskedTime { due, request, .. } = due(&found, message, produced, route, arrival, None)?;
-    Ok(AdmitDecision::Change {
-        replaces: op == HeaderCommand::Replace,
-        id,
-        due,
-        request,
-        target,
-    })
+
+    fn command(&self, op: HeaderCommand, id: Option<Text>) -> Result<Admission, InvalidCause> {
+        let names = &self.route.policy.headers;
+        let Some(id) = id else {
+            let why = if self.found.id.first().is_some() {
+                "an id that begins with ~ was made by Postdate, no command takes it".to_owned()
+            } else {
+                format!("missing, {} needs it", names.op)
+            };
+            return Err((InvalidReason::BadId, format!("{}: {why}", names.id)));
+        };
+        if op == HeaderCommand::Cancel {
+            // A producer may cancel by sending the same message again with this one header more. Its delay and
+            // target then ask for nothing, and must not keep it from being cancelled.
+            return Ok(Admission::Cancel { id });
+        }
+        let target = self.target()?;
+        let asked = self.due(None)?;
+        Ok(Admission::Change {
+            replaces: op == HeaderCommand::Replace,
+            id,
+            asked,
+            target,
+        })
+    }
+
+    /// The route's own target, or the allowed one that the message names.
+    fn target(&self) -> Result<Arc<Target>, InvalidCause> {
+        let Some(value) = self.found.target else {
+            let forbidden = |why: &Text| (InvalidReason::ForbiddenTarget, why.as_str().to_owned());
+            return self.route.own_target().cloned().map_err(forbidden);
+        };
+        let origin = self.message.origin;
+        let text = headers::text(value, origin).and_then(Text::from_utf8);
+        let target = text.and_then(|name| self.route.named_target(name.as_str()).cloned());
+        target.ok_or_else(|| {
+            let named = headers::describe(value, origin);
+            let name = &self.route.policy.headers.target;
+            let error = format!("{name}: {named} is neither the route's target nor allowed");
+            (InvalidReason::ForbiddenTarget, error)
+        })
+    }
+
+    /// On a route of consumers' retries: how often the message was given back, this time included.
+    fn given_back(&self) -> Result<Option<(ConsumerRetry, u32)>, InvalidCause> {
+        let Some(retry) = self.route.policy.consumer_retry else {
+            return Ok(None);
+        };
+        let is_count = |header: &&Header| headers::has_name(header, stamped::RETRY);
+        let mut counts = self.message.headers.iter().filter(is_count);
+        let before = match counts.next() {
+            None => 0,
+            Some(header) => headers::retry_count(&header.value, self.message.origin)
+                .map_err(|e| (InvalidReason::BadRetry, format!("{}: {e}", stamped::RETRY)))?,
+        };
+        if counts.next().is_some() {
+            let error = format!("{} appears more than once", stamped::RETRY);
+            return Err((InvalidReason::Ambiguous, error));
+        }
+        Ok(Some((retry, before + 1)))
+    }
+
+    /// When the message is due. `wait_ms`: how long one waits that asks for nothing itself.
+    fn due(&self, wait_ms: Option<i64>) -> Result<AskedTime, InvalidCause> {
+        let (mut asked, name) = self.asked_time(wait_ms)?;
+        let ahead = asked.due.since(self.arrival.latest);
+        let most = self.route.policy.max_delay_ms;
+        if ahead > most {
+            let ahead = duration::words(ahead);
+            let most = duration::render(most);
+            let error = format!("{name}: due in {ahead}, over max_delay of {most}");
+            return Err((InvalidReason::TooFar, error));
+        }
+        asked.request.expires = self.expiry(asked.due)?;
+        // RFC 3339 reaches back to the year 0. Every past due time means now, and the store need not know times
+        // before 1970.
+        asked.due = asked.due.max(UnixMs(0));
+        Ok(asked)
+    }
+
+    /// The time that was asked for, as it is written, and the name of the header or key that says so.
+    fn asked_time(&self, wait_ms: Option<i64>) -> Result<(AskedTime, &str), InvalidCause> {
+        let origin = self.message.origin;
+        let delay = said(&self.found.delay, InvalidReason::BadDelay, |header| {
+            headers::delay_ms(header.value, origin).map(Some)
+        })?;
+        let at = said(&self.found.deliver_at, InvalidReason::BadTime, |header| {
+            headers::deliver_at(header.value, origin, header.style).map(Some)
+        })?;
+        let asked = |due, time, spread_ms| AskedTime {
+            due,
+            request: DelayRequest {
+                received: self.arrival.earliest,
+                time,
+                expires: None,
+                given_back: 0,
+            },
+            spread_ms,
+        };
+        let from = self.delay_base();
+        match (delay, at, wait_ms) {
+            (Some((delay, name)), ..) => {
+                // A delay of 0 from the arrival is due on arrival. `earliest` makes it so: `latest` may not have
+                // come yet.
+                let due = if delay == 0 && from == self.arrival.latest {
+                    self.arrival.earliest
+                } else {
+                    from.plus(delay)
+                };
+                Ok((asked(due, RequestedTime::Delay(delay), 0), name))
+            }
+            (None, Some((at, name)), _) => Ok((asked(at, RequestedTime::At(at), 0), name)),
+            (None, None, Some(wait)) => {
+                let spread_ms = wait / RETRY_SPREAD;
+                let due = from.plus(wait - spread_ms);
+                let asked = asked(due, RequestedTime::Delay(wait), spread_ms);
+                Ok((asked, "consumer_retry"))
+            }
+            // Only a command can have neither header.
+            (None, None, None) => {
+                let names = &self.route.policy.headers;
+                let error = format!(
+                    "{} or {}: missing, {} needs one",
+                    names.delay, names.deliver_at, names.op
+                );
+                Err((InvalidReason::BadDelay, error))
+            }
+        }
+    }
+
+    /// How long a message that is due at this moment is wanted: as it says itself, else as its route says.
+    fn expiry(&self, due: UnixMs) -> Result<Option<Expiry>, InvalidCause> {
+        let origin = self.message.origin;
+        let asked = said(&self.found.expires, InvalidReason::BadExpiry, |header| {
+            headers::expires(header.value, origin, header.style).map(Some)
+        })?;
+        let Some((asked, name)) = asked else {
+            let ms = self.route.policy.max_lateness_ms;
+            return Ok((ms > 0).then(|| Expiry::after(due, ms)));
+        };
+        let expiry = match asked {
+            ExpiryHeader::After(ms) => Expiry::after(due, ms),
+            ExpiryHeader::At(last) => Expiry::at(last),
+        };
+        if expiry.last > due {
+            Ok(Some(expiry))
+        } else {
+            let error = format!("{name}: it ends at the due time or before");
+            Err((InvalidReason::BadExpiry, error))
+        }
+    }
+
+    /// The time that a delay counts from.
+    fn delay_base(&self) -> UnixMs {
+        let arrival = self.arrival.latest;
+        match self.route.policy.delay_from {
+            DelayFrom::Produced => credible(self.produced, arrival).unwrap_or(arrival),
+            DelayFrom::Arrival => arrival,
+        }
+    }
 }
 
 /// What the headers about one thing say, and the name of the first that says it; `None`: nothing. Where several do, they
@@ -379,165 +445,6 @@ fn said<'a, T: PartialEq>(
         }
     }
     Ok(first)
-}
-
-/// The route's own target, or the allowed one that the message names.
-fn target(
-    found: &DelayHeaders<'_>,
-    message: &Message,
-    route: &Route,
-) -> Result<Arc<Target>, InvalidCause> {
-    let Some(value) = found.target else {
-        let forbidden = |why: &Text| (InvalidReason::ForbiddenTarget, why.as_str().to_owned());
-        return route.own_target().cloned().map_err(forbidden);
-    };
-    let text = headers::text(value, message.origin).and_then(Text::from_utf8);
-    let target = text.and_then(|name| route.named_target(name.as_str()).cloned());
-    target.ok_or_else(|| {
-        let named = headers::describe(value, message.origin);
-        let name = &route.policy.headers.target;
-        (
-            InvalidReason::ForbiddenTarget,
-            format!("{name}: {named} is neither the route's target nor allowed"),
-        )
-    })
-}
-
-/// On a route of consumers' retries: how often the message was given back, this time included.
-fn given_back(
-    message: &Message,
-    route: &Route,
-) -> Result<Option<(ConsumerRetry, u32)>, InvalidCause> {
-    let Some(retry) = route.policy.consumer_retry else {
-        return Ok(None);
-    };
-    let is_count = |header: &&Header| headers::has_name(header, stamped::RETRY);
-    let mut counts = message.headers.iter().filter(is_count);
-    let before = counts.next().map(|header| {
-        let count = headers::retry_count(&header.value, message.origin);
-        count.map_err(|e| (InvalidReason::BadRetry, format!("{}: {e}", stamped::RETRY)))
-    });
-    if counts.next().is_some() {
-        let error = format!("{} appears more than once", stamped::RETRY);
-        return Err((InvalidReason::Ambiguous, error));
-    }
-    let before = before.transpose()?.unwrap_or(0);
-    Ok(Some((retry, before + 1)))
-}
-
-/// When a message is due, and what was asked for.
-struct AskedTime {
-    due: UnixMs,
-    request: DelayRequest,
-    /// By how much it may be put off, beside the route's jitter, ms.
-    spread_ms: i64,
-}
-
-/// The due time of a message. `wait_ms`: how long one waits that asks for nothing itself.
-fn due(
-    found: &DelayHeaders<'_>,
-    message: &Message,
-    produced: Option<UnixMs>,
-    route: &Route,
-    arrival: Arrival,
-    wait_ms: Option<i64>,
-) -> Result<AskedTime, InvalidCause> {
-    let policy = &route.policy;
-    let names = &policy.headers;
-    let origin = message.origin;
-    let delay = said(&found.delay, InvalidReason::BadDelay, |header| {
-        headers::delay_ms(header.value, origin).map(Some)
-    })?;
-    let at = said(&found.deliver_at, InvalidReason::BadTime, |header| {
-        headers::deliver_at(header.value, origin, header.style).map(Some)
-    })?;
-    let mut spread_ms = 0;
-    let (due, time, name) = match (delay, at, wait_ms) {
-        (Some((delay, name)), ..) => {
-            let from = delay_base(produced, policy.delay_from, arrival.latest);
-            // A delay of 0 from the arrival is due on arrival. `earliest` makes it so: `latest` may not have
-            // come yet.
-            let nothing = delay == 0 && from == arrival.latest;
-            let due = if nothing {
-                arrival.earliest
-            } else {
-                from.plus(delay)
-            };
-            (due, RequestedTime::Delay(delay), name)
-        }
-        (None, Some((at, name)), _) => (at, RequestedTime::At(at), name),
-        (None, None, Some(wait)) => {
-            spread_ms = wait / RETRY_SPREAD;
-            let from = delay_base(produced, policy.delay_from, arrival.latest);
-            let due = from.plus(wait - spread_ms);
-            (due, RequestedTime::Delay(wait), "consumer_retry")
-        }
-        // Only a command can have neither header.
-        (None, None, None) => {
-            let error = format!(
-                "{} or {}: missing, {} needs one",
-                names.delay, names.deliver_at, names.op
-            );
-            return Err((InvalidReason::BadDelay, error));
-        }
-    };
-    let ahead = due.since(arrival.latest);
-    if ahead > policy.max_delay_ms {
-        let ahead = duration::words(ahead);
-        let most = duration::render(policy.max_delay_ms);
-        return Err((
-            InvalidReason::TooFar,
-            format!("{name}: due in {ahead}, over max_delay of {most}"),
-        ));
-    }
-    let request = DelayRequest {
-        received: arrival.earliest,
-        time,
-        expires: expiry(found, message, route, due)?,
-        given_back: 0,
-    };
-    // RFC 3339 reaches back to the year 0. Every past due time means now, and the store need not know times
-    // before 1970.
-    Ok(AskedTime {
-        due: due.max(UnixMs(0)),
-        request,
-        spread_ms,
-    })
-}
-
-/// How long a message that is due at this moment is wanted: as it says itself, else as its route says.
-fn expiry(
-    found: &DelayHeaders<'_>,
-    message: &Message,
-    route: &Route,
-    due: UnixMs,
-) -> Result<Option<Expiry>, InvalidCause> {
-    let origin = message.origin;
-    let asked = said(&found.expires, InvalidReason::BadExpiry, |header| {
-        headers::expires(header.value, origin, header.style).map(Some)
-    })?;
-    let Some((asked, name)) = asked else {
-        let ms = route.policy.max_lateness_ms;
-        return Ok((ms > 0).then(|| Expiry::after(due, ms)));
-    };
-    let expiry = match asked {
-        ExpiryHeader::After(ms) => Expiry::after(due, ms),
-        ExpiryHeader::At(last) => Expiry::at(last),
-    };
-    if expiry.last > due {
-        Ok(Some(expiry))
-    } else {
-        let error = format!("{name}: it ends at the due time or before");
-        Err((InvalidReason::BadExpiry, error))
-    }
-}
-
-/// The time that a delay counts from.
-fn delay_base(produced: Option<UnixMs>, from: DelayFrom, arrival: UnixMs) -> UnixMs {
-    match from {
-        DelayFrom::Produced => credible(produced, arrival).unwrap_or(arrival),
-        DelayFrom::Arrival => arrival,
-    }
 }
 
 /// The time of production, unless it cannot be one: a time in the future, or a number that is too small for Unix

@@ -22,6 +22,15 @@ const MIN_SPAN_MS: i64 = 64;
 /// Longest span, ms.
 pub(super) const MAX_SPAN_MS: i64 = 4096;
 
+/// A message on its way into the store.
+#[derive(Debug)]
+pub(super) struct PlacedMessage {
+    pub(super) partition: Partition,
+    pub(super) target: TargetRef,
+    pub(super) entry: Entry,
+    pub(super) receipt: Receipt,
+}
+
 /// The writes of one partition, and their receipts.
 #[derive(Debug, Default)]
 pub(super) struct PartitionWork {
@@ -82,15 +91,15 @@ impl StoreWork {
         }
     }
 
-    /// Adds a message to be kept until it is due. `target` is empty for the route's own.
-    pub(super) fn store(
-        &mut self,
-        p: Partition,
-        target: TargetRef,
-        entry: Entry,
-        receipt: Receipt,
-    ) {
-        let work = self.partitions.entry(p).or_default();
+    /// Adds a message to be kept until it is due.
+    pub(super) fn store(&mut self, message: PlacedMessage) {
+        let PlacedMessage {
+            partition,
+            target,
+            entry,
+            receipt,
+        } = message;
+        let work = self.partitions.entry(partition).or_default();
         let named = entry.flags.has(Flags::NAMED);
         if let Some(id) = entry.id.clone().filter(|_| named)
             && !work.names.insert(id.clone())
@@ -237,11 +246,20 @@ mod tests {
         entry
     }
 
+    fn placed(target: TargetRef, entry: Entry, receipt: Receipt) -> PlacedMessage {
+        PlacedMessage {
+            partition: Partition(3),
+            target,
+            entry,
+            receipt,
+        }
+    }
+
     fn work(messages: Vec<Entry>) -> Vec<WriteOp> {
         let ledger = Ledger::new();
         let mut work = StoreWork::new(testing::route(), UnixMs(0));
         for (at, entry) in messages.into_iter().enumerate() {
-            work.store(Partition(3), TargetRef::Own, entry, ledger.enter(at as i64));
+            work.store(placed(TargetRef::Own, entry, ledger.enter(at as i64)));
         }
         work.finish()
             .remove(&Partition(3))
@@ -285,12 +303,8 @@ mod tests {
         let ledger = Ledger::new();
         let mut work = StoreWork::new(Arc::new(route), UnixMs(0));
         for at in 0..5 {
-            work.store(
-                Partition(3),
-                TargetRef::Own,
-                entry(3_600_000, None),
-                ledger.enter(at),
-            );
+            let entry = entry(3_600_000, None);
+            work.store(placed(TargetRef::Own, entry, ledger.enter(at)));
         }
         let ops = work
             .finish()
@@ -330,12 +344,8 @@ mod tests {
         for (at, (target, name)) in messages.into_iter().enumerate() {
             let mut entry = entry(3_600_000, name);
             entry.handouts = at as u32;
-            work.store(
-                Partition(3),
-                TargetRef::from_text(Text::from(target)),
-                entry,
-                ledger.enter(at as i64),
-            );
+            let target = TargetRef::from_text(Text::from(target));
+            work.store(placed(target, entry, ledger.enter(at as i64)));
         }
         let ops = work
             .finish()

@@ -23,11 +23,11 @@ use tracing::debug;
 
 pub use self::import::ImportedMessage;
 pub(super) use self::submitter::Submitter;
-use super::admit::{Admitted, admit, refuse_incomplete};
-use super::bundling::StoreWork;
+use super::admit::{Admission, AskedTime, admit, refuse_incomplete};
+use super::bundling::{PlacedMessage, StoreWork};
 use super::direct_publisher::DirectPublisher;
 use super::jitter::SourceJitter;
-use super::linger::{LINGER, LingerBuffer, LingerMessage, Offer};
+use super::linger::{LINGER, LingerBuffer, Offer};
 use super::loops::LoopWatch;
 use super::pass_through::PassThroughPublisher;
 use super::permits::AdmissionGate;
@@ -36,8 +36,8 @@ use super::{Delivery, Missing, Receipt};
 use crate::backoff::Backoff;
 use crate::domain::failure_policy::PublishFlow;
 use crate::domain::{
-    Arrival, Entry, FirstStart, Flags, KafkaPosition, Message, Partition, ReadMark, Route,
-    RouteName, Target, Text, UnixMs,
+    Arrival, Entry, FirstStart, Flags, KafkaPosition, Partition, ReadMark, Route, RouteName,
+    Target, Text, UnixMs,
 };
 use crate::egress::Lanes;
 use crate::health::Health;
@@ -97,12 +97,20 @@ pub struct Source {
     had_time: bool,
 }
 
+/// A message that was read, with what belongs to it whatever is decided about it.
+struct ReadMessage {
+    /// Its key, if its route keeps the order of keys.
+    key: Option<Bytes>,
+    entry: Entry,
+    receipt: Receipt,
+}
+
 /// A batch after judging. Each part is in order of delivery.
 struct JudgedBatch {
     /// Work for the store.
     work: StoreWork,
     /// Delayed messages that are due far ahead, and may linger.
-    far_ahead: Vec<LingerMessage>,
+    far_ahead: Vec<PlacedMessage>,
     /// Messages for which the source does not wait: they are due on arrival.
     direct: Vec<DirectMessage>,
     passing: Vec<DirectMessage>,
@@ -120,17 +128,6 @@ impl JudgedBatch {
             passing: Vec::new(),
             soonest: UnixMs(i64::MAX),
         }
-    }
-
-    /// Adds a message that passes through.
-    fn pass(&mut self, entry: Entry, target: Arc<Target>, partition: Partition, receipt: Receipt) {
-        self.passing.push(DirectMessage {
-            entry,
-            target,
-            partition,
-            receipt,
-            flow: PublishFlow::Passing { waits: 0 },
-        });
     }
 }
 
@@ -347,14 +344,8 @@ impl Source {
             .offer(far_ahead, now, self.intake.store.clock().local().mono_us())
         {
             Offer::Bypass(far_ahead) => {
-                for LingerMessage {
-                    target,
-                    entry,
-                    receipt,
-                    partition,
-                } in far_ahead
-                {
-                    work.store(partition, target, entry, receipt);
+                for message in far_ahead {
+                    work.store(message);
                 }
             }
             Offer::StartTimer(generation) => self.flush_later(generation),
@@ -426,14 +417,6 @@ impl Source {
     }
 
     async fn judge(&mut self, delivery: Delivery, arrival: Arrival, judged: &mut JudgedBatch) {
-        let now = arrival.latest;
-        let JudgedBatch {
-            work,
-            far_ahead,
-            direct,
-            soonest,
-            ..
-        } = &mut *judged;
         let Delivery {
             message,
             missing,
@@ -441,127 +424,153 @@ impl Source {
             mut flags,
             position,
             resolved_time: _,
-            mut receipt,
+            receipt,
         } = delivery;
         let incomplete = missing.is_some();
         if let Some(Missing::Body { .. } | Missing::Everything(_)) = missing {
             flags = flags.with(Flags::LEFT_OUT);
         }
         let key = self.route.order_key(&message);
-        let entry = |due, id: Option<Text>, flags, message: Message| Entry {
-            id,
+        let (admission, message) = match missing {
+            Some(missing) => (refuse_incomplete(missing, &self.route), message),
+            None => admit(message, None, produced, &self.route, arrival),
+        };
+        let now = arrival.latest;
+        let entry = Entry {
             flags,
             position,
             source_topic: self.route.source_topic.clone(),
-            ..Entry::new(due, message)
+            ..Entry::new(now, message)
         };
-        let admitted = match missing {
-            Some(missing) => refuse_incomplete(message, missing, &self.route),
-            None => admit(message, None, produced, &self.route, arrival),
+        let mut read = ReadMessage {
+            key,
+            entry,
+            receipt,
         };
-        match admitted {
-            Admitted::PassThrough { target, message } => {
-                *soonest = now;
-                let p = self.partition_of(key.as_ref(), None, position);
-                let entry = entry(now, None, flags, message);
-                self.pass_on(entry, target, p, receipt, judged);
+        match admission {
+            Admission::PassThrough { target } => {
+                judged.soonest = now;
+                let message = self.direct(read, target, PublishFlow::Passing { waits: 0 });
+                self.pass_on(message, judged);
             }
-            Admitted::Delayed {
-                due,
-                request,
+            Admission::Delayed { asked, id, target } => {
+                read.entry.id = id;
+                self.schedule(&mut read, asked);
+                judged.soonest = read.entry.due.min(judged.soonest);
+                self.delay(read, target, now, judged);
+            }
+            Admission::Spent {
                 id,
+                request,
                 target,
-                mut message,
-                spread_ms,
             } => {
-                let due = self.jitter.apply(due, spread_ms, id.as_ref(), position);
-                receipt.trace(self.intake.tracer.admit(&self.route, &mut message, due));
-                *soonest = due.min(*soonest);
-                let named = id.is_some();
-                let flags = if named {
-                    flags.with(Flags::NAMED)
-                } else {
-                    flags
-                };
-                let p = self.partition_of(key.as_ref(), id.as_ref(), position);
-                let entry = Entry {
-                    request: Some(request),
-                    ..entry(due, id, flags, message)
-                };
-                let clock = self.intake.store.clock();
-                let wanted = entry.wanted_until();
-                let is_expired = wanted.is_some_and(|last| clock.is_past(last));
-                // What is expired is not published: its lane gives it back, whatever it waits for. What is due is judged by
-                // the wheel's own clock, which is not asked about a due time in the future.
-                let is_direct = !named && self.bypasses_store && due <= now && clock.is_due(due);
-                if is_expired || is_direct {
-                    direct.push(DirectMessage {
-                        target,
-                        entry,
-                        partition: p,
-                        receipt,
-                        flow: PublishFlow::Delayed,
-                    });
-                } else if !named && key.is_none() && LingerBuffer::may_linger(&entry, now) {
-                    far_ahead.push(LingerMessage {
-                        target: self.route.target_ref(&target),
-                        entry,
-                        receipt,
-                        partition: p,
-                    });
-                } else {
-                    work.store(p, self.route.target_ref(&target), entry, receipt);
+                judged.soonest = now;
+                read.entry.id = id;
+                read.entry.request = Some(request);
+                self.stop_retrying(self.place(read, &target), judged);
+            }
+            Admission::Cancel { id } => {
+                judged.soonest = now;
+                let p = self.partition_of_command(read.key.as_ref(), &id).await;
+                if let Some(p) = p {
+                    let op = self.cancel_op(id, None);
+                    judged.work.command_at(p, op, position, read.receipt);
                 }
             }
-            Admitted::Spent {
-                id,
-                request,
-                target,
-                message,
-            } => {
-                *soonest = now;
-                let p = self.partition_of(key.as_ref(), id.as_ref(), position);
-                let entry = Entry {
-                    request: Some(request),
-                    ..entry(now, id, flags, message)
-                };
-                self.stop_retrying(entry, &target, p, receipt, judged);
-            }
-            Admitted::Cancel { id } => {
-                *soonest = now;
-                let op = self.cancel_op(id.clone());
-                self.command(&id, key.as_ref(), op, position, receipt, work)
-                    .await;
-            }
-            Admitted::Change {
+            Admission::Change {
                 replaces,
                 id,
-                due,
-                request,
+                asked,
                 target,
-                mut message,
             } => {
-                let due = self.jitter.apply(due, 0, Some(&id), position);
-                receipt.trace(self.intake.tracer.admit(&self.route, &mut message, due));
-                *soonest = now;
-                let flags = flags.with(Flags::NAMED);
-                let entry = Entry {
-                    request: Some(request),
-                    ..entry(due, Some(id.clone()), flags, message)
-                };
-                let op = self.change_op(replaces, id.clone(), &target, entry);
-                self.command(&id, key.as_ref(), op, position, receipt, work)
-                    .await;
+                judged.soonest = now;
+                read.entry.id = Some(id.clone());
+                self.schedule(&mut read, asked);
+                let p = self.partition_of_command(read.key.as_ref(), &id).await;
+                if let Some(p) = p {
+                    let op = self.change_op(replaces, id, &target, read.entry);
+                    judged.work.command_at(p, op, position, read.receipt);
+                }
             }
-            Admitted::Invalid {
-                reason,
-                error,
-                message,
-            } => {
-                let entry = entry(now, None, flags, message);
-                self.invalid(reason, &error, incomplete, entry, receipt, judged);
+            Admission::Invalid { reason, error } => {
+                self.invalid(reason, &error, incomplete, read, judged);
             }
         }
+    }
+
+    /// Notes on a message when it is due and what it asked for, and begins its trace.
+    fn schedule(&mut self, read: &mut ReadMessage, asked: AskedTime) {
+        let AskedTime {
+            due,
+            request,
+            spread_ms,
+        } = asked;
+        let entry = &mut read.entry;
+        entry.due = self
+            .jitter
+            .apply(due, spread_ms, entry.id.as_ref(), entry.position);
+        entry.request = Some(request);
+        if entry.id.is_some() {
+            entry.flags = entry.flags.with(Flags::NAMED);
+        }
+        self.trace(read);
+    }
+
+    /// Begins the trace of a message that is to be stored.
+    fn trace(&self, read: &mut ReadMessage) {
+        let ReadMessage { entry, receipt, .. } = read;
+        let tracer = &self.intake.tracer;
+        receipt.trace(tracer.admit(&self.route, &mut entry.message, entry.due));
+    }
+
+    /// Sends a delayed message on its way: past the store if it is due, else into it, perhaps after a wait for others.
+    fn delay(&self, read: ReadMessage, target: Arc<Target>, now: UnixMs, judged: &mut JudgedBatch) {
+        let entry = &read.entry;
+        let is_named = entry.id.is_some();
+        let clock = self.intake.store.clock();
+        let wanted = entry.wanted_until();
+        let is_expired = wanted.is_some_and(|last| clock.is_past(last));
+        // What is expired is not published: its lane gives it back, whatever it waits for. What is due is judged by
+        // the wheel's own clock, which is not asked about a due time in the future.
+        let is_direct =
+            !is_named && self.bypasses_store && entry.due <= now && clock.is_due(entry.due);
+        if is_expired || is_direct {
+            let message = self.direct(read, target, PublishFlow::Delayed);
+            judged.direct.push(message);
+        } else if !is_named && read.key.is_none() && LingerBuffer::may_linger(entry, now) {
+            judged.far_ahead.push(self.place(read, &target));
+        } else {
+            judged.work.store(self.place(read, &target));
+        }
+    }
+
+    /// The message on its way into the store.
+    fn place(&self, read: ReadMessage, target: &Arc<Target>) -> PlacedMessage {
+        PlacedMessage {
+            partition: self.partition_of_message(&read),
+            target: self.route.target_ref(target),
+            entry: read.entry,
+            receipt: read.receipt,
+        }
+    }
+
+    /// The message on its way past the store.
+    fn direct(&self, read: ReadMessage, target: Arc<Target>, flow: PublishFlow) -> DirectMessage {
+        DirectMessage {
+            partition: self.partition_of_message(&read),
+            target,
+            entry: read.entry,
+            receipt: read.receipt,
+            flow,
+        }
+    }
+
+    fn partition_of_message(&self, read: &ReadMessage) -> Partition {
+        self.partition_of(
+            read.key.as_ref(),
+            read.entry.id.as_ref(),
+            read.entry.position,
+        )
     }
 
     /// The partition that stores a message. A key on an ordered route decides, else the name, else the block of
@@ -581,22 +590,6 @@ impl Source {
             }
             (_, None, None) => partitions.of_block(&self.name, self.batches),
         }
-    }
-
-    /// The partition that stores the message a command names: as a rule that of the command's own key. `None`
-    /// if shutting down is forced.
-    async fn partition_of_command(&self, key: Option<&Bytes>, id: &Text) -> Option<Partition> {
-        let partition = self.partition_of(key, Some(id), None);
-        if !self.route.policy.ordered {
-            return Some(partition);
-        }
-        let store = &self.intake.store;
-        let route = &self.route.name;
-        self.intake
-            .until_done("look for a name", || {
-                store.locate(route, id.as_str(), partition)
-            })
-            .await
     }
 
     /// Flushes a generation of the linger buffer after [`LINGER`].

@@ -15,12 +15,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::Receipt;
-use super::bundling::{MAX_SPAN_MS, StoreWork};
+use super::bundling::{MAX_SPAN_MS, PlacedMessage, StoreWork};
 use super::kafka::{RECORD_OVERHEAD, WINDOW_BYTES, WINDOW_RECORDS};
-use crate::domain::{
-    Entry, Header, KafkaPosition, Partition, Partitions, Route, TargetRef, UnixMs,
-};
+use crate::domain::{Entry, Header, KafkaPosition, Partition, Partitions, Route, UnixMs};
 
 /// How long a message lingers.
 pub(super) const LINGER: Duration = Duration::from_millis(250);
@@ -91,19 +88,10 @@ impl BufferSize {
     }
 }
 
-/// A message that is due far ahead, on its way into the store.
-pub(super) struct LingerMessage {
-    pub(super) target: TargetRef,
-    pub(super) entry: Entry,
-    pub(super) receipt: Receipt,
-    /// The partition that stores it if it does not linger.
-    pub(super) partition: Partition,
-}
-
 /// The buffer's answer to an offer of messages.
 pub(super) enum Offer {
     /// Too few messages arrive: the caller stores these with their own batch.
-    Bypass(Vec<LingerMessage>),
+    Bypass(Vec<PlacedMessage>),
     /// The messages linger. The caller that started the timer flushes them.
     Buffered,
     /// The messages linger as the first of this generation: the caller must [flush](LingerBuffer::flush) it
@@ -127,9 +115,9 @@ impl LingerBuffer {
         entry.position.is_some() && entry.due.since(now) >= MIN_DELAY_MS
     }
 
-    /// Takes messages of one source that arrived together. `now` is the time by the store's clock, `mono_us`
+    /// Takes messages of one source that arrived together. Each has the partition that stores it if it does not linger. `now` is the time by the store's clock, `mono_us`
     /// the monotonic one in microseconds.
-    pub(super) fn offer(&self, messages: Vec<LingerMessage>, now: UnixMs, mono_us: i64) -> Offer {
+    pub(super) fn offer(&self, messages: Vec<PlacedMessage>, now: UnixMs, mono_us: i64) -> Offer {
         let Some(KafkaPosition {
             partition: source,
             offset,
@@ -149,18 +137,12 @@ impl LingerBuffer {
             messages: messages.len(),
             bytes: 0,
         };
-        for LingerMessage {
-            target,
-            entry,
-            receipt,
-            ..
-        } in messages
-        {
-            came.bytes += entry.message.size()
-                + entry.message.headers.len() * Header::OVERHEAD
-                + RECORD_OVERHEAD;
-            let partition = buffered.partition_of(entry.due);
-            buffered.work.store(partition, target, entry, receipt);
+        for mut placed in messages {
+            let message = &placed.entry.message;
+            came.bytes +=
+                message.size() + message.headers.len() * Header::OVERHEAD + RECORD_OVERHEAD;
+            placed.partition = buffered.partition_of(placed.entry.due);
+            buffered.work.store(placed);
         }
         let of_one = buffered.sources.entry(source).or_default();
         of_one.add(came);
@@ -237,15 +219,15 @@ impl ArrivalRate {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::testing;
+    use crate::domain::{TargetRef, testing};
     use crate::ingress::Ledger;
 
     /// Messages that are due an hour ahead, each one span after the one before.
-    fn messages(count: i64) -> Vec<LingerMessage> {
+    fn messages(count: i64) -> Vec<PlacedMessage> {
         messages_of(0, count)
     }
 
-    fn messages_of(source: i32, count: i64) -> Vec<LingerMessage> {
+    fn messages_of(source: i32, count: i64) -> Vec<PlacedMessage> {
         let ledger = Ledger::new();
         let message = |n: i64| {
             let mut entry = testing::entry(UnixMs(3_600_000 + n % 10 * MAX_SPAN_MS), b"body");
@@ -253,7 +235,7 @@ mod tests {
                 partition: source,
                 offset: n,
             });
-            LingerMessage {
+            PlacedMessage {
                 target: TargetRef::Own,
                 entry,
                 receipt: ledger.enter(n),

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::bundling::StoreWork;
+use super::bundling::{PlacedMessage, StoreWork};
 use super::intake::Submitter;
 use super::{Receipt, dead_letter};
 use crate::domain::failure_policy::{FailedPublish, PublishFlow};
 use crate::domain::message::stamped;
-use crate::domain::{Entry, Flags, MonoUs, Partition, Target, UnixMs, Verdict};
+use crate::domain::{Entry, Flags, MonoUs, Partition, Route, Target, UnixMs, Verdict};
 use crate::egress::{Lane, Lanes, Publication, PublishBatch, Ticket, VerdictInbox};
 use crate::health::{Health, PublishPlace};
 use crate::publishing::{Fate, HandedOver, VerdictTime};
@@ -305,19 +305,21 @@ fn after(moment: MonoUs, wait: Duration) -> i64 {
 }
 
 impl DirectMessage {
+    /// The message on its way into the store instead.
+    pub(super) fn placed(self, route: &Route) -> PlacedMessage {
+        PlacedMessage {
+            partition: self.partition,
+            target: route.target_ref(&self.target),
+            entry: self.entry,
+            receipt: self.receipt,
+        }
+    }
+
     /// Adds a passing message to the work for the store, as a delayed one that is due now: it must not wait in its queue.
-    pub(super) fn leave_queue(self, submitter: &Submitter, work: &mut StoreWork) {
-        let Self {
-            mut entry,
-            target,
-            partition,
-            receipt,
-            ..
-        } = self;
+    pub(super) fn leave_queue(mut self, submitter: &Submitter, work: &mut StoreWork) {
         submitter.reporter.leaves_queue();
-        make_delayed(&mut entry);
-        let target = submitter.reporter.route().target_ref(&target);
-        work.store(partition, target, entry, receipt);
+        make_delayed(&mut self.entry);
+        work.store(self.placed(submitter.reporter.route()));
     }
 }
 
@@ -373,7 +375,12 @@ impl FailedDirect {
                 if flow.is_passing() {
                     make_delayed(&mut entry);
                 }
-                work.store(partition, own, entry, receipt);
+                work.store(PlacedMessage {
+                    partition,
+                    target: own,
+                    entry,
+                    receipt,
+                });
             }
             Fate::Dying(entry) => {
                 let op = dead_letter::dying_op(route, own, entry);

@@ -124,6 +124,15 @@ impl Dialects {
     }
 }
 
+/// A setting that takes one of a few words.
+pub trait Choice: Copy + 'static {
+    /// All that it may be, in the order in which a refusal names them.
+    const ALL: &'static [Self];
+
+    /// The word in the configuration, the API and metrics.
+    fn as_str(self) -> &'static str;
+}
+
 /// The moment a delay counts from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DelayFrom {
@@ -131,6 +140,17 @@ pub enum DelayFrom {
     Produced,
     /// The moment Postdate read it.
     Arrival,
+}
+
+impl Choice for DelayFrom {
+    const ALL: &'static [Self] = &[Self::Produced, Self::Arrival];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Produced => "produced",
+            Self::Arrival => "arrival",
+        }
+    }
 }
 
 /// A route's policy for invalid messages.
@@ -144,9 +164,10 @@ pub enum OnInvalid {
     Drop,
 }
 
-impl OnInvalid {
-    /// The name in the configuration and in metrics.
-    pub fn as_str(self) -> &'static str {
+impl Choice for OnInvalid {
+    const ALL: &'static [Self] = &[Self::DeadLetter, Self::PassThrough, Self::Drop];
+
+    fn as_str(self) -> &'static str {
         match self {
             Self::DeadLetter => "dead_letter",
             Self::PassThrough => "pass_through",
@@ -164,9 +185,10 @@ pub enum OnUndecodable {
     Skip,
 }
 
-impl OnUndecodable {
-    /// The name in the configuration.
-    pub fn as_str(self) -> &'static str {
+impl Choice for OnUndecodable {
+    const ALL: &'static [Self] = &[Self::Wait, Self::Skip];
+
+    fn as_str(self) -> &'static str {
         match self {
             Self::Wait => "wait",
             Self::Skip => "skip",
@@ -187,9 +209,10 @@ pub enum OnRefused {
     Drop,
 }
 
-impl OnRefused {
-    /// The name in the configuration and in the API.
-    pub fn as_str(self) -> &'static str {
+impl Choice for OnRefused {
+    const ALL: &'static [Self] = &[Self::Retry, Self::Wait, Self::DeadLetter, Self::Drop];
+
+    fn as_str(self) -> &'static str {
         match self {
             Self::Retry => "retry",
             Self::Wait => "wait",
@@ -210,9 +233,10 @@ pub enum OnUnroutable {
     Drop,
 }
 
-impl OnUnroutable {
-    /// The name in the configuration and in the API.
-    pub fn as_str(self) -> &'static str {
+impl Choice for OnUnroutable {
+    const ALL: &'static [Self] = &[Self::Retry, Self::DeadLetter, Self::Drop];
+
+    fn as_str(self) -> &'static str {
         match self {
             Self::Retry => "retry",
             Self::DeadLetter => "dead_letter",
@@ -230,9 +254,10 @@ pub enum OnExpired {
     Drop,
 }
 
-impl OnExpired {
-    /// The name in the configuration and in the API.
-    pub fn as_str(self) -> &'static str {
+impl Choice for OnExpired {
+    const ALL: &'static [Self] = &[Self::DeadLetter, Self::Drop];
+
+    fn as_str(self) -> &'static str {
         match self {
             Self::DeadLetter => "dead_letter",
             Self::Drop => "drop",
@@ -247,6 +272,17 @@ pub enum OnDuplicate {
     Keep,
     /// The second message replaces the first: body, headers, due time.
     Replace,
+}
+
+impl Choice for OnDuplicate {
+    const ALL: &'static [Self] = &[Self::Keep, Self::Replace];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Keep => "keep",
+            Self::Replace => "replace",
+        }
+    }
 }
 
 /// A token bucket that limits how fast a route's delayed messages leave the store.

@@ -5,18 +5,16 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::Source;
-use crate::domain::{Entry, KafkaPosition, Target, Text};
-use crate::ingress::Receipt;
-use crate::ingress::bundling::StoreWork;
-use crate::store::{Bundle, WriteOp};
+use crate::domain::{Entry, Partition, Target, Text};
+use crate::store::{Bundle, IntendedMessage, WriteOp};
 
 impl Source {
-    /// The operation that cancels the message of a name.
-    pub(super) fn cancel_op(&self, id: Text) -> WriteOp {
+    /// The operation that cancels the message of a name, if it is the intended one.
+    pub(super) fn cancel_op(&self, id: Text, of: Option<IntendedMessage>) -> WriteOp {
         WriteOp::Cancel {
             route: self.route.name.clone(),
             id,
-            of: None,
+            of,
         }
     }
 
@@ -53,18 +51,23 @@ impl Source {
         }
     }
 
-    /// Adds an operation on a name. Nothing is added if shutting down is forced.
-    pub(super) async fn command(
+    /// The partition that stores the message a command names: as a rule that of the command's own key. `None`
+    /// if shutting down is forced.
+    pub(super) async fn partition_of_command(
         &self,
-        id: &Text,
         key: Option<&Bytes>,
-        op: WriteOp,
-        position: Option<KafkaPosition>,
-        receipt: Receipt,
-        work: &mut StoreWork,
-    ) {
-        if let Some(p) = self.partition_of_command(key, id).await {
-            work.command_at(p, op, position, receipt);
+        id: &Text,
+    ) -> Option<Partition> {
+        let partition = self.partition_of(key, Some(id), None);
+        if !self.route.policy.ordered {
+            return Some(partition);
         }
+        let store = &self.intake.store;
+        let route = &self.route.name;
+        self.intake
+            .until_done("look for a name", || {
+                store.locate(route, id.as_str(), partition)
+            })
+            .await
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::super::Ledger;
 use super::{JudgedBatch, Source};
 use crate::domain::{DelayRequest, Entry, Flags, Message, Target, Text, UnixMs};
+use crate::ingress::bundling::PlacedMessage;
 
 /// A message of another program's delay queue, after admission.
 #[derive(Clone, Debug)]
@@ -64,9 +65,12 @@ impl Source {
                     request: Some(request),
                     ..Entry::new(due, message)
                 };
-                judged
-                    .work
-                    .store(partition, self.route.target_ref(&target), entry, receipt);
+                judged.work.store(PlacedMessage {
+                    partition,
+                    target: self.route.target_ref(&target),
+                    entry,
+                    receipt,
+                });
             }
             self.submitter.submit_all(judged.work).await;
             batch = rest;

@@ -1,8 +1,10 @@
 //! Invalid messages: carries out the route's `on_invalid`.
 
-use super::{JudgedBatch, Source};
-use crate::domain::{DeadReason, Entry, InvalidReason, Message, OnInvalid, Route, Text, retry};
-use crate::ingress::{Receipt, dead_letter, headers};
+use super::{JudgedBatch, ReadMessage, Source};
+use crate::domain::failure_policy::PublishFlow;
+use crate::domain::route::Choice;
+use crate::domain::{DeadReason, InvalidReason, Message, OnInvalid, Route, Text, retry};
+use crate::ingress::{dead_letter, headers};
 use crate::telemetry::MessageEnd;
 
 impl Source {
@@ -11,8 +13,7 @@ impl Source {
         reason: InvalidReason,
         error: &Text,
         incomplete: bool,
-        mut entry: Entry,
-        receipt: Receipt,
+        read: ReadMessage,
         judged: &mut JudgedBatch,
     ) {
         let policy = match self.route.policy.on_invalid {
@@ -24,13 +25,8 @@ impl Source {
             policy => policy,
         };
         self.metrics.invalid(reason, policy.as_str());
-        self.intake.bursts.note(
-            "an invalid message",
-            &self.route.name,
-            reason.as_str(),
-            error,
-        );
-        let id = named(&entry.message, &self.route);
+        self.note("an invalid message", reason.as_str(), error.as_str());
+        let id = named(&read.entry.message, &self.route);
         if policy != OnInvalid::PassThrough
             && let Some(id) = &id
         {
@@ -43,46 +39,51 @@ impl Source {
         }
         match policy {
             OnInvalid::PassThrough => {
-                let key = self.route.order_key(&entry.message);
-                let p = self.partition_of(key.as_ref(), None, entry.position);
-                judged.pass(entry, self.route.to.clone(), p, receipt);
+                let flow = PublishFlow::Passing { waits: 0 };
+                let message = self.direct(read, self.route.to.clone(), flow);
+                judged.passing.push(message);
             }
             OnInvalid::Drop => {
                 self.metrics.dropped(reason.as_str(), 1);
                 if let Some((trail, id)) =
                     self.intake.store.trail(&self.route.name).zip(id.as_ref())
                 {
-                    trail.dropped(id.as_str(), entry.due, None, reason.as_str());
+                    trail.dropped(id.as_str(), read.entry.due, None, reason.as_str());
                 }
-                receipt.resolve();
+                read.receipt.resolve();
             }
             OnInvalid::DeadLetter => {
-                let reason = DeadReason::Invalid(reason);
-                let now = entry.due;
-                retry::remember(&mut entry, now, reason.as_str(), error.as_str());
-                // Keep it in the partition of its name, so that it can be found by the name, and have it back.
-                let key = self.route.order_key(&entry.message);
-                let p = self.partition_of(key.as_ref(), id.as_ref(), entry.position);
-                entry.id = id;
-                let Some(entry) = dead_letter::fit_entry(entry, &self.route.policy) else {
-                    let what = "a message over dead_letters.max_message goes back to its queue's own \
-                        dead-letter exchange";
-                    self.intake
-                        .bursts
-                        .note(what, &self.route.name, reason.as_str(), error);
-                    receipt.reject();
-                    return;
-                };
-                let op = dead_letter::to_write_op(
-                    &self.route,
-                    reason,
-                    self.route.own_target_ref(),
-                    entry,
-                    now,
-                );
-                judged.work.command(p, op, receipt);
+                self.bury_invalid(DeadReason::Invalid(reason), error, id, read, judged);
             }
         }
+    }
+
+    /// Makes an invalid message a dead letter: in the partition of its name, so that it can be found by the name.
+    fn bury_invalid(
+        &self,
+        reason: DeadReason,
+        error: &Text,
+        id: Option<Text>,
+        mut read: ReadMessage,
+        judged: &mut JudgedBatch,
+    ) {
+        read.entry.id = id;
+        let p = self.partition_of_message(&read);
+        let ReadMessage {
+            mut entry, receipt, ..
+        } = read;
+        let now = entry.due;
+        retry::remember(&mut entry, now, reason.as_str(), error.as_str());
+        let Some(entry) = dead_letter::fit_entry(entry, &self.route.policy) else {
+            let what = "a message over dead_letters.max_message goes back to its queue's own \
+                        dead-letter exchange";
+            self.note(what, reason.as_str(), error.as_str());
+            receipt.reject();
+            return;
+        };
+        let op =
+            dead_letter::to_write_op(&self.route, reason, self.route.own_target_ref(), entry, now);
+        judged.work.command(p, op, receipt);
     }
 }
 

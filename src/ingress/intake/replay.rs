@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::super::{Ledger, Receipt};
-use super::{JudgedBatch, Source};
+use super::{JudgedBatch, ReadMessage, Source};
 use crate::domain::{Entry, Flags, KafkaPosition, UnixMs};
 use crate::ingress::permits::PermitBatch;
 use crate::ingress::replay::{JudgedRecord, RecordRequest, ReplayStep};
@@ -73,7 +73,7 @@ impl Source {
         &self,
         record: JudgedRecord,
         step: ReplayStep,
-        mut receipt: Receipt,
+        receipt: Receipt,
         ledger: &Arc<Ledger>,
         now: UnixMs,
         judged: &mut JudgedBatch,
@@ -82,33 +82,30 @@ impl Source {
             position,
             request,
             asked,
-            mut message,
+            message,
             target,
             ..
         } = record;
-        if let ReplayStep::Store { due, .. } = &step {
-            receipt.trace(self.intake.tracer.admit(&self.route, &mut message, *due));
-        }
-        let route = self.route.name.clone();
-        let key = self.route.order_key(&message);
-        let of = |offset| {
+        let id = request.id().cloned();
+        let entry = Entry {
+            flags: Flags(Flags::SOURCE_REREAD),
+            position: Some(position),
+            source_topic: self.route.source_topic.clone(),
+            request: asked,
+            ..Entry::new(now, message)
+        };
+        let mut read = ReadMessage {
+            key: self.route.order_key(&entry.message),
+            entry,
+            receipt,
+        };
+        let read_at = |offset| {
             Some(IntendedMessage::ReadAt(KafkaPosition {
                 offset,
                 ..position
             }))
         };
-        let flags = Flags(Flags::SOURCE_REREAD);
-        let entry = |due, id, flags| Entry {
-            id,
-            flags,
-            position: Some(position),
-            source_topic: self.route.source_topic.clone(),
-            request: asked,
-            ..Entry::new(due, message)
-        };
-        let id = request.id().cloned();
-        let p = self.partition_of(key.as_ref(), id.as_ref(), Some(position));
-        match (step, id, request) {
+        match (step, id, request, target) {
             (
                 ReplayStep::Store {
                     due,
@@ -117,54 +114,37 @@ impl Source {
                 },
                 id,
                 _,
+                Some(target),
             ) => {
-                let Some(target) = target else {
-                    return receipt.resolve();
-                };
-                if let (Some(offset), Some(id)) = (instead_of, id.clone()) {
-                    let receipt = ledger.enter(position.offset);
-                    judged.work.command(
-                        p,
-                        WriteOp::Cancel {
-                            route,
-                            id,
-                            of: of(offset),
-                        },
-                        receipt,
-                    );
+                read.entry.id.clone_from(&id);
+                read.entry.due = due;
+                if named {
+                    read.entry.flags = read.entry.flags.with(Flags::NAMED);
                 }
-                let flags = if named {
-                    flags.with(Flags::NAMED)
-                } else {
-                    flags
-                };
-                judged.work.store(
-                    p,
-                    self.route.target_ref(&target),
-                    entry(due, id, flags),
-                    receipt,
-                );
+                self.trace(&mut read);
+                let message = self.place(read, &target);
+                if let (Some(offset), Some(id)) = (instead_of, id) {
+                    let receipt = ledger.enter(position.offset);
+                    let op = self.cancel_op(id, read_at(offset));
+                    judged.work.command(message.partition, op, receipt);
+                }
+                judged.work.store(message);
             }
-            (ReplayStep::Cancel { of: offset }, Some(id), _) => {
-                judged.work.command(
-                    p,
-                    WriteOp::Cancel {
-                        route,
-                        id,
-                        of: of(offset),
-                    },
-                    receipt,
-                );
+            (ReplayStep::Cancel { of }, Some(id), ..) => {
+                let p = self.partition_of(read.key.as_ref(), Some(&id), None);
+                let op = self.cancel_op(id, read_at(of));
+                judged.work.command(p, op, read.receipt);
             }
-            (ReplayStep::Reschedule { of: offset, due }, Some(id), _) => {
+            (ReplayStep::Reschedule { of, due }, Some(id), ..) => {
+                let p = self.partition_of(read.key.as_ref(), Some(&id), None);
                 let op = WriteOp::Reschedule {
-                    route,
+                    route: self.route.name.clone(),
                     id,
                     due,
                     fallback: None,
-                    of: of(offset),
+                    of: read_at(of),
                 };
-                judged.work.command(p, op, receipt);
+                judged.work.command(p, op, read.receipt);
             }
             (
                 ReplayStep::DeadLetter,
@@ -175,24 +155,14 @@ impl Source {
                     unreadable,
                     ..
                 },
-            ) => {
-                self.invalid(
-                    reason,
-                    &error,
-                    unreadable,
-                    entry(now, None, flags),
-                    receipt,
-                    judged,
-                );
-            }
-            (ReplayStep::DeadLetter, id, RecordRequest::Spent { .. }) => {
-                let Some(target) = target else {
-                    return receipt.resolve();
-                };
-                self.stop_retrying(entry(now, id, flags), &target, p, receipt, judged);
+                _,
+            ) => self.invalid(reason, &error, unreadable, read, judged),
+            (ReplayStep::DeadLetter, id, RecordRequest::Spent { .. }, Some(target)) => {
+                read.entry.id = id;
+                self.stop_retrying(self.place(read, &target), judged);
             }
             // A plan has no other steps.
-            _ => receipt.resolve(),
+            _ => read.receipt.resolve(),
         }
     }
 }

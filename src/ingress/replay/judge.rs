@@ -8,7 +8,7 @@ use crate::domain::{
     DelayRequest, InvalidReason, KafkaPosition, Message, OnInvalid, Origin, Route, Target, Text,
     UnixMs,
 };
-use crate::ingress::admit::{Admitted, admit, credible};
+use crate::ingress::admit::{Admission, admit, credible};
 use crate::ingress::jitter::SourceJitter;
 
 /// A record of the topic.
@@ -124,71 +124,53 @@ impl RecordJudge {
         } = record;
         let arrival = credible(produced, now).unwrap_or(now);
         let unreadable = malformed.is_some();
-        let mut asked = None;
-        let (request, message, target) =
-            match admit(message, malformed, produced, route, arrival.into()) {
-                Admitted::PassThrough { message, .. } => (RecordRequest::Passing, message, None),
-                Admitted::Spent {
-                    id,
-                    request,
-                    target,
-                    message,
-                } => {
-                    asked = Some(request);
-                    (RecordRequest::Spent { id }, message, Some(target))
-                }
-                Admitted::Delayed {
-                    due,
-                    request,
-                    id,
-                    target,
-                    message,
-                    spread_ms,
-                } => {
-                    asked = Some(request);
-                    let due = jitter.apply(due, spread_ms, id.as_ref(), Some(position));
-                    (RecordRequest::Delayed { id, due }, message, Some(target))
-                }
-                Admitted::Cancel { id } => (RecordRequest::Cancel { id }, nothing(), None),
-                Admitted::Change {
-                    replaces,
-                    id,
-                    due,
-                    request,
-                    target,
-                    message,
-                } => {
-                    asked = Some(request);
-                    let due = jitter.apply(due, 0, Some(&id), Some(position));
-                    let request = if replaces {
-                        RecordRequest::Replace { id, due }
-                    } else {
-                        RecordRequest::Reschedule { id, due }
-                    };
-                    (request, message, Some(target))
-                }
-                Admitted::Invalid {
+        let (admission, mut message) = admit(message, malformed, produced, route, arrival.into());
+        let (request, asked, target) = match admission {
+            Admission::PassThrough { .. } => (RecordRequest::Passing, None, None),
+            Admission::Spent {
+                id,
+                request,
+                target,
+            } => (RecordRequest::Spent { id }, Some(request), Some(target)),
+            Admission::Delayed { asked, id, target } => {
+                let due = jitter.apply(asked.due, asked.spread_ms, id.as_ref(), Some(position));
+                let request = RecordRequest::Delayed { id, due };
+                (request, Some(asked.request), Some(target))
+            }
+            Admission::Cancel { id } => {
+                // Nobody needs the content of a cancel.
+                message = nothing();
+                (RecordRequest::Cancel { id }, None, None)
+            }
+            Admission::Change {
+                replaces,
+                id,
+                asked,
+                target,
+            } => {
+                let due = jitter.apply(asked.due, asked.spread_ms, Some(&id), Some(position));
+                let request = if replaces {
+                    RecordRequest::Replace { id, due }
+                } else {
+                    RecordRequest::Reschedule { id, due }
+                };
+                (request, Some(asked.request), Some(target))
+            }
+            Admission::Invalid { reason, error } => {
+                let kept = match route.policy.on_invalid {
+                    OnInvalid::DeadLetter => true,
+                    OnInvalid::PassThrough => unreadable,
+                    OnInvalid::Drop => false,
+                };
+                let request = RecordRequest::Invalid {
                     reason,
                     error,
-                    message,
-                } => {
-                    let kept = match route.policy.on_invalid {
-                        OnInvalid::DeadLetter => true,
-                        OnInvalid::PassThrough => unreadable,
-                        OnInvalid::Drop => false,
-                    };
-                    (
-                        RecordRequest::Invalid {
-                            reason,
-                            error,
-                            unreadable,
-                            kept,
-                        },
-                        message,
-                        None,
-                    )
-                }
-            };
+                    unreadable,
+                    kept,
+                };
+                (request, None, None)
+            }
+        };
         let content = content_of(&message, route);
         JudgedRecord {
             position,
@@ -202,7 +184,7 @@ impl RecordJudge {
     }
 }
 
-/// An empty message: nobody needs the content of a cancel.
+/// An empty message.
 fn nothing() -> Message {
     Message {
         origin: Origin::Kafka,

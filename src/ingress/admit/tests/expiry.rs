@@ -7,16 +7,11 @@ fn bytes(text: &str) -> HeaderValue {
 
 fn expiry(headers: &[(&str, &str)], route: &Route) -> Option<Expiry> {
     let [kafka, rabbitmq] = both(headers).map(|message| match admit_now(&message, route) {
-        Admitted::Delayed {
-            request, message, ..
-        }
-        | Admitted::Change {
-            request, message, ..
-        } => {
+        (Admission::Delayed { asked, .. } | Admission::Change { asked, .. }, message) => {
             assert_eq!(message.headers, [], "{headers:?}");
-            request.expires
+            asked.request.expires
         }
-        other => panic!("{headers:?}: {other:?}"),
+        (other, _) => panic!("{headers:?}: {other:?}"),
     });
     assert_eq!(kafka, rabbitmq);
     kafka
@@ -136,7 +131,7 @@ fn a_message_that_passes_keeps_the_header_whatever_it_says() {
     route.policy.max_lateness_ms = 7000;
     for value in ["1s", "soon"] {
         for message in both(&[("x-delay-expires", value)]) {
-            let Admitted::PassThrough { message: out, .. } = admit_now(&message, &route) else {
+            let (Admission::PassThrough { .. }, out) = admit_now(&message, &route) else {
                 panic!("{value} passes");
             };
             assert_eq!(out, message);

@@ -17,13 +17,12 @@ fn retry_route() -> Route {
 /// Due time, spread, what was asked for, and the count, of a message that waits.
 fn waits(message: &Message, route: &Route) -> (i64, i64, RequestedTime, u32) {
     match admit_now(message, route) {
-        Admitted::Delayed {
-            due,
-            spread_ms,
-            request,
-            message: rest,
-            ..
-        } => {
+        (Admission::Delayed { asked, .. }, rest) => {
+            let AskedTime {
+                due,
+                request,
+                spread_ms,
+            } = asked;
             assert!(
                 rest.headers.iter().all(|h| h.name.as_str() == "kept"),
                 "{rest:?}"
@@ -35,7 +34,7 @@ fn waits(message: &Message, route: &Route) -> (i64, i64, RequestedTime, u32) {
                 request.given_back,
             )
         }
-        other => panic!("{message:?}: {other:?}"),
+        (other, _) => panic!("{message:?}: {other:?}"),
     }
 }
 
@@ -90,12 +89,12 @@ fn beyond_its_attempts_it_is_spent_whatever_it_asks_for() {
         ("x-delay-target", "orders.retry"),
     ];
     for message in both(&headers) {
-        let Admitted::Spent {
+        let (admission, rest) = admit_now(&message, &route);
+        let Admission::Spent {
             id,
             request,
             target,
-            message: rest,
-        } = admit_now(&message, &route)
+        } = admission
         else {
             panic!("it is not spent");
         };
@@ -145,23 +144,16 @@ fn a_count_that_is_none_is_invalid_and_the_message_kept_as_it_came() {
 #[test]
 fn on_another_route_the_count_is_a_header_like_any_other() {
     for message in both(&[(RETRY, "x")]) {
-        let expected = Admitted::PassThrough {
-            target: topic("orders"),
-            message: message.clone(),
-        };
+        let target = topic("orders");
+        let expected = (Admission::PassThrough { target }, message.clone());
         assert_eq!(admit_now(&message, &route()), expected);
     }
     for message in both(&[("x-delay", "1"), (RETRY, "5")]) {
-        let Admitted::Delayed {
-            request,
-            message: rest,
-            ..
-        } = admit_now(&message, &route())
-        else {
+        let (Admission::Delayed { asked, .. }, rest) = admit_now(&message, &route()) else {
             panic!("it is delayed");
         };
         assert_eq!(
-            (request.given_back, rest),
+            (asked.request.given_back, rest),
             (0, without(&message, &["x-delay"]))
         );
     }
@@ -173,8 +165,8 @@ fn a_command_counts_nothing() {
     let headers = [("x-delay-op", "cancel"), ("x-delay-id", "a"), (RETRY, "x")];
     for message in both(&headers) {
         assert_eq!(
-            admit_now(&message, &route),
-            Admitted::Cancel { id: "a".into() }
+            admit_now(&message, &route).0,
+            Admission::Cancel { id: "a".into() }
         );
     }
 }

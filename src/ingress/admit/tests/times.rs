@@ -4,14 +4,15 @@ use super::*;
 
 #[track_caller]
 fn due_of(message: &Message, produced: Option<i64>, route: &Route) -> i64 {
-    match admit(
+    let (admission, _) = admit(
         message.clone(),
         None,
         produced.map(UnixMs),
         route,
         ARRIVAL.into(),
-    ) {
-        Admitted::Delayed { due, .. } => due.since(ARRIVAL),
+    );
+    match admission {
+        Admission::Delayed { asked, .. } => asked.due.since(ARRIVAL),
         other => panic!("{other:?} is not delayed"),
     }
 }
@@ -62,15 +63,12 @@ fn what_has_nothing_to_wait_for_is_due_by_any_clock_and_nothing_else_is_due_befo
         earliest: ARRIVAL.plus(-500),
         latest: ARRIVAL,
     };
-    let due_of = |message: &Message, produced: Option<i64>| match admit(
-        message.clone(),
-        None,
-        produced.map(UnixMs),
-        &route(),
-        arrival,
-    ) {
-        Admitted::Delayed { due, .. } => due.since(ARRIVAL),
-        other => panic!("{other:?} is not delayed"),
+    let due_of = |message: &Message, produced: Option<i64>| {
+        let produced = produced.map(UnixMs);
+        match admit(message.clone(), None, produced, &route(), arrival) {
+            (Admission::Delayed { asked, .. }, _) => asked.due.since(ARRIVAL),
+            (other, _) => panic!("{other:?} is not delayed"),
+        }
     };
     for message in both(&[("x-delay", "0")]) {
         assert_eq!(due_of(&message, None), -500);
