@@ -12,7 +12,7 @@ use super::{ServedRoute, Shard};
 use crate::domain::failure_policy::PublishFlow;
 use crate::domain::limits::{MAX_EXPIRIES, SPLIT_EXPIRIES};
 use crate::domain::{
-    DeadReason, Entry, Flags, MonoUs, Route, Target, TargetRef, Text, Verdict, dying, retry,
+    DeadReason, Entry, Flags, MonoUs, Target, TargetRef, Text, Verdict, dying, retry,
 };
 use crate::egress::{PublishBatch, Ticket};
 use crate::health::Overdue;
@@ -49,80 +49,56 @@ pub(super) async fn accept(
     let Some(served) = shard.routes.get(claimed.claim.id.route()).cloned() else {
         return AcceptOutcome::LeftClaimed;
     };
-    let bundle = match &claimed.bundle {
-        Ok(bundle) if bundle.entries.len() == claimed.skip.len() => bundle.clone(),
-        Ok(_) => {
-            let why = "it holds a different number of messages";
-            return keep_unreadable(shard, &claimed, &served, DeadReason::Corrupt, why).await;
-        }
-        Err(CodecError::Missing) => {
-            // Our claim is still valid, so only damage can have removed the blob.
-            return keep_unreadable(
-                shard,
-                &claimed,
-                &served,
-                DeadReason::Corrupt,
-                "its blob is missing",
-            )
-            .await;
-        }
-        Err(CodecError::UnknownVersion(version)) => {
-            return put_off(shard, &claimed.claim, &served, *version).await;
-        }
-        Err(why @ CodecError::Poison) => {
-            return keep_unreadable(
-                shard,
-                &claimed,
-                &served,
-                DeadReason::Crashes,
-                &why.to_string(),
-            )
-            .await;
-        }
-        Err(why) => {
-            return keep_unreadable(
-                shard,
-                &claimed,
-                &served,
-                DeadReason::Corrupt,
-                &why.to_string(),
-            )
-            .await;
+    let accepting = Accepting {
+        shard,
+        served,
+        claimed,
+    };
+    let bundle = match accepting.read() {
+        Ok(bundle) => bundle,
+        Err(Unreadable::LaterVersion(version)) => return accepting.put_off(version).await,
+        Err(Unreadable::Broken { reason, why }) => {
+            return accepting.keep_unreadable(reason, &why).await;
         }
     };
-    let bundle = flag_rolled_back(shard, bundle);
-    if claimed.expiries >= SPLIT_EXPIRIES && bundle.entries.len() > 1 {
-        return split_up(shard, &claimed, &served, &bundle).await;
+    let expiries = accepting.claimed.expiries;
+    if expiries >= SPLIT_EXPIRIES && bundle.entries.len() > 1 {
+        return accepting.split_up(&bundle).await;
     }
-    if claimed.expiries >= MAX_EXPIRIES {
-        return end_crashed(shard, &claimed, &served, &bundle).await;
+    if expiries >= MAX_EXPIRIES {
+        return accepting.end_crashed(bundle).await;
     }
     let dies = bundle
         .entries
         .iter()
         .any(|entry| entry.flags.has(Flags::DYING));
-    if dies && served.route.dead_letter_to.is_none() {
-        return end_dying(shard, &claimed, &served, &bundle).await;
+    if dies && accepting.served.route.dead_letter_to.is_none() {
+        return accepting.end_dying(&bundle).await;
     }
     let goal = Goal {
-        target: target_of(shard, &served.route, &bundle, dies),
+        target: accepting.target(&bundle, dies),
         dies,
     };
-    if goal
-        .target
-        .as_ref()
-        .is_some_and(|target| served.credit.is_full(target))
-    {
-        let asked = bundle.entries.iter().map(Entry::asked_due).min();
-        let now = shard.store.clock().now();
-        if let Some(asked) = asked.filter(|&asked| asked <= now) {
-            served.health.overdue.put_back(Overdue { asked, seen: now });
-        }
-        return AcceptOutcome::TargetFull(claimed.claim, credit);
+    if accepting.is_full(&goal) {
+        accepting.report_put_back(&bundle);
+        return AcceptOutcome::TargetFull(accepting.claimed.claim, credit);
     }
-    AcceptOutcome::Accepted(enter(
-        shard, claimed, credit, &served, &bundle, lease_end, goal,
-    ))
+    AcceptOutcome::Accepted(accepting.enter(&bundle, credit, lease_end, goal))
+}
+
+/// One claimed bundle that is being accepted.
+struct Accepting<'a> {
+    shard: &'a Shard,
+    served: Arc<ServedRoute>,
+    claimed: ClaimAnswer,
+}
+
+/// Why a bundle cannot be read.
+enum Unreadable {
+    /// A later version wrote it.
+    LaterVersion(u8),
+    /// Nobody can read it.
+    Broken { reason: DeadReason, why: String },
 }
 
 /// Where the messages of a bundle go.
@@ -133,387 +109,386 @@ struct Goal {
     dies: bool,
 }
 
-fn target_of(shard: &Shard, route: &Route, bundle: &Bundle, dies: bool) -> Option<Arc<Target>> {
-    if mutants::is(Mutant::WrongTarget) {
-        let mut others = shard.routes.values().map(|other| &other.route.to);
-        return others.find(|&to| *to != route.to).cloned();
+impl Accepting<'_> {
+    fn read(&self) -> Result<Bundle, Unreadable> {
+        let (reason, why) = match &self.claimed.bundle {
+            Ok(bundle) if bundle.entries.len() == self.claimed.skip.len() => {
+                return Ok(self.flag_rolled_back(bundle.clone()));
+            }
+            Ok(_) => {
+                let why = "it holds a different number of messages".to_owned();
+                (DeadReason::Corrupt, why)
+            }
+            Err(CodecError::UnknownVersion(version)) => {
+                return Err(Unreadable::LaterVersion(*version));
+            }
+            // Our claim is still valid, so only damage can have removed the blob.
+            Err(CodecError::Missing) => (DeadReason::Corrupt, "its blob is missing".to_owned()),
+            Err(why @ CodecError::Poison) => (DeadReason::Crashes, why.to_string()),
+            Err(why) => (DeadReason::Corrupt, why.to_string()),
+        };
+        Err(Unreadable::Broken { reason, why })
     }
-    if dies {
-        route.dead_letter_to.clone()
-    } else {
-        route.target(&bundle.target)
-    }
-}
 
-/// Flags the messages that were due before the store was found to have gone back, or to have another master: a replica
-/// may have published them and the store may have forgotten that.
-fn flag_rolled_back(shard: &Shard, mut bundle: Bundle) -> Bundle {
-    let may_repeat_until = shard.store.may_repeat_until();
-    if bundle
-        .entries
-        .iter()
-        .any(|entry| entry.due <= may_repeat_until)
-    {
-        for entry in Arc::make_mut(&mut bundle.entries)
-            .iter_mut()
-            .filter(|entry| entry.due <= may_repeat_until)
-        {
-            entry.flags = entry.flags.with(Flags::STORE_ROLLBACK);
+    /// Flags the messages that were due before the store was found to have gone back, or to have another master: a
+    /// replica may have published them and the store may have forgotten that.
+    fn flag_rolled_back(&self, mut bundle: Bundle) -> Bundle {
+        let may_repeat_until = self.shard.store.may_repeat_until();
+        let may_repeat = |entry: &Entry| entry.due <= may_repeat_until;
+        if bundle.entries.iter().any(may_repeat) {
+            for entry in Arc::make_mut(&mut bundle.entries) {
+                if may_repeat(entry) {
+                    entry.flags = entry.flags.with(Flags::STORE_ROLLBACK);
+                }
+            }
+        }
+        bundle
+    }
+
+    fn target(&self, bundle: &Bundle, dies: bool) -> Option<Arc<Target>> {
+        let route = &self.served.route;
+        if mutants::is(Mutant::WrongTarget) {
+            let mut others = self.shard.routes.values().map(|other| &other.route.to);
+            return others.find(|&to| *to != route.to).cloned();
+        }
+        if dies {
+            route.dead_letter_to.clone()
+        } else {
+            route.target(&bundle.target)
         }
     }
-    bundle
-}
 
-/// Makes dead letters of messages that were on their way to a `dead_letter_to` that is no longer configured.
-async fn end_dying(
-    shard: &Shard,
-    claimed: &ClaimAnswer,
-    served: &Arc<ServedRoute>,
-    bundle: &Bundle,
-) -> AcceptOutcome {
-    let dead_letters = bundle.entries.iter().map(|entry| {
-        DeadLetter::of(
-            served.route.name.clone(),
-            dying::reason(entry),
-            bundle.target.clone(),
-            dying::ended(entry.clone()),
-        )
-    });
-    divide(
-        shard,
-        served,
-        claimed,
-        Vec::new(),
-        Vec::new(),
-        dead_letters.collect(),
-    )
-    .await
-}
-
-/// Leaves a bundle of a later version to a replica that can read it. In an ordered route the bundle keeps its place,
-/// and blocks everything behind it.
-async fn put_off(shard: &Shard, claim: &Claim, served: &ServedRoute, version: u8) -> AcceptOutcome {
-    shard.metrics.unknown_versions.inc();
-    if !shard.saw_later_version.swap(true, Ordering::Relaxed) {
-        warn!(
-            bundle = %claim.id,
-            version,
-            "the store holds bundles of a later version; they wait for a replica that can read them"
-        );
+    fn is_full(&self, goal: &Goal) -> bool {
+        let target = goal.target.as_ref();
+        target.is_some_and(|target| self.served.credit.is_full(target))
     }
-    let wait_ms = if served.route.policy.ordered {
-        0
-    } else {
-        UNREADABLE_MS
-    };
-    if let Err(why) = shard
-        .store
-        .put_off(claim.partition, std::slice::from_ref(claim), wait_ms)
-        .await
-    {
-        // The claim expires and the next claimer tries again.
-        debug!(bundle = %claim.id, error = %why, "deferring a bundle failed");
-    }
-    AcceptOutcome::LeftClaimed
-}
 
-/// Enters a bundle into the claim table. Returns its item for the wheel, if some of its messages leave by due time.
-fn enter(
-    shard: &Shard,
-    claimed: ClaimAnswer,
-    credit: HeldCredit,
-    served: &Arc<ServedRoute>,
-    bundle: &Bundle,
-    lease_end: MonoUs,
-    goal: Goal,
-) -> Option<WheelItem> {
-    let ClaimAnswer {
-        claim,
-        expiries,
-        skip,
-        ..
-    } = claimed;
-    let expiries = if mutants::is(Mutant::ForgetExpiry) {
-        0
-    } else {
-        expiries
-    };
-    let slot = shard.table.slot();
-    let Goal { target, dies } = goal;
-    let keyed = if dies {
-        Vec::new()
-    } else {
-        keyed(served, bundle, &skip)
-    };
-    let mut order: Vec<u32> = (0..skip.len() as u32)
-        .filter(|&i| !skip[i as usize])
-        .collect();
-    let open = order.len();
-    order.retain(|&index| keyed.get(index as usize).is_none_or(Option::is_none));
-    order.sort_by_key(|&index| bundle.entries[index as usize].due);
-    let entries = if dies {
-        let outgoing = bundle.entries.iter();
-        Arc::new(
-            outgoing
-                .map(|entry| dying::outgoing(entry, &served.route.name))
-                .collect(),
-        )
-    } else {
-        bundle.entries.clone()
-    };
-    let batch = PublishBatch {
-        entries,
-        ids: claim.id.message_ids(claim.partition, &bundle.entries),
-        expiries,
-        spans: served.reporter.spans(&bundle.entries),
-        target: target.clone().unwrap_or_else(|| served.route.to.clone()),
-        // A dead letter is wanted whenever it comes.
-        clock: (!dies).then(|| shard.store.clock().clone()),
-        copies: served.route.policy.copies,
-        number: slot,
-        verdicts: shard.verdicts.clone(),
-        listener: Some(served.reporter.clone()),
-        not_after_us: lease_end.0.into(),
-    };
-    let in_flight = Arc::new(InFlightBatch {
-        served: served.clone(),
-        entries: bundle.entries.clone(),
-        batch: Arc::new(batch),
-        lane: target.map(|target| shard.lanes.lane(&target)),
-        target_ref: bundle.target.clone(),
-        published_us: AtomicI64::new(i64::MAX),
-        handed: AtomicU32::new(0),
-        first_sequence: claim.id.sequence(),
-        keyed,
-        flow: if dies {
-            PublishFlow::Dying
+    /// Tells that a bundle is put off although it is due.
+    fn report_put_back(&self, bundle: &Bundle) {
+        let now = self.shard.store.clock().now();
+        let asked = bundle.entries.iter().map(Entry::asked_due).min();
+        if let Some(asked) = asked
+            && asked <= now
+        {
+            let overdue = Overdue { asked, seen: now };
+            self.served.health.overdue.put_back(overdue);
+        }
+    }
+
+    /// Enters the bundle into the claim table. Returns its item for the wheel, if some of its messages leave by due time.
+    fn enter(
+        self,
+        bundle: &Bundle,
+        credit: HeldCredit,
+        lease_end: MonoUs,
+        goal: Goal,
+    ) -> Option<WheelItem> {
+        let shard = self.shard;
+        let slot = shard.table.slot();
+        let batch = self.publish_batch(bundle, &goal, slot, lease_end);
+        let keyed = if goal.dies {
+            Vec::new()
         } else {
-            PublishFlow::Delayed
-        },
-        order,
-    });
-    let states: Vec<DeliveryState> = skip
-        .iter()
-        .map(|&skip| {
+            self.keyed(bundle)
+        };
+        let order = self.order(bundle, &keyed);
+        let lane = goal.target.map(|target| shard.lanes.lane(&target));
+        let in_flight = Arc::new(InFlightBatch {
+            served: self.served.clone(),
+            entries: bundle.entries.clone(),
+            batch: Arc::new(batch),
+            lane,
+            target_ref: bundle.target.clone(),
+            published_us: AtomicI64::new(i64::MAX),
+            handed: AtomicU32::new(0),
+            first_sequence: self.claimed.claim.id.sequence(),
+            keyed,
+            flow: if goal.dies {
+                PublishFlow::Dying
+            } else {
+                PublishFlow::Delayed
+            },
+            order,
+        });
+        let claimed = self.claimed_bundle(in_flight.clone(), credit);
+        let is_done = claimed.open == 0;
+        shard.table.lock().enter(slot, claimed);
+        if is_done {
+            // No message of the bundle is left to publish. This verdict has the settler finish it like any other bundle.
+            let first = Ticket {
+                batch: slot,
+                index: 0,
+            };
+            shard.verdicts.push(first, Verdict::NotTried);
+        }
+        WheelItem::new(in_flight)
+    }
+
+    /// The messages as they are handed to their lane.
+    fn publish_batch(
+        &self,
+        bundle: &Bundle,
+        goal: &Goal,
+        slot: u64,
+        lease_end: MonoUs,
+    ) -> PublishBatch {
+        let route = &self.served.route;
+        let reporter = &self.served.reporter;
+        let claim = &self.claimed.claim;
+        let entries = if goal.dies {
+            let outgoing = |entry| dying::outgoing(entry, &route.name);
+            Arc::new(bundle.entries.iter().map(outgoing).collect())
+        } else {
+            bundle.entries.clone()
+        };
+        PublishBatch {
+            entries,
+            ids: claim.id.message_ids(claim.partition, &bundle.entries),
+            expiries: if mutants::is(Mutant::ForgetExpiry) {
+                0
+            } else {
+                self.claimed.expiries
+            },
+            spans: reporter.spans(&bundle.entries),
+            target: goal.target.clone().unwrap_or_else(|| route.to.clone()),
+            // A dead letter is wanted whenever it comes.
+            clock: (!goal.dies).then(|| self.shard.store.clock().clone()),
+            copies: route.policy.copies,
+            number: slot,
+            verdicts: self.shard.verdicts.clone(),
+            listener: Some(reporter.clone()),
+            not_after_us: lease_end.0.into(),
+        }
+    }
+
+    /// The entries that leave when their key's turn comes, by index. Empty where the route keeps no key order.
+    fn keyed(&self, bundle: &Bundle) -> Vec<Option<KeyedEntry>> {
+        let route = &self.served.route;
+        if !route.policy.ordered {
+            return Vec::new();
+        }
+        let keyed = |(entry, &skip): (&Entry, &bool)| {
+            let key = route.order_key(&entry.message).filter(|_| !skip)?;
+            Some(KeyedEntry {
+                key,
+                taken: AtomicBool::new(false),
+            })
+        };
+        let entries = bundle.entries.iter().zip(&self.claimed.skip);
+        entries.map(keyed).collect()
+    }
+
+    /// The entries that leave by due time, in that order.
+    fn order(&self, bundle: &Bundle, keyed: &[Option<KeyedEntry>]) -> Vec<u32> {
+        let leaves = |&index: &usize| {
+            !self.claimed.skip[index] && keyed.get(index).is_none_or(Option::is_none)
+        };
+        let mut order: Vec<u32> = (0..bundle.entries.len())
+            .filter(leaves)
+            .map(|index| index as u32)
+            .collect();
+        order.sort_by_key(|&index| bundle.entries[index as usize].due);
+        order
+    }
+
+    fn claimed_bundle(self, in_flight: Arc<InFlightBatch>, credit: HeldCredit) -> ClaimedBundle {
+        let skip = &self.claimed.skip;
+        let state = |&skip: &bool| {
             if skip {
                 DeliveryState::Skipped
             } else {
                 DeliveryState::Open
             }
-        })
-        .collect();
-    let mut claimed = ClaimedBundle {
-        claim,
-        in_flight: in_flight.clone(),
-        stored: (0..skip.len() as u32).collect(),
-        states,
-        open,
-        credit,
-        news: false,
-        busy: false,
-        moving: Vec::new(),
-        lost: false,
-        split: false,
-    };
-    claimed.update_credit();
-    let batch_target = &in_flight.batch.target;
-    if served.credit.sets_aside(batch_target)
-        && in_flight
-            .lane
-            .as_ref()
-            .is_some_and(|lane| lane.trouble_of(batch_target).is_some())
-    {
-        claimed.credit.set_aside(batch_target);
-    }
-    shard.table.lock().enter(slot, claimed);
-    if open == 0 {
-        // No message of the bundle is left to publish. This verdict has the settler finish it like any other bundle.
-        let first = Ticket {
-            batch: slot,
-            index: 0,
         };
-        shard.verdicts.push(first, Verdict::NotTried);
-    }
-    WheelItem::new(in_flight)
-}
-
-/// The entries that leave when their key's turn comes, by index. Empty where the route keeps no key order.
-fn keyed(served: &ServedRoute, bundle: &Bundle, skip: &[bool]) -> Vec<Option<KeyedEntry>> {
-    if !served.route.policy.ordered {
-        return Vec::new();
-    }
-    let keyed = |entry: &Entry, skip: bool| {
-        let key = served.route.order_key(&entry.message).filter(|_| !skip)?;
-        Some(KeyedEntry {
-            key,
-            taken: AtomicBool::new(false),
-        })
-    };
-    bundle
-        .entries
-        .iter()
-        .zip(skip)
-        .map(|(entry, &skip)| keyed(entry, skip))
-        .collect()
-}
-
-/// Splits a bundle whose claim expired twice into single messages. One of them may crash its publisher; from here on
-/// each message is judged alone.
-async fn split_up(
-    shard: &Shard,
-    claimed: &ClaimAnswer,
-    served: &Arc<ServedRoute>,
-    bundle: &Bundle,
-) -> AcceptOutcome {
-    let claim = &claimed.claim;
-    let live = (0..bundle.entries.len()).filter(|&i| !claimed.skip[i]);
-    let remainders = live.map(|index| {
-        let mut entry = bundle.entries[index].clone();
-        entry
-            .id
-            .get_or_insert_with(|| claim.id.message_id(claim.partition, index, entry.due));
-        let one = Bundle {
-            target: bundle.target.clone(),
-            entries: Arc::new(vec![entry]),
+        let mut claimed = ClaimedBundle {
+            in_flight: in_flight.clone(),
+            stored: (0..skip.len() as u32).collect(),
+            states: skip.iter().map(state).collect(),
+            open: skip.iter().filter(|&&skip| !skip).count(),
+            claim: self.claimed.claim,
+            credit,
+            news: false,
+            busy: false,
+            moving: Vec::new(),
+            lost: false,
+            split: false,
         };
-        Remainder {
-            new_bundle: NewBundle {
-                route: served.route.name.clone(),
-                bundle: one,
-            },
-            from: vec![index as u32],
-            lease_ms: None,
-            expiries: claimed.expiries,
-            sequence: None,
+        claimed.update_credit();
+        let target = &in_flight.batch.target;
+        let lane = in_flight.lane.as_ref();
+        if self.served.credit.sets_aside(target)
+            && lane.is_some_and(|lane| lane.trouble_of(target).is_some())
+        {
+            claimed.credit.set_aside(target);
         }
-    });
-    warn!(bundle = %claim.id, expiries = claimed.expiries, "claims of a bundle expired; split into single messages");
-    let freed = freed(bundle, |index| claimed.skip[index]);
-    divide(
-        shard,
-        served,
-        claimed,
-        freed,
-        remainders.collect(),
-        Vec::new(),
-    )
-    .await
-}
-
-/// Makes a dead letter of a bundle whose claims expired too often.
-async fn end_crashed(
-    shard: &Shard,
-    claimed: &ClaimAnswer,
-    served: &Arc<ServedRoute>,
-    bundle: &Bundle,
-) -> AcceptOutcome {
-    let mut bundle = bundle.clone();
-    for entry in Arc::make_mut(&mut bundle.entries) {
-        let now = shard.store.clock().now();
-        retry::remember(
-            entry,
-            now,
-            DeadReason::Crashes.as_str(),
-            "its claims expired unpublished",
-        );
-        // A redriven message may be a repeat: nobody knows whether it was published under the claims that expired.
-        entry.flags = entry.flags.with(Flags::CLAIM_EXPIRED);
+        claimed
     }
-    let dead_letter = DeadLetter {
-        route: served.route.name.clone(),
-        reason: DeadReason::Crashes,
-        bundle,
-        raw: None,
-    };
-    let freed = freed(&dead_letter.bundle, |_| true);
-    divide(shard, served, claimed, freed, Vec::new(), vec![dead_letter]).await
-}
 
-/// Keeps an unreadable blob as a dead letter, unchanged.
-async fn keep_unreadable(
-    shard: &Shard,
-    claimed: &ClaimAnswer,
-    served: &Arc<ServedRoute>,
-    reason: DeadReason,
-    why: &str,
-) -> AcceptOutcome {
-    let empty = Bundle {
-        target: TargetRef::Own,
-        entries: Arc::default(),
-    };
-    let content = match reason {
-        // A person may ask for it again: not for messages that were cancelled or confirmed before.
-        DeadReason::Crashes => UnopenedBundle {
-            blob: claimed.blob.clone(),
-            skip: claimed.skip.clone(),
-        }
-        .encode(),
-        _ => claimed.blob.clone(),
-    };
-    let raw = Some(content).filter(|content| !content.is_empty());
-    let dead_letter = DeadLetter {
-        route: served.route.name.clone(),
-        reason,
-        bundle: empty,
-        raw,
-    };
-    // The names inside cannot be read. The scrub removes names whose message is gone.
-    let outcome = divide(
-        shard,
-        served,
-        claimed,
-        Vec::new(),
-        Vec::new(),
-        vec![dead_letter],
-    )
-    .await;
-    match outcome {
-        AcceptOutcome::Dead => {
-            error!(bundle = %claimed.claim.id, reason = reason.as_str(), error = why, "a bundle cannot be read");
-        }
-        _ => {
-            warn!(bundle = %claimed.claim.id, error = why, "a bundle cannot be read; it will be claimed again");
-        }
+    /// Makes dead letters of messages that were on their way to a `dead_letter_to` that is no longer configured.
+    async fn end_dying(&self, bundle: &Bundle) -> AcceptOutcome {
+        let dead_letters = bundle.entries.iter().map(|entry| {
+            DeadLetter::of(
+                self.served.route.name.clone(),
+                dying::reason(entry),
+                bundle.target.clone(),
+                dying::ended(entry.clone()),
+            )
+        });
+        self.divide(Vec::new(), Vec::new(), dead_letters.collect())
+            .await
     }
-    outcome
-}
 
-/// Divides a claimed bundle in the store, and counts its dead letters once the store has confirmed them.
-async fn divide(
-    shard: &Shard,
-    served: &ServedRoute,
-    claimed: &ClaimAnswer,
-    freed: Vec<(Text, u32)>,
-    remainders: Vec<Remainder>,
-    dead: Vec<DeadLetter>,
-) -> AcceptOutcome {
-    let outcome = if remainders.is_empty() {
-        AcceptOutcome::Dead
-    } else {
-        AcceptOutcome::StoredAgain
-    };
-    let division = Division {
-        claim: claimed.claim.clone(),
-        confirmed: vec![false; claimed.skip.len()],
-        delivered: Vec::new(),
-        freed,
-        remainders,
-        dead,
-        held_keys: Vec::new(),
-    };
-    match shard.store.divide(&division).await {
-        Ok(SettleAnswer::Applied(_)) => {
-            for dead_letter in &division.dead {
-                served.reporter.died(dead_letter);
-            }
-            outcome
+    /// Leaves a bundle of a later version to a replica that can read it. In an ordered route the bundle keeps its place,
+    /// and blocks everything behind it.
+    async fn put_off(&self, version: u8) -> AcceptOutcome {
+        let shard = self.shard;
+        let claim = &self.claimed.claim;
+        shard.metrics.unknown_versions.inc();
+        if !shard.saw_later_version.swap(true, Ordering::Relaxed) {
+            warn!(
+                bundle = %claim.id,
+                version,
+                "the store holds bundles of a later version; they wait for a replica that can read them"
+            );
         }
-        // The claim belongs to another replica, or soon will.
-        Ok(SettleAnswer::Stale) => AcceptOutcome::LeftClaimed,
-        Err(why) => {
+        let wait_ms = if self.served.route.policy.ordered {
+            0
+        } else {
+            UNREADABLE_MS
+        };
+        let put_off = shard
+            .store
+            .put_off(claim.partition, std::slice::from_ref(claim), wait_ms);
+        if let Err(why) = put_off.await {
             // The claim expires and the next claimer tries again.
-            error!(bundle = %division.claim.id, error = %why, "dividing a bundle failed");
-            AcceptOutcome::LeftClaimed
+            debug!(bundle = %claim.id, error = %why, "deferring a bundle failed");
+        }
+        AcceptOutcome::LeftClaimed
+    }
+
+    /// Splits a bundle whose claim expired twice into single messages. One of them may crash its publisher; from here on
+    /// each message is judged alone.
+    async fn split_up(&self, bundle: &Bundle) -> AcceptOutcome {
+        let claim = &self.claimed.claim;
+        let skip = &self.claimed.skip;
+        let live = (0..bundle.entries.len()).filter(|&i| !skip[i]);
+        let remainders = live.map(|index| {
+            let mut entry = bundle.entries[index].clone();
+            entry
+                .id
+                .get_or_insert_with(|| claim.id.message_id(claim.partition, index, entry.due));
+            let one = Bundle {
+                target: bundle.target.clone(),
+                entries: Arc::new(vec![entry]),
+            };
+            Remainder {
+                new_bundle: NewBundle {
+                    route: self.served.route.name.clone(),
+                    bundle: one,
+                },
+                from: vec![index as u32],
+                lease_ms: None,
+                expiries: self.claimed.expiries,
+                sequence: None,
+            }
+        });
+        warn!(bundle = %claim.id, expiries = self.claimed.expiries, "claims of a bundle expired; split into single messages");
+        let freed = freed(bundle, |index| skip[index]);
+        self.divide(freed, remainders.collect(), Vec::new()).await
+    }
+
+    /// Makes a dead letter of a bundle whose claims expired too often.
+    async fn end_crashed(&self, mut bundle: Bundle) -> AcceptOutcome {
+        for entry in Arc::make_mut(&mut bundle.entries) {
+            let now = self.shard.store.clock().now();
+            retry::remember(
+                entry,
+                now,
+                DeadReason::Crashes.as_str(),
+                "its claims expired unpublished",
+            );
+            // A redriven message may be a repeat: nobody knows whether it was published under the claims that expired.
+            entry.flags = entry.flags.with(Flags::CLAIM_EXPIRED);
+        }
+        let dead_letter = DeadLetter {
+            route: self.served.route.name.clone(),
+            reason: DeadReason::Crashes,
+            bundle,
+            raw: None,
+        };
+        let freed = freed(&dead_letter.bundle, |_| true);
+        self.divide(freed, Vec::new(), vec![dead_letter]).await
+    }
+
+    /// Keeps an unreadable blob as a dead letter, unchanged.
+    async fn keep_unreadable(&self, reason: DeadReason, why: &str) -> AcceptOutcome {
+        let claimed = &self.claimed;
+        let content = match reason {
+            // A person may ask for it again: not for messages that were cancelled or confirmed before.
+            DeadReason::Crashes => UnopenedBundle {
+                blob: claimed.blob.clone(),
+                skip: claimed.skip.clone(),
+            }
+            .encode(),
+            _ => claimed.blob.clone(),
+        };
+        let dead_letter = DeadLetter {
+            route: self.served.route.name.clone(),
+            reason,
+            bundle: Bundle {
+                target: TargetRef::Own,
+                entries: Arc::default(),
+            },
+            raw: Some(content).filter(|content| !content.is_empty()),
+        };
+        // The names inside cannot be read. The scrub removes names whose message is gone.
+        let outcome = self.divide(Vec::new(), Vec::new(), vec![dead_letter]).await;
+        match outcome {
+            AcceptOutcome::Dead => {
+                error!(bundle = %claimed.claim.id, reason = reason.as_str(), error = why, "a bundle cannot be read");
+            }
+            _ => {
+                warn!(bundle = %claimed.claim.id, error = why, "a bundle cannot be read; it will be claimed again");
+            }
+        }
+        outcome
+    }
+
+    /// Divides the bundle in the store, and counts its dead letters once the store has confirmed them.
+    async fn divide(
+        &self,
+        freed: Vec<(Text, u32)>,
+        remainders: Vec<Remainder>,
+        dead: Vec<DeadLetter>,
+    ) -> AcceptOutcome {
+        let outcome = if remainders.is_empty() {
+            AcceptOutcome::Dead
+        } else {
+            AcceptOutcome::StoredAgain
+        };
+        let division = Division {
+            claim: self.claimed.claim.clone(),
+            confirmed: vec![false; self.claimed.skip.len()],
+            delivered: Vec::new(),
+            freed,
+            remainders,
+            dead,
+            held_keys: Vec::new(),
+        };
+        match self.shard.store.divide(&division).await {
+            Ok(SettleAnswer::Applied(_)) => {
+                for dead_letter in &division.dead {
+                    self.served.reporter.died(dead_letter);
+                }
+                outcome
+            }
+            // The claim belongs to another replica, or soon will.
+            Ok(SettleAnswer::Stale) => AcceptOutcome::LeftClaimed,
+            Err(why) => {
+                // The claim expires and the next claimer tries again.
+                error!(bundle = %division.claim.id, error = %why, "dividing a bundle failed");
+                AcceptOutcome::LeftClaimed
+            }
         }
     }
 }
