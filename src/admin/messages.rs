@@ -11,15 +11,15 @@ use utoipa::IntoParams;
 
 use super::audit_note::AuditNote;
 use super::auth::Caller;
-use super::conditions::{message_filter, searched};
+use super::conditions::{Selection, searched};
 use super::context::Admin;
 use super::extract::{
     IdPath, IfMatch, JsonBody, MessageId, MessagePath, NamedMessage, QueryParams, acting_body,
 };
 use super::message::{dead_message, message_view, single_message_view};
-use super::page::{limit, read_cursor, write_cursor};
+use super::page::limit;
 use super::problem::{Problem, StoreAway};
-use super::times::{LAST_MOMENT, moment};
+use super::times::LAST_MOMENT;
 use super::trail::{
     event_views, last_told, message_trail, reach, read_trail, record_cancel, record_move,
 };
@@ -27,10 +27,9 @@ use crate::api::{
     CommandAnswer, CommandResult, MessageAnswer, MessageView, MessagesPage, Page, RescheduleRequest,
 };
 use crate::domain::duration::{parse_header, render};
-use crate::domain::{InvalidReason, Partition, Route, RouteName, Text, UnixMs, nearest};
+use crate::domain::{InvalidReason, Route, RouteName, Text, UnixMs, nearest};
 use crate::store::{
-    BrowseKey, BrowseQuery, IntendedMessage, MessageFilter, StoredState, TrailReading, WriteOp,
-    WriteResult,
+    BrowseQuery, IntendedMessage, MessageFilter, StoredState, TrailReading, WriteOp, WriteResult,
 };
 
 /// Longest look at a message that is to be cancelled. Nothing depends on it but what the trail tells.
@@ -91,53 +90,21 @@ pub(super) async fn list(
         .as_deref()
         .map(|name| admin.route(name).map(|r| r.name.clone()))
         .transpose()?;
-    let bound = |name, text: Option<&str>, or| text.map_or(Ok(or), |text| moment(name, text));
-    let from = bound("from", query.from.as_deref(), UnixMs(0))?;
-    let to = bound("to", query.to.as_deref(), LAST_MOMENT)?;
-    if from > to {
-        return Err(Problem::bad("`from` is later than `to`: exchange them"));
-    }
-    let filter = message_filter(
-        &caller,
-        query.id_prefix.as_ref(),
-        query.key.as_ref(),
-        &query.header,
-        query.contains.as_ref(),
-    )?;
-    let looked = searched(&filter);
-    let cursor_scope = (
-        query.route.clone(),
-        from.0,
-        to.0,
-        query.id_prefix,
-        query.key,
-        query.header,
-        query.contains,
-    );
-    let limit = limit(query.limit.as_deref())?;
-    let after = query
-        .cursor
-        .as_deref()
-        .map(|cursor| read_cursor(cursor, &cursor_scope))
-        .transpose()?;
-    let after = after.map(|(due, p, bundle, index)| BrowseKey {
-        due: UnixMs(due),
-        partition: Partition(p),
-        bundle,
-        index,
-    });
-    let store_query = BrowseQuery {
-        route,
-        from,
-        to,
-        after,
-        limit,
-        filter,
+    let selection = Selection {
+        route: query.route,
+        state: None,
+        from: query.from,
+        to: query.to,
+        id_prefix: query.id_prefix,
+        key: query.key,
+        header: query.header,
+        contains: query.contains,
     };
+    let limit = limit(query.limit.as_deref())?;
+    let store_query = selection.query(&caller, route, query.cursor.as_deref(), limit)?;
+    let looked = searched(&store_query.filter);
     let browsed = admin.browse(admin.store()?.browse(&store_query)).await?;
-    let next = browsed
-        .next
-        .map(|k| write_cursor(&cursor_scope, (k.due.0, k.partition.0, k.bundle, k.index)));
+    let next = browsed.next.map(|after| selection.cursor(after));
     let items = browsed
         .found
         .iter()

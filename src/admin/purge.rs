@@ -8,16 +8,14 @@ use axum::{Extension, Json};
 
 use super::audit_note::AuditNote;
 use super::auth::Caller;
-use super::conditions::message_filter;
+use super::conditions::Selection;
 use super::context::Admin;
 use super::extract::{JsonBody, NamedRoute, RoutePath, acting_body};
-use super::page::{read_cursor, write_cursor};
 use super::problem::Problem;
-use super::times::{LAST_MOMENT, moment};
 use super::trail::record_cancel;
 use crate::api::{PurgeAnswer, PurgeRequest, PurgeState};
-use crate::domain::{Partition, Route, UnixMs};
-use crate::store::{BrowseKey, BrowseQuery, IntendedMessage, StoredMessage, WriteOp, WriteResult};
+use crate::domain::Route;
+use crate::store::{IntendedMessage, StoredMessage, WriteOp, WriteResult};
 
 /// Most messages that one call looks at: each takes a round trip.
 const MAX_PURGE_ITEMS: usize = 200;
@@ -50,56 +48,30 @@ pub(super) async fn purge(
     NamedRoute(route): NamedRoute,
     JsonBody(request): JsonBody<PurgeRequest>,
 ) -> Result<(Extension<AuditNote>, Json<PurgeAnswer>), Problem> {
-    let bound = |name, text: Option<&str>, or| text.map_or(Ok(or), |text| moment(name, text));
-    let from = bound("from", request.from.as_deref(), UnixMs(0))?;
-    let to = bound("to", request.to.as_deref(), LAST_MOMENT)?;
-    if from > to {
-        return Err(Problem::bad("`from` is later than `to`: exchange them"));
-    }
-    let filter = message_filter(
+    let selection = Selection {
+        route: Some(route.name.to_string()),
+        state: request.state,
+        from: request.from.clone(),
+        to: request.to.clone(),
+        id_prefix: request.id_prefix.clone(),
+        key: request.key.clone(),
+        header: request.header.clone(),
+        contains: request.contains.clone(),
+    };
+    let query = selection.query(
         &caller,
-        request.id_prefix.as_ref(),
-        request.key.as_ref(),
-        &request.header,
-        request.contains.as_ref(),
+        Some(route.name.clone()),
+        request.cursor.as_deref(),
+        MAX_PURGE_ITEMS,
     )?;
-    let scope = (
-        (route.name.to_string(), request.state, from.0, to.0),
-        request.id_prefix.clone(),
-        request.key.clone(),
-        request.header.clone(),
-        request.contains.clone(),
-    );
-    let after = request
-        .cursor
-        .as_deref()
-        .map(|cursor| read_cursor(cursor, &scope))
-        .transpose()?;
-    let after = after.map(|(due, p, bundle, index)| BrowseKey {
-        due: UnixMs(due),
-        partition: Partition(p),
-        bundle,
-        index,
-    });
     let store = admin.store()?;
     let actor = caller.actor();
-    let is_first = after.is_none();
+    let is_first = query.after.is_none();
     if is_first && !request.dry_run {
         until_ingress_stands(&admin, &route).await?;
     }
-    let name = Some(route.name.clone());
-    let query = BrowseQuery {
-        route: name,
-        from,
-        to,
-        after,
-        limit: MAX_PURGE_ITEMS,
-        filter,
-    };
     let page = admin.browse(store.browse(&query)).await?;
-    let next = page
-        .next
-        .map(|k| write_cursor(&scope, (k.due.0, k.partition.0, k.bundle, k.index)));
+    let next = page.next.map(|after| selection.cursor(after));
     let mut answer = PurgeAnswer {
         route: route.name.to_string(),
         dry_run: request.dry_run,

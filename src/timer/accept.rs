@@ -210,7 +210,7 @@ impl Accepting<'_> {
             },
             order,
         });
-        let claimed = self.claimed_bundle(in_flight.clone(), credit);
+        let claimed = self.claimed_bundle(&in_flight, credit);
         let is_done = claimed.open == 0;
         shard.table.lock().enter(slot, claimed);
         if is_done {
@@ -291,7 +291,7 @@ impl Accepting<'_> {
         order
     }
 
-    fn claimed_bundle(self, in_flight: Arc<InFlightBatch>, credit: HeldCredit) -> ClaimedBundle {
+    fn claimed_bundle(self, in_flight: &Arc<InFlightBatch>, credit: HeldCredit) -> ClaimedBundle {
         let skip = &self.claimed.skip;
         let state = |&skip: &bool| {
             if skip {

@@ -27,68 +27,34 @@ pub(super) fn division_of(
     let now = shard.store.clock().now();
     let jitter = fastrand::f64();
     let mut again: Vec<(u32, Entry)> = Vec::new();
-    let mut open = Vec::new();
-    let mut dead = Vec::new();
-    let mut ends = Vec::new();
     let mut behind: Vec<(u32, u64, Entry)> = Vec::new();
-    let mut leaves = vec![true; claimed.stored.len()];
+    let mut open = Vec::new();
+    let mut dying = Vec::new();
+    let mut dead = Vec::new();
+    let mut stays = vec![false; claimed.stored.len()];
     for (position, &index) in claimed.stored.iter().enumerate() {
-        let entry = &claimed.in_flight.entries[index as usize];
-        match &claimed.states[index as usize] {
-            DeliveryState::Confirmed | DeliveryState::Skipped => {}
-            DeliveryState::Open if split => {
-                leaves[position] = false;
-                open.push((
-                    position as u32,
-                    detached(&claimed.in_flight, index, entry.clone()),
-                ));
+        let way = match &claimed.states[index as usize] {
+            DeliveryState::Open if split => Way::Open(detached(&claimed.in_flight, index)),
+            DeliveryState::Failed(verdict) if *verdict != Verdict::NotTried => {
+                let fate = fate_of(shard, claimed, index, verdict, now, jitter);
+                way_of_failed(shard, claimed, index, fate, key_queue.as_deref_mut())
             }
-            DeliveryState::Open | DeliveryState::Failed(Verdict::NotTried) => {
-                leaves[position] = false;
-                again.push((position as u32, detached_untried(&claimed.in_flight, index)));
-            }
-            DeliveryState::Died => {
-                dead.push(dead_letter(
-                    claimed,
-                    dying::ended(entry.clone()),
-                    dying::reason(entry),
-                ));
-            }
-            DeliveryState::Moved(to) => {
-                leaves[position] = false;
-                let mut entry = detached_untried(&claimed.in_flight, index);
-                entry.asked.get_or_insert(entry.due);
-                entry.due = to.due;
-                behind.push((position as u32, to.sequence, entry));
-            }
-            DeliveryState::Failed(verdict) => {
-                match fate_of(shard, claimed, index, verdict, now, jitter) {
-                    // The store is where a due message waits, whatever it waits for.
-                    Fate::Again(entry) | Fate::Wait(entry, _) => {
-                        leaves[position] = false;
-                        if let Some((key_queue, keyed)) =
-                            key_queue.as_mut().zip(claimed.in_flight.keyed(index))
-                        {
-                            let number = key_queue.failed(
-                                &keyed.key,
-                                entry.due,
-                                shard.store.next_sequence(1),
-                            );
-                            behind.push((position as u32, number, entry));
-                            continue;
-                        }
-                        again.push((position as u32, entry));
-                    }
-                    Fate::Dying(entry) => ends.push((position as u32, entry)),
-                    Fate::Dead(entry, reason) => dead.push(dead_letter(claimed, entry, reason)),
-                    Fate::Dropped => {}
-                }
-            }
+            state => way_of(claimed, index, state),
+        };
+        let at = position as u32;
+        stays[position] = matches!(way, Way::Open(_) | Way::Again(_) | Way::Behind(..));
+        match way {
+            Way::Leaves => {}
+            Way::Open(entry) => open.push((at, entry)),
+            Way::Again(entry) => again.push((at, entry)),
+            Way::Behind(number, entry) => behind.push((at, number, entry)),
+            Way::Dying(entry) => dying.push((at, entry)),
+            Way::Dead(dead_letter) => dead.push(dead_letter),
         }
     }
     let mut remainders = group_by_due(claimed, again);
     // Kept apart from the messages that live on, because a bundle has one target.
-    remainders.extend(group_by_due(claimed, ends));
+    remainders.extend(group_by_due(claimed, dying));
     remainders.extend(group_by_sequence(claimed, behind));
     if !open.is_empty() {
         let expiries = claimed.in_flight.batch.expiries;
@@ -97,7 +63,7 @@ pub(super) fn division_of(
     let names = claimed.names(|_| true);
     let freed = names
         .into_iter()
-        .filter(|(_, position)| leaves[*position as usize])
+        .filter(|(_, position)| !stays[*position as usize])
         .collect();
     Division {
         claim: claimed.claim.clone(),
@@ -109,6 +75,65 @@ pub(super) fn division_of(
         held_keys: key_queue
             .map(|key_queue| held_keys(key_queue, claimed))
             .unwrap_or_default(),
+    }
+}
+
+/// The way of one message out of its bundle.
+enum Way {
+    /// It has left the store.
+    Leaves,
+    /// It stays claimed.
+    Open(Entry),
+    /// It waits again.
+    Again(Entry),
+    /// It waits again, with this sequence number, behind others of its key.
+    Behind(u64, Entry),
+    /// It goes to the route's `dead_letter_to`.
+    Dying(Entry),
+    Dead(DeadLetter),
+}
+
+/// The way of a message of which no publish has failed.
+fn way_of(claimed: &ClaimedBundle, index: u32, state: &DeliveryState) -> Way {
+    let in_flight = &claimed.in_flight;
+    match state {
+        DeliveryState::Confirmed | DeliveryState::Skipped => Way::Leaves,
+        DeliveryState::Open | DeliveryState::Failed(_) => {
+            Way::Again(detached_untried(in_flight, index))
+        }
+        DeliveryState::Died => {
+            let entry = &in_flight.entries[index as usize];
+            let ended = dying::ended(entry.clone());
+            Way::Dead(dead_letter(claimed, ended, dying::reason(entry)))
+        }
+        DeliveryState::Moved(to) => {
+            let mut entry = detached_untried(in_flight, index);
+            entry.asked.get_or_insert(entry.due);
+            entry.due = to.due;
+            Way::Behind(to.sequence, entry)
+        }
+    }
+}
+
+fn way_of_failed(
+    shard: &Shard,
+    claimed: &ClaimedBundle,
+    index: u32,
+    fate: Fate,
+    key_queue: Option<&mut KeyQueue>,
+) -> Way {
+    match fate {
+        // The store is where a due message waits, whatever it waits for.
+        Fate::Again(entry) | Fate::Wait(entry, _) => {
+            let Some((key_queue, keyed)) = key_queue.zip(claimed.in_flight.keyed(index)) else {
+                return Way::Again(entry);
+            };
+            let fresh = shard.store.next_sequence(1);
+            Way::Behind(key_queue.failed(&keyed.key, entry.due, fresh), entry)
+        }
+        Fate::Dying(entry) => Way::Dying(entry),
+        Fate::Dead(entry, reason) => Way::Dead(dead_letter(claimed, entry, reason)),
+        Fate::Dropped => Way::Leaves,
     }
 }
 
@@ -129,12 +154,11 @@ fn fate_of(
 ) -> Fate {
     let InFlightBatch {
         served,
-        entries,
         batch,
         flow,
         ..
     } = &*claimed.in_flight;
-    let entry = detached(&claimed.in_flight, index, entries[index as usize].clone());
+    let entry = detached(&claimed.in_flight, index);
     let failed = FailedPublish {
         entry: &entry,
         verdict,
@@ -148,7 +172,8 @@ fn fate_of(
 
 /// Prepares a message to leave its first bundle. It takes its `~` id along, and a flag if an earlier claimer may have
 /// published it: the new bundle does not know that.
-fn detached(in_flight: &InFlightBatch, index: u32, mut entry: Entry) -> Entry {
+fn detached(in_flight: &InFlightBatch, index: u32) -> Entry {
+    let mut entry = in_flight.entries[index as usize].clone();
     entry
         .id
         .get_or_insert_with(|| in_flight.batch.ids[index as usize].clone());
@@ -161,7 +186,7 @@ fn detached(in_flight: &InFlightBatch, index: u32, mut entry: Entry) -> Entry {
 /// The same for a message that this replica did not publish. Earlier claimers may have, each under a claim that
 /// expired.
 fn detached_untried(in_flight: &InFlightBatch, index: u32) -> Entry {
-    let mut entry = detached(in_flight, index, in_flight.entries[index as usize].clone());
+    let mut entry = detached(in_flight, index);
     entry.handouts += in_flight.batch.expiries;
     entry
 }

@@ -1,11 +1,9 @@
 //! Calls of the timer once verdicts are in: settle, divide, extend, give back.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use redis::Value;
 
-use crate::domain::{Flags, Partition};
+use crate::domain::{Entry, Flags, Partition};
 use crate::store::call::names::{dead_blob, dead_id, name_key, queues_of};
 use crate::store::call::numbered::{ScriptArg, ScriptCall};
 use crate::store::call::reply::{shape, text};
@@ -75,111 +73,49 @@ impl Store {
         division: &Division,
         gone: Option<&str>,
     ) -> Result<Option<SettleAnswer>, StoreError> {
-        let p = division.claim.partition;
-        let new_bundles: Vec<(BundleId, &Remainder)> = division
-            .remainders
-            .iter()
-            .map(|r| (self.new_id(&division.claim.id, r), r))
-            .collect();
-        let mut due_sets: Vec<&str> = new_bundles
-            .iter()
-            .filter(|(_, r)| r.lease_ms.is_none())
-            .map(|(id, _)| id.due_set())
-            .chain(gone.map(|_| division.claim.id.due_set()))
-            .collect();
-        due_sets.sort_unstable();
-        due_sets.dedup();
-        let dead: Vec<DeadId> = division
-            .dead
-            .iter()
-            .map(|dead_letter| dead_id(dead_letter, p, &self.0.ids))
-            .collect();
-        let (queues, places) = queues_of(&dead);
-        let route = division.claim.id.route();
-        let delivered_names = self
-            .0
-            .delivered_names
-            .args(std::iter::once((route, &division.delivered[..])));
-        let with = ScriptVariant {
-            remembers: !delivered_names.is_empty(),
-            ordered: self.0.order.has(route),
-        };
-        let mut keys = self.0.keys.fixed_of(p, with);
-        keys.push(self.0.keys.blob(p, &division.claim.id));
-        keys.extend(due_sets.iter().map(|due_set| self.0.keys.due(p, due_set)));
-        keys.extend(new_bundles.iter().map(|(id, _)| self.0.keys.blob(p, id)));
-        keys.extend(dead.iter().map(|id| self.0.keys.dead(id)));
-        keys.extend(queues.iter().map(|queue| self.0.keys.queue(p, queue)));
-        let confirmed = bitmap(&division.confirmed);
-        let mut args: Vec<ScriptArg> = vec![
-            division.claim.id.as_str().into(),
-            division.claim.token.as_ref().into(),
-            confirmed.into(),
-            (if division.dead.iter().any(DeadLetter::is_empty) {
-                "1"
-            } else {
-                "0"
-            })
-            .into(),
-            gone.unwrap_or_default().into(),
-            due_sets.len().into(),
-            new_bundles.len().into(),
-            dead.len().into(),
-            queues.len().into(),
-        ];
-        args.extend(due_sets.iter().map(|&due_set| ScriptArg::from(due_set)));
-        let mut claims = Vec::new();
-        for (id, remainder) in &new_bundles {
-            let token: Arc<str> = self.0.ids.unique().into();
-            push_remainder(&mut args, id, remainder, &due_sets, &token);
-            if remainder.lease_ms.is_some() {
-                claims.push(Claim {
-                    partition: p,
-                    id: id.clone(),
-                    token,
-                });
-            }
-        }
-        for ((id, place), dead_letter) in dead.iter().zip(places).zip(&division.dead) {
-            args.extend::<[ScriptArg; 3]>([
-                id.as_str().into(),
-                place.into(),
-                ScriptArg::Blob(dead_blob(dead_letter)),
-            ]);
-        }
-        args.extend(queues.into_iter().map(ScriptArg::Text));
-        args.push(division.freed.len().into());
-        for (name, index) in &division.freed {
-            args.extend::<[ScriptArg; 2]>([
-                format!("{}/{name}", division.claim.id.route()).into(),
-                (*index).into(),
-            ]);
-        }
-        push_moves(&mut args, &new_bundles);
-        if with.ordered {
-            push_holds(&mut args, &division.held_keys);
-        }
-        push_asked(&mut args, &new_bundles);
-        args.extend(delivered_names);
-        let call = ScriptCall {
-            script: scripts::DIVIDE.of(with),
-            op: "divide",
-            keys,
-            args,
-            blobs: Vec::new(),
-        };
+        let plan = self.plan_division(division, gone);
+        let call = plan.call(self);
         let sent_at = self.0.clock.now();
-        let answer = text(&self.0.settles.run(p, call).await?)?;
+        let answer = text(&self.0.settles.run(division.claim.partition, call).await?)?;
         match answer.as_str() {
             "o" => {
-                for (dead_letter, dead_id) in division.dead.iter().zip(&dead) {
+                for (dead_letter, dead_id) in division.dead.iter().zip(&plan.dead) {
                     self.0.trails.dead(sent_at, dead_letter, dead_id);
                 }
-                Ok(Some(SettleAnswer::Applied(claims)))
+                let claims = plan.remainders.into_iter().filter_map(|new| new.claim);
+                Ok(Some(SettleAnswer::Applied(claims.collect())))
             }
             "s" => Ok(Some(SettleAnswer::Stale)),
             "g" => Ok(None),
             _ => Err(shape("the answer to a divide")),
+        }
+    }
+
+    /// Gives ids to what a division makes.
+    fn plan_division<'a>(&self, division: &'a Division, gone: Option<&'a str>) -> DivisionPlan<'a> {
+        let p = division.claim.partition;
+        let new_remainder = |remainder: &'a Remainder| {
+            let id = self.new_id(&division.claim.id, remainder);
+            let claim = remainder.lease_ms.map(|_| Claim {
+                partition: p,
+                id: id.clone(),
+                token: self.0.ids.unique().into(),
+            });
+            NewRemainder {
+                id,
+                remainder,
+                claim,
+            }
+        };
+        let dead = division
+            .dead
+            .iter()
+            .map(|dead_letter| dead_id(dead_letter, p, &self.0.ids));
+        DivisionPlan {
+            division,
+            gone,
+            remainders: division.remainders.iter().map(new_remainder).collect(),
+            dead: dead.collect(),
         }
     }
 
@@ -314,49 +250,144 @@ impl Store {
     }
 }
 
-fn push_remainder(
-    args: &mut Vec<ScriptArg>,
-    id: &BundleId,
-    remainder: &Remainder,
-    due_sets: &[&str],
-    token: &Arc<str>,
-) {
-    let due_set = due_sets
-        .iter()
-        .position(|s| *s == id.due_set())
-        .map_or(0, |at| at + 1);
-    let (token, lease) = match remainder.lease_ms {
-        Some(lease) => (token.as_ref(), lease),
-        None => ("", 0),
-    };
-    args.extend::<[ScriptArg; 7]>([
-        id.as_str().into(),
-        due_set.into(),
-        remainder.new_bundle.bundle.first_due().0.into(),
-        ScriptArg::Blob(encode(&remainder.new_bundle.bundle)),
-        token.into(),
-        lease.into(),
-        remainder.expiries.into(),
-    ]);
+/// A division with the ids of what it makes.
+struct DivisionPlan<'a> {
+    division: &'a Division,
+    /// Of a growing bundle: its bitmap of gone messages as it was read.
+    gone: Option<&'a str>,
+    remainders: Vec<NewRemainder<'a>>,
+    /// Of the division's dead letters, in order.
+    dead: Vec<DeadId>,
+}
+
+/// A remainder with its new bundle's id.
+struct NewRemainder<'a> {
+    id: BundleId,
+    remainder: &'a Remainder,
+    /// The claim of a bundle that stays in flight.
+    claim: Option<Claim>,
+}
+
+impl DivisionPlan<'_> {
+    /// The due sets that change, sorted.
+    fn due_sets(&self) -> Vec<&str> {
+        let back = self.remainders.iter().filter(|new| new.claim.is_none());
+        let mut due_sets: Vec<&str> = back.map(|new| new.id.due_set()).collect();
+        due_sets.extend(self.gone.map(|_| self.division.claim.id.due_set()));
+        due_sets.sort_unstable();
+        due_sets.dedup();
+        due_sets
+    }
+
+    fn call(&self, store: &Store) -> ScriptCall {
+        let store = &store.0;
+        let division = self.division;
+        let p = division.claim.partition;
+        let route = division.claim.id.route();
+        let delivered = std::iter::once((route, &division.delivered[..]));
+        let delivered_names = store.delivered_names.args(delivered);
+        let with = ScriptVariant {
+            remembers: !delivered_names.is_empty(),
+            ordered: store.order.has(route),
+        };
+        let due_sets = self.due_sets();
+        let (queues, places) = queues_of(&self.dead);
+        let new = &self.remainders;
+        let mut keys = store.keys.fixed_of(p, with);
+        keys.push(store.keys.blob(p, &division.claim.id));
+        keys.extend(due_sets.iter().map(|due_set| store.keys.due(p, due_set)));
+        keys.extend(new.iter().map(|new| store.keys.blob(p, &new.id)));
+        keys.extend(self.dead.iter().map(|id| store.keys.dead(id)));
+        keys.extend(queues.iter().map(|queue| store.keys.queue(p, queue)));
+        let mut args = self.head(due_sets.len(), queues.len());
+        args.extend(due_sets.iter().map(|&due_set| ScriptArg::from(due_set)));
+        for new in new {
+            new.push_bundle(&mut args, &due_sets);
+        }
+        for ((id, place), dead_letter) in self.dead.iter().zip(places).zip(&division.dead) {
+            args.extend::<[ScriptArg; 3]>([
+                id.as_str().into(),
+                place.into(),
+                ScriptArg::Blob(dead_blob(dead_letter)),
+            ]);
+        }
+        args.extend(queues.into_iter().map(ScriptArg::Text));
+        args.push(division.freed.len().into());
+        for (name, index) in &division.freed {
+            let name = format!("{route}/{name}");
+            args.extend::<[ScriptArg; 2]>([name.into(), (*index).into()]);
+        }
+        push_moves(&mut args, new);
+        if with.ordered {
+            push_holds(&mut args, &division.held_keys);
+        }
+        push_asked(&mut args, new);
+        args.extend(delivered_names);
+        ScriptCall {
+            script: scripts::DIVIDE.of(with),
+            op: "divide",
+            keys,
+            args,
+            blobs: Vec::new(),
+        }
+    }
+
+    /// The first arguments: the claim, what of it is confirmed, and the numbers of what follows.
+    fn head(&self, due_sets: usize, queues: usize) -> Vec<ScriptArg> {
+        let division = self.division;
+        let has_empty = division.dead.iter().any(DeadLetter::is_empty);
+        vec![
+            division.claim.id.as_str().into(),
+            division.claim.token.as_ref().into(),
+            bitmap(&division.confirmed).into(),
+            (if has_empty { "1" } else { "0" }).into(),
+            self.gone.unwrap_or_default().into(),
+            due_sets.into(),
+            self.remainders.len().into(),
+            self.dead.len().into(),
+            queues.into(),
+        ]
+    }
+}
+
+impl NewRemainder<'_> {
+    fn push_bundle(&self, args: &mut Vec<ScriptArg>, due_sets: &[&str]) {
+        let id = &self.id;
+        let bundle = &self.remainder.new_bundle.bundle;
+        let due_set = due_sets
+            .iter()
+            .position(|s| *s == id.due_set())
+            .map_or(0, |at| at + 1);
+        let token = self.claim.as_ref().map_or("", |claim| &claim.token);
+        args.extend::<[ScriptArg; 7]>([
+            id.as_str().into(),
+            due_set.into(),
+            bundle.first_due().0.into(),
+            ScriptArg::Blob(encode(bundle)),
+            token.into(),
+            self.remainder.lease_ms.unwrap_or(0).into(),
+            self.remainder.expiries.into(),
+        ]);
+    }
+
+    fn entries(&self) -> &[Entry] {
+        &self.remainder.new_bundle.bundle.entries
+    }
 }
 
 /// Appends the names that follow their messages: the producer's own names, and `~` ids of messages that have
 /// left the bundle and due time which the id names. A message on its way to the dead letters has given up its
 /// name.
-fn push_moves(args: &mut Vec<ScriptArg>, new_bundles: &[(BundleId, &Remainder)]) {
+fn push_moves(args: &mut Vec<ScriptArg>, new: &[NewRemainder<'_>]) {
     let mut moves: Vec<ScriptArg> = Vec::new();
-    for (place, (_, remainder)) in new_bundles.iter().enumerate() {
-        for (index, (entry, from)) in remainder
-            .new_bundle
-            .bundle
-            .entries
-            .iter()
-            .zip(&remainder.from)
-            .enumerate()
-        {
-            if let Some(id) = entry.id.as_ref().filter(|_| !entry.flags.has(Flags::DYING)) {
+    for (place, new) in new.iter().enumerate() {
+        let entries = new.entries().iter().zip(&new.remainder.from);
+        for (index, (entry, from)) in entries.enumerate() {
+            if let Some(id) = &entry.id
+                && !entry.flags.has(Flags::DYING)
+            {
                 moves.extend::<[ScriptArg; 4]>([
-                    name_key(&remainder.new_bundle.route, id).into(),
+                    name_key(&new.remainder.new_bundle.route, id).into(),
                     (*from).into(),
                     (place + 1).into(),
                     index.into(),
@@ -384,19 +415,12 @@ fn push_holds(args: &mut Vec<ScriptArg>, held_keys: &[(Bytes, HeldKey)]) {
 }
 
 /// Appends when the returned bundles were to be delivered. Their due time only says when they are tried next.
-fn push_asked(args: &mut Vec<ScriptArg>, new_bundles: &[(BundleId, &Remainder)]) {
-    let asked = |r: &Remainder| {
-        r.new_bundle
-            .bundle
-            .entries
-            .iter()
-            .filter_map(|entry| entry.asked)
-            .min()
+fn push_asked(args: &mut Vec<ScriptArg>, new: &[NewRemainder<'_>]) {
+    let asked = |new: &NewRemainder<'_>| {
+        let asked = new.entries().iter().filter_map(|entry| entry.asked).min()?;
+        Some((new.id.clone(), asked))
     };
-    let late: Vec<_> = new_bundles
-        .iter()
-        .filter_map(|(id, r)| Some((id, asked(r)?)))
-        .collect();
+    let late: Vec<_> = new.iter().filter_map(asked).collect();
     args.push(late.len().into());
     for (id, asked) in late {
         args.extend::<[ScriptArg; 2]>([id.as_str().into(), asked.0.into()]);

@@ -12,9 +12,10 @@ use crate::domain::{RouteName, Text, UnixMs};
 use crate::store::call::names::name_key;
 use crate::store::call::numbered::{CallTurn, ScriptArg, ScriptCall};
 use crate::store::call::reply::{shape, text};
-use crate::store::call::scripts::{self, ScriptVariant};
+use crate::store::call::scripts::{self, ScriptVariant, ScriptVariants};
+use crate::store::model::bundle::BundleId;
 use crate::store::model::view::version_of;
-use crate::store::query::find::{PlaceReading, read_until_stable};
+use crate::store::query::find::{MessagePlace, PlaceReading, read_until_stable};
 use crate::store::{
     Bundle, IntendedMessage, StoreError, StoredState, WriteOp, WriteResult, decode, encode,
 };
@@ -53,12 +54,7 @@ impl PartitionWriter {
             remembers: self.delivered_names.remembers(route.as_str()),
             ..ScriptVariant::default()
         };
-        let (due, fallback) = match change {
-            Change::Move { due, fallback } => (due, fallback),
-            Change::Replace { bundle, or_store } => {
-                (bundle.first_due(), or_store.then_some(bundle))
-            }
-        };
+        let due = change.due();
         for _ in 0..NAME_READS {
             let found = read_until_stable(self.calls.link(), &self.keys, p, &name).await?;
             let (place, pending) = match found {
@@ -68,58 +64,17 @@ impl PartitionWriter {
                 }
                 None => (None, PendingMessage::No(None)),
             };
-            let is_other = |bundle: &Bundle| of.is_some_and(|of| !is_meant(bundle, of));
-            let (script, mode, mut entry) = match (pending, fallback) {
-                (PendingMessage::Yes(other), _) if is_other(&other) => {
-                    return Ok(WriteResult::Unknown);
-                }
-                (PendingMessage::Yes(mut moved), _) => match change {
-                    Change::Replace { bundle, .. } => (&scripts::RESCHEDULE, "m", bundle.clone()),
-                    Change::Move { .. } if move_expiry(&mut moved, due) => {
-                        (&scripts::MOVE, "m", moved)
-                    }
-                    Change::Move { .. } => return Ok(WriteResult::TooLate),
-                },
-                (PendingMessage::No(_), Some(fallback)) => {
-                    (&scripts::RESCHEDULE, "n", fallback.clone())
-                }
-                (PendingMessage::No(None), None) => return Ok(WriteResult::Unknown),
-                (PendingMessage::No(Some(_)), None) => return Ok(WriteResult::TooLate),
-                (PendingMessage::Unreadable(why), _) => {
-                    error!(%route, %id, error = why, "a message cannot be changed: its bundle cannot be read");
-                    return Ok(WriteResult::TooLate);
-                }
-            };
-            move_to(&mut entry, id, due);
-            let fresh = self.order.id(&self.ids, route, due, 1, None);
-            let mut keys = self.keys.fixed_of(p, with);
-            keys.push(self.keys.blob(p, &fresh));
-            keys.push(self.keys.due(p, fresh.due_set()));
-            let mut saw = String::new();
-            let mut said = String::new();
-            if let Some(place) = &place {
-                keys.push(self.keys.blob(p, &place.bundle));
-                keys.push(self.keys.due(p, place.bundle.due_set()));
-                *(if place.listed { &mut saw } else { &mut said }) = place.text();
+            if let PendingMessage::Unreadable(why) = &pending {
+                error!(%route, %id, error = why, "a message cannot be changed: its bundle cannot be read");
             }
-            let args: Vec<ScriptArg> = vec![
-                name.clone().into(),
-                saw.into(),
-                mode.into(),
-                fresh.as_str().into(),
-                due.0.into(),
-                ScriptArg::Blob(encode(&entry)),
-                said.into(),
-            ];
-            let script = script.of(with);
-            let call = ScriptCall {
-                script,
-                op: change.op(),
-                keys,
-                args,
-                blobs: Vec::new(),
+            let mut planned = match change.plan(pending, of) {
+                Ok(planned) => planned,
+                Err(result) => return Ok(result),
             };
-            let answer = text(&turn.run(self.partition, call).await?)?;
+            move_to(&mut planned.bundle, id, due);
+            let fresh = self.order.id(&self.ids, route, due, 1, None);
+            let call = self.change_call(change, &planned, &name, &fresh, place.as_ref(), with);
+            let answer = text(&turn.run(p, call).await?)?;
             let result = match answer.as_str() {
                 "CHANGED" => {
                     self.free_malformed(std::slice::from_ref(&name)).await?;
@@ -130,11 +85,63 @@ impl PartitionWriter {
                 "l" => return Ok(WriteResult::TooLate),
                 _ => return Err(shape("the answer to a change")),
             };
-            self.wake.stored(self.partition, due);
+            self.wake.stored(p, due);
             return Ok(result);
         }
         Err(never_settles())
     }
+
+    /// The call that stores the changed message in a bundle of its own, and takes it out of the place where it was found.
+    fn change_call(
+        &self,
+        change: Change<'_>,
+        planned: &PlannedChange,
+        name: &str,
+        fresh: &BundleId,
+        place: Option<&MessagePlace>,
+        with: ScriptVariant,
+    ) -> ScriptCall {
+        let p = self.partition;
+        let mut keys = self.keys.fixed_of(p, with);
+        keys.push(self.keys.blob(p, fresh));
+        keys.push(self.keys.due(p, fresh.due_set()));
+        let mut saw = String::new();
+        let mut said = String::new();
+        if let Some(place) = place {
+            keys.push(self.keys.blob(p, &place.bundle));
+            keys.push(self.keys.due(p, place.bundle.due_set()));
+            if place.listed {
+                saw = place.text();
+            } else {
+                said = place.text();
+            }
+        }
+        let args: Vec<ScriptArg> = vec![
+            name.to_owned().into(),
+            saw.into(),
+            planned.mode.into(),
+            fresh.as_str().into(),
+            change.due().0.into(),
+            ScriptArg::Blob(encode(&planned.bundle)),
+            said.into(),
+        ];
+        ScriptCall {
+            script: planned.script.of(with),
+            op: change.op(),
+            keys,
+            args,
+            blobs: Vec::new(),
+        }
+    }
+}
+
+/// A change that the store is to carry out.
+struct PlannedChange {
+    script: &'static ScriptVariants,
+    /// `m`: the pending message leaves its place. `n`: there is none.
+    mode: &'static str,
+    /// The message that is stored, in a bundle of its own.
+    bundle: Bundle,
 }
 
 impl Change<'_> {
@@ -144,6 +151,57 @@ impl Change<'_> {
             Self::Move { .. } => "reschedule",
             Self::Replace { .. } => "replace",
         }
+    }
+
+    /// The moment at which the message is due then.
+    fn due(self) -> UnixMs {
+        match self {
+            Self::Move { due, .. } => due,
+            Self::Replace { bundle, .. } => bundle.first_due(),
+        }
+    }
+
+    /// What the store is to do about the pending message, or the result if it has nothing to do. With `of`, only that
+    /// message is changed.
+    fn plan(
+        self,
+        pending: PendingMessage,
+        of: Option<&IntendedMessage>,
+    ) -> Result<PlannedChange, WriteResult> {
+        let (script, mode, bundle) = match (pending, self) {
+            (PendingMessage::Yes(found), _) if of.is_some_and(|of| !is_meant(&found, of)) => {
+                return Err(WriteResult::Unknown);
+            }
+            (PendingMessage::Yes(_), Self::Replace { bundle, .. }) => {
+                (&scripts::RESCHEDULE, "m", bundle.clone())
+            }
+            (PendingMessage::Yes(mut found), Self::Move { due, .. }) => {
+                if !move_expiry(&mut found, due) {
+                    return Err(WriteResult::TooLate);
+                }
+                (&scripts::MOVE, "m", found)
+            }
+            (
+                PendingMessage::No(_),
+                Self::Move {
+                    fallback: Some(bundle),
+                    ..
+                }
+                | Self::Replace {
+                    bundle,
+                    or_store: true,
+                },
+            ) => (&scripts::RESCHEDULE, "n", bundle.clone()),
+            (PendingMessage::No(None), _) => return Err(WriteResult::Unknown),
+            (PendingMessage::No(Some(_)) | PendingMessage::Unreadable(_), _) => {
+                return Err(WriteResult::TooLate);
+            }
+        };
+        Ok(PlannedChange {
+            script,
+            mode,
+            bundle,
+        })
     }
 
     /// The result when it is done.
