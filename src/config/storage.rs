@@ -124,35 +124,11 @@ fn topology(section: &SectionReader<'_>, is_tls: Option<bool>) -> Option<Topolog
     let own = with_tls(own);
     let sentinels = with_tls(sentinels);
     let kind = kind?;
-    let alone = kind == Standalone;
-    for key in ["url", "url_file"]
-        .into_iter()
-        .filter(|key| !alone && section.differs(key))
-    {
-        section.report(
-            key,
-            "is for a standalone server; here `nodes` says where it is",
-        );
-    }
-    if alone {
+    if kind == Standalone {
         report_tls_beside_url(section, url.as_ref());
     }
-    for key in ["nodes", "username", "password", "password_file"] {
-        if alone && section.differs(key) {
-            section.report(key, "goes with `topology` \"sentinel\" or \"cluster\"; a standalone server has all of it in `url`");
-        }
-    }
-    for key in [
-        "master",
-        "sentinel_username",
-        "sentinel_password",
-        "sentinel_password_file",
-    ] {
-        if kind != Sentinel && section.differs(key) {
-            section.report(key, "goes with `topology = \"sentinel\"`");
-        }
-    }
-    if !alone && nodes.as_ref().is_some_and(Vec::is_empty) {
+    report_keys_of_others(section, kind);
+    if kind != Standalone && nodes.as_ref().is_some_and(Vec::is_empty) {
         let of = if kind == Sentinel {
             "the sentinels"
         } else {
@@ -176,6 +152,40 @@ fn topology(section: &SectionReader<'_>, is_tls: Option<bool>) -> Option<Topolog
             login: own?,
         },
     })
+}
+
+/// Reports keys that are set and belong to another topology.
+fn report_keys_of_others(section: &SectionReader<'_>, kind: TopologyKind) {
+    use TopologyKind::{Cluster, Sentinel, Standalone};
+    let rules: [(&[&'static str], &[TopologyKind], &str); 3] = [
+        (
+            &["url", "url_file"],
+            &[Standalone],
+            "is for a standalone server; here `nodes` says where it is",
+        ),
+        (
+            &["nodes", "username", "password", "password_file"],
+            &[Sentinel, Cluster],
+            "goes with `topology` \"sentinel\" or \"cluster\"; a standalone server has all of it in `url`",
+        ),
+        (
+            &[
+                "master",
+                "sentinel_username",
+                "sentinel_password",
+                "sentinel_password_file",
+            ],
+            &[Sentinel],
+            "goes with `topology = \"sentinel\"`",
+        ),
+    ];
+    for (keys, of, why) in rules {
+        for key in keys {
+            if !of.contains(&kind) && section.differs(key) {
+                section.report(key, why);
+            }
+        }
+    }
 }
 
 fn nodes(section: &SectionReader<'_>) -> Option<Vec<Address>> {

@@ -14,11 +14,11 @@ use super::shard::{ServedRoute, Shard};
 use super::wheel::Wheel;
 use super::{Config, claimer, maintenance, settler};
 use crate::cluster::Cluster;
-use crate::domain::Route;
+use crate::domain::{Partition, Route};
 use crate::egress::Lanes;
 use crate::health::Health;
 use crate::lifecycle::{Shutdown, Tasks};
-use crate::publishing::Reporters;
+use crate::publishing::{Reporters, RouteReporter};
 use crate::store::Store;
 use crate::telemetry::Metrics;
 
@@ -57,80 +57,99 @@ pub fn start(dependencies: &TimerDependencies<'_>) -> std::io::Result<()> {
     )?;
     let wake_ups: Vec<Arc<Notify>> = (0..dependencies.shards).map(|_| Arc::default()).collect();
     let process_bytes = Arc::<ProcessBytes>::default();
-    let clock = dependencies.store.clock().local();
-    let served = dependencies.routes.iter().filter_map(|route| {
-        let reporter = dependencies.reporters.of(&route.name)?.clone();
-        let metrics = reporter.metrics().clone();
-        let served = ServedRoute {
-            route: route.clone(),
-            limit: route
-                .policy
-                .rate
-                .map(|rate| Arc::new(RateLimiter::new(rate, clock))),
-            credit: Credit::new(
-                route.clone(),
-                dependencies.lanes.lane(&route.to),
-                metrics.clone(),
-                process_bytes.clone(),
-                wake_ups.clone(),
-                clock,
-            ),
-            health: reporter.health().route(&route.name),
-            metrics,
-            reporter,
-        };
-        Some((route.name.as_str().to_owned(), Arc::new(served)))
-    });
-    let routes = Arc::new(served.collect::<BTreeMap<_, _>>());
+    let mut routes = BTreeMap::new();
+    for route in dependencies.routes {
+        if let Some(reporter) = dependencies.reporters.of(&route.name) {
+            let served = serve(dependencies, route, reporter, &process_bytes, &wake_ups);
+            routes.insert(route.name.as_str().to_owned(), Arc::new(served));
+        }
+    }
+    let routes = Arc::new(routes);
     for served in routes.values() {
-        let Some(limit) = served.limit.clone() else {
-            continue;
-        };
-        let task_name = format!("timer:limit:{}", served.route.name);
-        let wake = wheel.clone();
-        let run = rate_limit::run(
-            limit,
-            served.route.name.clone(),
-            dependencies.store.clone(),
-            move || wake.tokens_came(),
-            dependencies.shutdown.clone(),
-        );
-        dependencies.tasks.spawn(&task_name, run);
+        limit_rate(dependencies, served, &wheel);
     }
     for (number, credit_offered) in wake_ups.into_iter().enumerate() {
-        let partitions = dependencies
-            .store
-            .partitions()
-            .all()
-            .filter(|&p| dependencies.store.wake().shard_of(p) == number)
-            .collect();
-        let shard = Arc::new(Shard {
-            number,
-            config: dependencies.config,
-            partitions,
-            cluster: dependencies.cluster.clone(),
-            store: dependencies.store.clone(),
-            lanes: dependencies.lanes.clone(),
-            routes: routes.clone(),
-            metrics: dependencies.metrics.clone(),
-            health: dependencies.health.clone(),
-            saw_later_version: AtomicBool::new(false),
-            table: ClaimTable::default(),
-            verdicts: Arc::default(),
-            wheel: wheel.clone(),
-            key_queues_changed: Notify::new(),
-            credit_offered,
-            claiming_ended: CancellationToken::new(),
-            shutdown: dependencies.shutdown.clone(),
-        });
-        dependencies.tasks.spawn(
-            &format!("timer:claimer:{number}"),
-            claimer::run(shard.clone()),
-        );
-        maintenance::start(&shard, dependencies.tasks);
-        dependencies
-            .tasks
-            .spawn(&format!("timer:settler:{number}"), settler::run(shard));
+        start_shard(dependencies, number, &routes, &wheel, credit_offered);
     }
     Ok(())
+}
+
+fn serve(
+    dependencies: &TimerDependencies<'_>,
+    route: &Arc<Route>,
+    reporter: &Arc<RouteReporter>,
+    process_bytes: &Arc<ProcessBytes>,
+    wake_ups: &[Arc<Notify>],
+) -> ServedRoute {
+    let clock = dependencies.store.clock().local();
+    let metrics = reporter.metrics().clone();
+    let rate = route.policy.rate;
+    ServedRoute {
+        route: route.clone(),
+        limit: rate.map(|rate| Arc::new(RateLimiter::new(rate, clock))),
+        credit: Credit::new(
+            route.clone(),
+            dependencies.lanes.lane(&route.to),
+            metrics.clone(),
+            process_bytes.clone(),
+            wake_ups.to_vec(),
+            clock,
+        ),
+        health: reporter.health().route(&route.name),
+        metrics,
+        reporter: reporter.clone(),
+    }
+}
+
+/// Starts what fetches the tokens of a route that is limited in rate.
+fn limit_rate(dependencies: &TimerDependencies<'_>, served: &ServedRoute, wheel: &Wheel) {
+    let Some(limit) = served.limit.clone() else {
+        return;
+    };
+    let task_name = format!("timer:limit:{}", served.route.name);
+    let wake = wheel.clone();
+    let run = rate_limit::run(
+        limit,
+        served.route.name.clone(),
+        dependencies.store.clone(),
+        move || wake.tokens_came(),
+        dependencies.shutdown.clone(),
+    );
+    dependencies.tasks.spawn(&task_name, run);
+}
+
+fn start_shard(
+    dependencies: &TimerDependencies<'_>,
+    number: usize,
+    routes: &Arc<BTreeMap<String, Arc<ServedRoute>>>,
+    wheel: &Wheel,
+    credit_offered: Arc<Notify>,
+) {
+    let store = &dependencies.store;
+    let is_own = |&p: &Partition| store.wake().shard_of(p) == number;
+    let shard = Arc::new(Shard {
+        number,
+        config: dependencies.config,
+        partitions: store.partitions().all().filter(is_own).collect(),
+        cluster: dependencies.cluster.clone(),
+        store: store.clone(),
+        lanes: dependencies.lanes.clone(),
+        routes: routes.clone(),
+        metrics: dependencies.metrics.clone(),
+        health: dependencies.health.clone(),
+        saw_later_version: AtomicBool::new(false),
+        table: ClaimTable::default(),
+        verdicts: Arc::default(),
+        wheel: wheel.clone(),
+        key_queues_changed: Notify::new(),
+        credit_offered,
+        claiming_ended: CancellationToken::new(),
+        shutdown: dependencies.shutdown.clone(),
+    });
+    let tasks = dependencies.tasks;
+    let claimer = claimer::run(shard.clone());
+    tasks.spawn(&format!("timer:claimer:{number}"), claimer);
+    maintenance::start(&shard, tasks);
+    let settler = settler::run(shard);
+    tasks.spawn(&format!("timer:settler:{number}"), settler);
 }

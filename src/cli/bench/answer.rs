@@ -29,30 +29,49 @@ pub(super) fn note(progress: &BenchProgress) -> String {
 
 /// The result as a table.
 pub(super) fn table(request: &BenchRequest, summary: &BenchSummary) -> SafeText {
-    let BenchSummary { late, .. } = summary;
-    let (least, most) = request.delay_ms;
-    let mut lines: Vec<SafeText> = vec![
-        format!(
-            "asked: {} a second for {} s, due {} later, bodies of {} bytes",
-            request.rate,
-            request.duration.as_secs_f64(),
-            if least == most {
-                ms(most)
-            } else {
-                format!("{} to {}", ms(least), ms(most))
-            },
-            request.size
-        )
-        .into(),
+    let mut parts: Vec<SafeText> = vec![
+        asked(request).into(),
         format!(
             "this machine's clock minus redis's: {:.1} ms",
             summary.skew_us as f64 / 1e3
         )
         .into(),
         SafeText::default(),
+        messages(summary),
     ];
+    if summary.received > 0 {
+        parts.extend([SafeText::default(), lateness(summary)]);
+        parts.extend([SafeText::default(), histogram(&summary.rows)]);
+    }
+    if summary.behind_us > NOTABLE_DELAY_US {
+        let behind = span(summary.behind_us.unsigned_abs());
+        let why = format!(
+            "sending was up to {behind} behind its plan: this machine or the ingress's broker cannot take this rate; \
+             due times kept to the plan"
+        );
+        parts.extend([SafeText::default(), why.into()]);
+    }
+    SafeText::joined(parts, "\n")
+}
+
+fn asked(request: &BenchRequest) -> String {
+    let (least, most) = request.delay_ms;
+    let delay = if least == most {
+        ms(most)
+    } else {
+        format!("{} to {}", ms(least), ms(most))
+    };
+    format!(
+        "asked: {} a second for {} s, due {delay} later, bodies of {} bytes",
+        request.rate,
+        request.duration.as_secs_f64(),
+        request.size
+    )
+}
+
+fn messages(summary: &BenchSummary) -> SafeText {
+    let row = |what: &str, n: u64, note: String| vec![what.to_owned(), n.to_string(), note];
     let sent_per_second = summary.sent as f64 * 1e3 / summary.sent_ms.max(1) as f64;
-    let rate = |per_second: f64| format!("{per_second:.1}");
     // Messages arrive over a longer time than they are sent in: a rate of arrivals would look like a loss.
     let received = if summary.received == summary.sent {
         "all of them"
@@ -60,59 +79,36 @@ pub(super) fn table(request: &BenchRequest, summary: &BenchSummary) -> SafeText 
         ""
     };
     let mut rows = vec![
-        vec![
-            "sent".to_owned(),
-            summary.sent.to_string(),
-            rate(sent_per_second),
-        ],
-        vec![
-            "received".to_owned(),
-            summary.received.to_string(),
-            received.to_owned(),
-        ],
+        row("sent", summary.sent, format!("{sent_per_second:.1}")),
+        row("received", summary.received, received.to_owned()),
     ];
-    let more = [
+    for (what, n) in [
         ("again", summary.again),
         ("early", summary.early),
         ("cancelled", summary.cancelled),
         ("missing", summary.missing),
         ("refused", summary.failed),
+    ] {
+        if n > 0 || what == "early" {
+            rows.push(row(what, n, String::new()));
+        }
+    }
+    table::table(&["MESSAGES", "", "A SECOND"], &rows)
+}
+
+fn lateness(summary: &BenchSummary) -> SafeText {
+    let late = &summary.late;
+    let figures = [
+        ("min", late.min),
+        ("mean", late.mean as u64),
+        ("p50", late.p50),
+        ("p90", late.p90),
+        ("p99", late.p99),
+        ("p99.9", late.p999),
+        ("max", late.max),
     ];
-    rows.extend(
-        more.iter()
-            .filter(|(what, n)| *n > 0 || *what == "early")
-            .map(|(what, n)| vec![(*what).to_owned(), n.to_string(), String::new()]),
-    );
-    lines.push(table::table(&["MESSAGES", "", "A SECOND"], &rows));
-    if summary.received > 0 {
-        let at = [
-            ("min", late.min),
-            ("mean", late.mean as u64),
-            ("p50", late.p50),
-            ("p90", late.p90),
-            ("p99", late.p99),
-            ("p99.9", late.p999),
-            ("max", late.max),
-        ];
-        let rows: Vec<_> = at
-            .iter()
-            .map(|(what, us)| vec![(*what).to_owned(), span(*us)])
-            .collect();
-        lines.extend([SafeText::default(), table::table(&["LATENESS", ""], &rows)]);
-        lines.extend([SafeText::default(), histogram(&summary.rows)]);
-    }
-    if summary.behind_us > NOTABLE_DELAY_US {
-        lines.extend([
-            SafeText::default(),
-            format!(
-                "sending was up to {} behind its plan: this machine or the ingress's broker cannot take this rate; \
-                 due times kept to the plan",
-                span(summary.behind_us.unsigned_abs())
-            )
-            .into(),
-        ]);
-    }
-    SafeText::joined(lines, "\n")
+    let rows = figures.map(|(what, us)| vec![what.to_owned(), span(us)]);
+    table::table(&["LATENESS", ""], &rows)
 }
 
 fn histogram(rows: &[(Option<u64>, u64)]) -> SafeText {

@@ -104,48 +104,14 @@ pub(super) fn read_record(
         FIRST_VERSION => None,
         _ => read_request(&mut reader)?,
     };
-    let id = if has(HAS_ID) {
-        Some(reader.text()?)
-    } else {
-        None
-    };
-    let mut source_topic = None;
-    let position = if has(HAS_POSITION) {
-        let mut partition = reader.signed()?;
-        if partition > WITH_TOPIC / 2 {
-            partition -= WITH_TOPIC;
-            source_topic = Some(reader.text()?);
-        }
-        let partition =
-            i32::try_from(partition).map_err(|_| CodecError::Malformed(reader.position()))?;
-        Some(KafkaPosition {
-            partition,
-            offset: reader.signed()?,
-        })
-    } else {
-        None
-    };
-    let asked = if has(HAS_ASKED) {
-        Some(UnixMs(reader.signed()?))
-    } else {
-        None
-    };
+    let id = reader.optional(has(HAS_ID), Reader::text)?;
+    let read_at = reader.optional(has(HAS_POSITION), read_position)?;
+    let (position, source_topic) = read_at.unzip();
+    let asked = reader.optional(has(HAS_ASKED), Reader::signed)?.map(UnixMs);
     let request = request.map(|request| request.from(asked.unwrap_or(due)));
-    let history = if has(HAS_HISTORY) {
-        read_history(&mut reader)?
-    } else {
-        Vec::new()
-    };
-    let key = if has(HAS_KEY) {
-        Some(reader.bytes()?)
-    } else {
-        None
-    };
-    let properties = if has(HAS_PROPERTIES) {
-        Some(Box::new(read_properties(&mut reader)?))
-    } else {
-        None
-    };
+    let history = reader.optional(has(HAS_HISTORY), read_history)?;
+    let key = reader.optional(has(HAS_KEY), Reader::bytes)?;
+    let properties = reader.optional(has(HAS_PROPERTIES), read_properties)?;
     let headers = read_headers(&mut reader, 0)?;
     if !reader.is_empty() || (!has(HAS_BODY) && !body.is_empty()) {
         return Err(CodecError::Malformed(reader.position()));
@@ -159,18 +125,32 @@ pub(super) fn read_record(
     Ok(BundleRecord {
         id,
         position,
-        source_topic,
+        source_topic: source_topic.flatten(),
         asked,
         request,
-        history,
+        history: history.unwrap_or_default(),
         message: Message {
             origin,
             key,
             body,
             headers,
-            properties,
+            properties: properties.map(Box::new),
         },
     })
+}
+
+/// Reads where a message was read, and its topic if it is written with it.
+fn read_position(reader: &mut Reader) -> Result<(KafkaPosition, Option<Text>), CodecError> {
+    let mut partition = reader.signed()?;
+    let mut source_topic = None;
+    if partition > WITH_TOPIC / 2 {
+        partition -= WITH_TOPIC;
+        source_topic = Some(reader.text()?);
+    }
+    let partition =
+        i32::try_from(partition).map_err(|_| CodecError::Malformed(reader.position()))?;
+    let offset = reader.signed()?;
+    Ok((KafkaPosition { partition, offset }, source_topic))
 }
 
 /// What was asked for, as differences that are small or nothing as a rule: of the due time that was asked for from the

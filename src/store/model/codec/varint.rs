@@ -101,6 +101,19 @@ impl Reader {
         Text::from_utf8(self.take(len)?).ok_or(CodecError::Malformed(at))
     }
 
+    /// Reads what is only there if this is so.
+    pub(super) fn optional<T>(
+        &mut self,
+        is_there: bool,
+        read: impl FnOnce(&mut Self) -> Result<T, CodecError>,
+    ) -> Result<Option<T>, CodecError> {
+        if is_there {
+            read(self).map(Some)
+        } else {
+            Ok(None)
+        }
+    }
+
     pub(super) fn rest(self) -> Bytes {
         self.bytes.slice(self.at..)
     }
