@@ -99,8 +99,8 @@ pub(super) fn part_views(look: &HealthLook) -> Vec<PartView> {
 
 /// Every metric, in OpenMetrics text
 ///
-/// The names are in `docs/metrics.md`. They are rendered at most once a second: a call that comes sooner waits for the
-/// next rendering.
+/// The `# HELP` line of each says what it means. They are rendered at most once a second: a call that comes sooner waits
+/// for the next rendering.
 #[utoipa::path(
     get, path = "/metrics", operation_id = "metrics", security(()),
     responses((status = 200, description = "The metrics.", body = String, content_type = "application/openmetrics-text"))

@@ -5,16 +5,20 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State as Extract;
-use serde_json::{Value, json};
 
 use super::context::Admin;
 use super::extract::{NamedRoute, RoutePath};
 use super::pause::pause_views;
 use super::problem::Problem;
 use super::troubles;
-use crate::api::{Page, RouteView, SourceView, TargetView};
+use crate::api::{
+    ConsumerRetryView, DeadLettersView, HeaderNamesView, Page, PolicyView, RetryView, RouteView,
+    SourceView, TargetView,
+};
 use crate::domain::route::Choice;
-use crate::domain::{Endpoint, Route, RouteName, RoutePolicy, RoutingKey, Target, Topics};
+use crate::domain::{
+    Endpoint, Route, RouteName, RoutePolicy, RoutingKey, Target, Topics, duration,
+};
 
 /// Longest wait for the store's counts.
 const COUNT_DEADLINE: Duration = Duration::from_secs(1);
@@ -91,7 +95,7 @@ fn route_view(admin: &Admin, route: &Route) -> RouteView {
         to: to(&route.to),
         allow_targets: route.allow_targets.iter().map(|t| t.name()).collect(),
         dead_letter_to: route.dead_letter_to.as_ref().map(|t| t.name()),
-        policy: policy(&route.policy),
+        policy: policy_view(&route.policy),
         pending: metrics.map_or(0, |m| m.pending.get()),
         in_flight: metrics.map_or(0, |m| m.in_flight.get()),
         dead: metrics.map_or(0, |m| m.dead.get()),
@@ -166,82 +170,64 @@ fn to(target: &Target) -> TargetView {
 }
 
 /// A policy in the words of the configuration.
-fn policy(policy: &RoutePolicy) -> Value {
+fn policy_view(policy: &RoutePolicy) -> PolicyView {
     let names = &policy.headers;
-    json!({
-        "delay_from": policy.delay_from.as_str(),
-        "max_delay": duration(policy.max_delay_ms),
-        "max_size": size(policy.max_size),
-        "max_headers": size(policy.max_headers),
-        "max_pending": policy.max_pending,
-        "max_pending_bytes": size(policy.max_pending_bytes as usize),
-        "commands": policy.commands,
-        "copies": policy.copies,
-        "on_invalid": policy.on_invalid.as_str(),
-        "on_undecodable": policy.on_undecodable.as_str(),
-        "on_refused": policy.on_refused.as_str(),
-        "on_unroutable": policy.on_unroutable.as_str(),
-        "max_lateness": duration(policy.max_lateness_ms),
-        "on_expired": policy.on_expired.as_str(),
-        "consumer_retry": policy.consumer_retry.map(|retry| json!({
-            "attempts": retry.attempts,
-            "initial": duration(retry.initial_ms),
-            "factor": retry.factor,
-            "max": duration(retry.max_ms),
-        })),
-        "on_duplicate": policy.on_duplicate.as_str(),
-        "dedupe": duration(policy.dedupe_ms),
-        "rate": policy.rate.map_or(0, |rate| rate.per_second),
-        "burst": policy.rate.map_or(0, |rate| rate.burst),
-        "jitter": duration(policy.jitter_ms),
-        "history": duration(policy.trail.keep_ms),
-        "history_max": policy.trail.max_events,
-        "retry": {
-            "attempts": policy.retry.attempts,
-            "initial": duration(policy.retry.initial_ms),
-            "max": duration(policy.retry.max_ms),
-        },
-        "dead_letters": {
-            "max": policy.dead_letters.max,
-            "max_bytes": size(policy.dead_letters.max_bytes as usize),
-            "max_message": size(policy.dead_letters.max_message),
-            "keep": duration(policy.dead_letters.keep_ms),
-        },
-        "dialects": policy.dialects.names(),
-        "headers": {
-            "delay": names.delay,
-            "deliver_at": names.deliver_at,
-            "id": names.id,
-            "op": names.op,
-            "target": names.target,
-            "expires": names.expires,
-        },
-    })
-}
-
-/// Milliseconds as the configuration writes them: `1h30m`, `250ms`.
-fn duration(ms: i64) -> String {
-    let mut rest = ms;
-    let parts = [
-        ("d", 86_400_000),
-        ("h", 3_600_000),
-        ("m", 60_000),
-        ("s", 1000),
-        ("ms", 1),
-    ]
-    .map(|(unit, length)| {
-        let count = rest / length;
-        rest %= length;
-        if count == 0 {
-            String::new()
-        } else {
-            format!("{count}{unit}")
-        }
+    let dead_letters = policy.dead_letters;
+    let consumer_retry = policy.consumer_retry.map(|retry| ConsumerRetryView {
+        attempts: retry.attempts,
+        initial: duration::render(retry.initial_ms),
+        factor: retry.factor,
+        max: duration::render(retry.max_ms),
     });
-    if ms == 0 {
-        "0s".to_owned()
-    } else {
-        parts.concat()
+    PolicyView {
+        delay_from: policy.delay_from.as_str().to_owned(),
+        max_delay: duration::render(policy.max_delay_ms),
+        max_size: size(policy.max_size),
+        max_headers: size(policy.max_headers),
+        max_pending: policy.max_pending,
+        max_pending_bytes: size(policy.max_pending_bytes as usize),
+        commands: policy.commands,
+        copies: policy.copies,
+        on_invalid: policy.on_invalid.as_str().to_owned(),
+        on_undecodable: policy.on_undecodable.as_str().to_owned(),
+        on_refused: policy.on_refused.as_str().to_owned(),
+        on_unroutable: policy.on_unroutable.as_str().to_owned(),
+        max_lateness: duration::render(policy.max_lateness_ms),
+        on_expired: policy.on_expired.as_str().to_owned(),
+        consumer_retry,
+        on_duplicate: policy.on_duplicate.as_str().to_owned(),
+        dedupe: duration::render(policy.dedupe_ms),
+        rate: policy.rate.map_or(0, |rate| rate.per_second),
+        burst: policy.rate.map_or(0, |rate| rate.burst),
+        jitter: duration::render(policy.jitter_ms),
+        order: if policy.ordered { "key" } else { "none" }.to_owned(),
+        history: duration::render(policy.trail.keep_ms),
+        history_max: policy.trail.max_events,
+        retry: RetryView {
+            attempts: policy.retry.attempts,
+            initial: duration::render(policy.retry.initial_ms),
+            max: duration::render(policy.retry.max_ms),
+        },
+        dead_letters: DeadLettersView {
+            max: dead_letters.max,
+            max_bytes: size(dead_letters.max_bytes as usize),
+            max_message: size(dead_letters.max_message),
+            keep: duration::render(dead_letters.keep_ms),
+        },
+        dialects: policy
+            .dialects
+            .names()
+            .into_iter()
+            .map(str::to_owned)
+            .collect(),
+        headers: HeaderNamesView {
+            delay: names.delay.clone(),
+            deliver_at: names.deliver_at.clone(),
+            id: names.id.clone(),
+            op: names.op.clone(),
+            target: names.target.clone(),
+            expires: names.expires.clone(),
+        },
     }
 }
 
@@ -262,22 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_and_sizes_are_written_as_in_the_configuration() {
-        let durations = [
-            0,
-            1,
-            250,
-            1000,
-            90_000,
-            5_400_000,
-            2_592_000_000,
-            86_400_001,
-        ]
-        .map(duration);
-        assert_eq!(
-            durations,
-            ["0s", "1ms", "250ms", "1s", "1m30s", "1h30m", "30d", "1d1ms"]
-        );
+    fn sizes_are_written_as_in_the_configuration() {
         let sizes = [0, 1, 1000, 1024, 65_536, 1 << 20, 3 << 30, (1 << 20) + 1].map(size);
         assert_eq!(
             sizes,

@@ -39,7 +39,10 @@ pub use overview::{
     PartStateView, PartView, PartitionStatus, ReadinessView, RedisMemoryView, ReplicaStatusView,
     RouteSeries, TroubleView,
 };
-pub use routes::{PauseView, RoutePart, RouteView, SourceView, TargetView};
+pub use routes::{
+    ConsumerRetryView, DeadLettersView, HeaderNamesView, PauseView, PolicyView, RetryView,
+    RoutePart, RouteView, SourceView, TargetView,
+};
 pub use sending::{AcceptedMessage, ReplaceRequest, SendAnswer, SendOutcome, SendRequest};
 pub use trail::{MessageAnswer, MessageTrail, RouteEventView, TrailEventView};
 

@@ -1,7 +1,6 @@
 //! A route, and what of it is paused.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::Word;
@@ -23,8 +22,7 @@ pub struct RouteView {
     #[schema(nullable = false)]
     pub dead_letter_to: Option<String>,
     /// The route's keys of the configuration, defaults filled in.
-    #[schema(value_type = Object)]
-    pub policy: Value,
+    pub policy: PolicyView,
     /// Messages waiting in the store, over all replicas.
     pub pending: i64,
     /// Messages claimed by this replica and not yet settled.
@@ -112,6 +110,125 @@ pub struct TargetView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub routing_key: Option<String>,
+}
+
+/// The keys of a route in the configuration, defaults filled in, durations and sizes as they are written there
+/// (`1h30m`, `64KiB`). What each means is in `postdate config`.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = Policy)]
+pub struct PolicyView {
+    /// `produced` or `arrival`: what a delay counts from.
+    pub delay_from: String,
+    /// The longest delay.
+    pub max_delay: String,
+    /// The longest body.
+    pub max_size: String,
+    /// Most bytes of headers.
+    pub max_headers: String,
+    /// Most messages pending, over all replicas.
+    pub max_pending: u64,
+    /// Most bytes pending, over all replicas.
+    pub max_pending_bytes: String,
+    /// Messages may cancel and change others.
+    pub commands: bool,
+    /// `CC` and `BCC` count.
+    pub copies: bool,
+    /// What becomes of an invalid message.
+    pub on_invalid: String,
+    /// What becomes of a record that cannot be opened.
+    pub on_undecodable: String,
+    /// What becomes of a passing message that its target refuses.
+    pub on_refused: String,
+    /// What becomes of a delayed message that no binding wants.
+    pub on_unroutable: String,
+    /// How late a message is still wanted; `0s`: always.
+    pub max_lateness: String,
+    /// What becomes of a message that is not wanted any more.
+    pub on_expired: String,
+    /// How consumers give messages back; `null`: they do not.
+    pub consumer_retry: Option<ConsumerRetryView>,
+    /// What becomes of a second message of a name.
+    pub on_duplicate: String,
+    /// How long a delivered name is remembered; `0s`: not at all.
+    pub dedupe: String,
+    /// Most messages a second; 0: no limit.
+    pub rate: u32,
+    /// Messages that may leave at once after a quiet time.
+    pub burst: u32,
+    /// By how much a due time is put off at most.
+    pub jitter: String,
+    /// `none`, or `key`: messages of one key leave in order.
+    pub order: String,
+    /// How long the trail of what is gone is kept; `0s`: not at all.
+    pub history: String,
+    /// Most events that the trail keeps.
+    pub history_max: u64,
+    /// How a publish that failed is tried again.
+    pub retry: RetryView,
+    /// How many dead letters are kept.
+    pub dead_letters: DeadLettersView,
+    /// Whose headers count beside Postdate's.
+    pub dialects: Vec<String>,
+    /// The names of the delay headers.
+    pub headers: HeaderNamesView,
+}
+
+/// How a publish that failed is tried again.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = Retry)]
+pub struct RetryView {
+    /// Publishes at most.
+    pub attempts: u32,
+    /// The first wait.
+    pub initial: String,
+    /// The longest wait.
+    pub max: String,
+}
+
+/// How consumers give messages back.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = ConsumerRetry)]
+pub struct ConsumerRetryView {
+    /// Times at most.
+    pub attempts: u32,
+    /// The first wait.
+    pub initial: String,
+    /// By how much each wait is longer than the one before.
+    pub factor: u32,
+    /// The longest wait.
+    pub max: String,
+}
+
+/// How many dead letters a route keeps.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = DeadLetterLimits)]
+pub struct DeadLettersView {
+    /// Dead letters at most.
+    pub max: u64,
+    /// Bytes of them at most.
+    pub max_bytes: String,
+    /// Bytes of one at most.
+    pub max_message: String,
+    /// How long each is kept.
+    pub keep: String,
+}
+
+/// The names of a route's delay headers.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = HeaderNames)]
+pub struct HeaderNamesView {
+    /// The delay.
+    pub delay: String,
+    /// The due time.
+    pub deliver_at: String,
+    /// The message's name.
+    pub id: String,
+    /// The command.
+    pub op: String,
+    /// The target.
+    pub target: String,
+    /// How long the message is wanted.
+    pub expires: String,
 }
 
 /// A part of a route.

@@ -141,7 +141,7 @@ async fn a_route_is_shown_in_the_words_of_the_configuration() {
             "delay_from": "produced", "max_delay": "30d", "max_size": "1MiB", "max_headers": "64KiB",
             "max_pending": 10_000_000, "max_pending_bytes": "4GiB", "commands": true, "copies": false, "on_invalid": "dead_letter", "on_undecodable": "wait", "on_refused": "retry", "on_unroutable": "retry",
             "max_lateness": "0s", "on_expired": "dead_letter", "consumer_retry": null, "on_duplicate": "keep",
-            "dedupe": "0s", "rate": 0, "burst": 0, "jitter": "0s",
+            "dedupe": "0s", "rate": 0, "burst": 0, "jitter": "0s", "order": "none",
             "history": "1h", "history_max": 100_000,
             "retry": { "attempts": 16, "initial": "1s", "max": "5m" },
             "dead_letters": { "max": 100_000, "max_bytes": "256MiB", "max_message": "16MiB", "keep": "30d" },

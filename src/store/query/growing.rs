@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 
-use super::browse::{Candidate, Listed, TRIP_COMMANDS, belongs};
+use super::browse::{Candidate, TRIP_COMMANDS, belongs};
+use super::contents::Listed;
 use crate::domain::{Partition, RouteName};
 use crate::store::call::keys::Keys;
 use crate::store::connection::link::read;

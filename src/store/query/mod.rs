@@ -2,6 +2,7 @@
 //! messages.
 
 pub(super) mod browse;
+mod contents;
 pub(super) mod counts;
 pub(super) mod find;
 mod growing;

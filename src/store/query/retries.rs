@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use super::browse::{Candidate, Listed, PAGE_BYTES, TRIP_COMMANDS, range};
+use super::browse::{Candidate, PAGE_BYTES, TRIP_COMMANDS, range};
+use super::contents::Listed;
 use crate::domain::{Partition, RouteName, UnixMs};
 use crate::store::call::keys::Keys;
 use crate::store::model::bundle::BundleId;

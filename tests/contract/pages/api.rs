@@ -241,3 +241,35 @@ fn the_reference_tells_each_field_of_each_schema() {
         );
     }
 }
+
+/// The names in a schema, and those in the tables in it: `retry.max`.
+fn names_in(description: &Value, schema: &Value, path: &str, names: &mut BTreeSet<String>) {
+    let optional = schema["oneOf"]
+        .as_array()
+        .and_then(|kinds| kinds.iter().find(|kind| kind["$ref"].is_string()));
+    let schema = resolve(description, optional.unwrap_or(schema));
+    for (name, part) in schema["properties"].as_object().into_iter().flatten() {
+        let name = format!("{path}{name}");
+        names_in(description, part, &format!("{name}."), names);
+        names.insert(name);
+    }
+}
+
+#[test]
+fn a_route_is_shown_with_every_key_that_it_may_have() {
+    let description = description();
+    let policy = &description["components"]["schemas"]["Policy"];
+    let mut shown = BTreeSet::new();
+    names_in(&description, policy, "", &mut shown);
+    let schema: Value = serde_json::from_str(&postdate::config::schema()).expect("JSON");
+    let mut keys = BTreeSet::new();
+    let defaults = &schema["properties"]["defaults"];
+    names_in(&schema, defaults, "", &mut keys);
+    let is_end = |key: &str| {
+        let table = key.split('.').next().unwrap_or(key);
+        ["from", "to", "allow_targets", "dead_letter_to"].contains(&table)
+    };
+    keys.retain(|key| !is_end(key));
+    assert!(keys.len() > 30, "{keys:?}");
+    assert_eq!(shown, keys);
+}

@@ -11,32 +11,33 @@ use super::chart;
 use super::command::help_of;
 use super::{read, repository};
 
-/// The text of each page that is made, by its file in `docs/`.
+type MakePage = fn() -> String;
+
+/// Each page that is made, by its file in `docs/`.
+const PAGES: [(&str, MakePage); 5] = [
+    ("api.md", || api::page(&api::description())),
+    ("cli.md", command_line),
+    ("configuration.md", || {
+        configuration(&read(repository("config/postdate.toml")))
+    }),
+    ("metrics.md", metrics::page),
+    ("values.md", || {
+        chart::values(&read(repository("deploy/helm/postdate/values.yaml")))
+    }),
+];
+
+/// The text of a page that is made.
 pub(super) fn made(file: &str) -> Option<String> {
-    match file {
-        "api.md" => Some(api::page(&api::description())),
-        "cli.md" => Some(command_line()),
-        "configuration.md" => Some(configuration(&read(repository("config/postdate.toml")))),
-        "metrics.md" => Some(metrics::page()),
-        "values.md" => Some(chart::values(&read(repository(
-            "deploy/helm/postdate/values.yaml",
-        )))),
-        _ => None,
-    }
+    let (_, make) = PAGES.iter().find(|(made, _)| *made == file)?;
+    Some(make())
 }
 
 #[test]
 fn the_pages_of_reference_are_made() {
     let folder = repository("target/pages");
     std::fs::create_dir_all(&folder).expect("a folder");
-    for file in [
-        "api.md",
-        "cli.md",
-        "configuration.md",
-        "metrics.md",
-        "values.md",
-    ] {
-        let page = made(file).expect("made here");
+    for (file, make) in PAGES {
+        let page = make();
         let kept = read(repository("docs").join(file));
         let title = page.lines().next();
         assert!(title.is_some_and(|title| title.starts_with("# ")), "{file}");
