@@ -480,7 +480,6 @@ fn start_ingress(
     let intake = Intake::start(ingress::intake::IntakeDependencies {
         store,
         lanes,
-        watch: app.watch.clone(),
         bursts: app.bursts.clone(),
         health: &app.health,
         tracer: app.tracer.clone(),

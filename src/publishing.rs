@@ -15,8 +15,8 @@ use crate::domain::failure_policy::{
 };
 use crate::domain::route::OnUnroutable;
 use crate::domain::{
-    DeadReason, Entry, KafkaPosition, MonoUs, Route, RouteName, StoreClock, Target, UnixMs,
-    Verdict, dying, retry,
+    DeadReason, Entry, InvalidReason, KafkaPosition, MonoUs, Route, RouteName, StoreClock, Target,
+    Text, UnixMs, Verdict, dying, retry,
 };
 use crate::egress::{PublishBatch, SendListener};
 use crate::health::{ActivityKind, Health};
@@ -95,7 +95,19 @@ pub enum Fate {
     /// The message is a dead letter.
     Dead(Entry, DeadReason),
     /// Nothing is kept of the message.
-    Dropped,
+    Dropped(DroppedMessage),
+}
+
+/// A message of which nothing is kept.
+#[derive(Debug)]
+pub struct DroppedMessage {
+    reason: DropReason,
+    /// Why its publish failed: a word, and the exact error.
+    failure: (&'static str, Text),
+    at: UnixMs,
+    id: Option<Text>,
+    /// The due time that its producer asked for.
+    due: Option<UnixMs>,
 }
 
 impl Reporters {
@@ -292,8 +304,8 @@ impl RouteReporter {
             .note(what, name, "delivered_often", "its queue counts deliveries");
     }
 
-    /// Decides what becomes of a message whose publish to `target` failed, and tells it. Of a dead letter nothing is told
-    /// yet: the store does not have it.
+    /// Decides what becomes of a message whose publish to `target` failed, and tells it. Of a dead letter, and of one that
+    /// is dropped, [`died`](Self::died) and [`dropped`](Self::dropped) tell once the store has heard of it.
     pub fn fate(&self, failed: FailedPublish<'_>, target: &Target, at: MonoUs) -> Fate {
         let FailedMessage {
             mut entry,
@@ -347,17 +359,15 @@ impl RouteReporter {
                 Fate::Dead(entry, reason)
             }
             FailureDecision::Drop(reason) => {
-                let what = match reason {
-                    DropReason::Refused => "a refused message was dropped",
-                    DropReason::Expired => "an expired message was dropped",
-                };
-                note(what, word);
-                let reason = reason.as_str();
-                self.metrics.dropped(reason, 1);
-                if let (Some(trail), Some(id)) = (&self.trail, &entry.id) {
-                    trail.dropped(id.as_str(), now, entry.requested_due(), reason);
-                }
-                Fate::Dropped
+                let due = entry.requested_due();
+                let id = entry.id;
+                Fate::Dropped(DroppedMessage {
+                    reason,
+                    failure: (word, error),
+                    at: now,
+                    id,
+                    due,
+                })
             }
         }
     }
@@ -371,19 +381,57 @@ impl RouteReporter {
         }
     }
 
+    /// Tells that a message is gone, which the store does not have any more.
+    pub fn dropped(&self, message: &DroppedMessage) {
+        let what = match message.reason {
+            DropReason::Refused => "a refused message was dropped",
+            DropReason::Expired => "an expired message was dropped",
+        };
+        let (word, error) = &message.failure;
+        self.bursts.note(what, &self.route.name, word, error);
+        let reason = message.reason.as_str();
+        self.metrics.dropped(reason, 1);
+        if let (Some(trail), Some(id)) = (&self.trail, &message.id) {
+            trail.dropped(id.as_str(), message.at, message.due, reason);
+        }
+    }
+
+    /// Tells that nothing is kept of an invalid message, and of which, if it says so.
+    pub fn dropped_invalid(&self, reason: InvalidReason, id: Option<&Text>, at: UnixMs) {
+        let reason = reason.as_str();
+        self.metrics.dropped(reason, 1);
+        let Some(id) = id else { return };
+        let end = || MessageEnd::Dead {
+            reason: reason.to_owned(),
+        };
+        self.watch.report(&self.route.name, id.as_str(), end);
+        if let Some(trail) = &self.trail {
+            trail.dropped(id.as_str(), at, None, reason);
+        }
+    }
+
+    /// Tells that the store has a dead letter. `id`: of its message, if it has one.
+    pub fn kept_dead(&self, reason: DeadReason, id: Option<&Text>) {
+        self.metrics.dead_letter(reason.as_str());
+        self.health.activity().note(ActivityKind::Dead);
+        if let Some(id) = id {
+            let end = || MessageEnd::Dead {
+                reason: reason.as_str().to_owned(),
+            };
+            self.watch.report(&self.route.name, id.as_str(), end);
+        }
+    }
+
     /// Tells that the store has a dead letter of a message that was valid.
     pub fn died(&self, dead_letter: &DeadLetter) {
-        let reason = dead_letter.reason.as_str();
-        self.metrics.dead_letter(reason);
-        self.health.activity().note(ActivityKind::Dead);
-        let Some(entry) = dead_letter.bundle.entries.first() else {
+        let entry = dead_letter.bundle.entries.first();
+        let id = entry.and_then(|entry| entry.id.clone());
+        self.kept_dead(dead_letter.reason, id.as_ref());
+        let Some(entry) = entry else {
             return;
         };
-        let id = entry.id.clone().unwrap_or_default();
-        self.watch
-            .report(&self.route.name, id.as_str(), || MessageEnd::Dead {
-                reason: reason.to_owned(),
-            });
+        let id = id.unwrap_or_default();
+        let reason = dead_letter.reason.as_str();
         let error = entry
             .history
             .last()

@@ -4,7 +4,7 @@ mod types;
 
 use std::sync::Arc;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, anyhow, bail, ensure};
 use tokio::sync::mpsc;
 
 pub use self::types::{ReplayOutcome, ReplayOverview, ReplayRequest, ReplayTimes, ReplayWatcher};
@@ -19,7 +19,7 @@ use crate::ingress::replay::{
     JudgedRecord, RecordJudge, ReplayBounds, ReplayPlan, ReplayPlanner, ReplayStep, ReplayTally,
     StoredRecords, StoredRecordsBuilder,
 };
-use crate::ingress::{Ledger, Source};
+use crate::ingress::{Ledger, Released, Source};
 use crate::telemetry::RouteMetrics;
 
 /// Log filter unless another one is configured.
@@ -364,9 +364,11 @@ impl Replay {
             if !source.replay_batch(batch, &ledger).await {
                 bail!("ended before it was done");
             }
-            Self::release(&ledger, window, note);
+            if let Some(released) = ledger.release() {
+                advance(note, window, &released);
+            }
             if ledger.outstanding() > MAX_UNDERWAY || bytes > MAX_UNDERWAY_BYTES {
-                self.settle(&ledger, window, note).await;
+                settle(&ledger, window, note).await?;
                 bytes = 0;
             }
             self.watcher
@@ -377,30 +379,10 @@ impl Replay {
             }
         }
         records.ended.await??;
-        self.settle(&ledger, window, note).await;
+        settle(&ledger, window, note).await?;
         note.partitions
             .insert(window.partition, (window.to, window.to));
         self.keep(note).await
-    }
-
-    /// Waits until every record under way is stored.
-    async fn settle(&self, ledger: &Arc<Ledger>, window: &ReplayWindow, note: &mut ReplayNote) {
-        Self::release(ledger, window, note);
-        while ledger.outstanding() > 0 {
-            ledger.advanced().await;
-            Self::release(ledger, window, note);
-        }
-    }
-
-    /// Moves the note to the end of the ledger's resolved prefix.
-    fn release(ledger: &Arc<Ledger>, window: &ReplayWindow, note: &mut ReplayNote) {
-        if let Some(released) = ledger.release() {
-            let (next, _) = note
-                .partitions
-                .entry(window.partition)
-                .or_insert((window.from, window.to));
-            *next = released.last + 1;
-        }
     }
 
     /// Keeps the note in the store.
@@ -411,6 +393,26 @@ impl Replay {
             .note_replay(&self.route.name, Some(&serde_json::to_string(note)?))
             .await?)
     }
+}
+
+/// Waits until every record under way is stored.
+async fn settle(
+    ledger: &Ledger,
+    window: &ReplayWindow,
+    note: &mut ReplayNote,
+) -> anyhow::Result<()> {
+    let done = ledger.settle(|released| advance(note, window, &released));
+    ensure!(done.await, "ended before it was done");
+    Ok(())
+}
+
+/// Moves the note to the end of the ledger's resolved prefix.
+fn advance(note: &mut ReplayNote, window: &ReplayWindow, released: &Released) {
+    let (next, _) = note
+        .partitions
+        .entry(window.partition)
+        .or_insert((window.from, window.to));
+    *next = released.last + 1;
 }
 
 /// Records that are being read, in batches.

@@ -16,8 +16,9 @@ use super::dead_letter::{DetailLevel, dead_letter_view};
 use super::extract::{PathParams, QueryParams};
 use super::page::{read_cursor, write_cursor};
 use super::problem::{Problem, StoreAway};
+use super::times::moment;
 use crate::api::{DeadLetterFilter, DeadLetterView, Page};
-use crate::domain::{DeadReason, UnixMs, moment, nearest};
+use crate::domain::{DeadReason, UnixMs, nearest};
 use crate::store::{DeadFilter, DeadId, DeadMark, DeadOrder};
 
 /// Items of a page where the query does not say.
@@ -297,6 +298,17 @@ pub(super) async fn find_dead(
     Ok(found)
 }
 
+fn reason_of(word: &str) -> Result<DeadReason, Problem> {
+    DeadReason::parse(word).ok_or_else(|| {
+        let near = nearest(word, DeadReason::all().map(DeadReason::as_str)).map(str::to_owned);
+        Problem::bad(format!("`reason` cannot be `{}`", word.escape_debug())).nearest(near)
+    })
+}
+
+fn bound(name: &str, text: Option<&str>) -> Result<Option<UnixMs>, Problem> {
+    text.map(|text| moment(name, text)).transpose()
+}
+
 /// The store's form of a filter. 400 if a condition cannot be, 403 if the caller may not look into bodies, 404 if there is no
 /// such route.
 pub(super) fn store_filter(
@@ -309,30 +321,18 @@ pub(super) fn store_filter(
         .as_deref()
         .map(|route| admin.route(route).map(|r| r.name.clone()))
         .transpose()?;
-    let reason = filter.reason.as_deref().map(|word| {
-        DeadReason::parse(word).ok_or_else(|| {
-            let near = nearest(word, DeadReason::all().map(DeadReason::as_str)).map(str::to_owned);
-            Problem::bad(format!("`reason` cannot be `{}`", word.escape_debug())).nearest(near)
-        })
-    });
-    let at = |name: &str, text: &Option<String>| {
-        let parsed = text
-            .as_deref()
-            .map(|text| text.parse().map(UnixMs).or_else(|_| moment::parse(text)));
-        parsed.transpose().map_err(|why| {
-            Problem::bad(format!(
-                "`{name}` is no moment: {why}; write RFC 3339 with an offset, or Unix ms"
-            ))
-        })
+    let reason = match &filter.reason {
+        Some(word) => Some(reason_of(word)?),
+        None => None,
     };
-    let from = at("from", &filter.from)?;
-    let to = at("to", &filter.to)?;
+    let from = bound("from", filter.from.as_deref())?;
+    let to = bound("to", filter.to.as_deref())?;
     if from.zip(to).is_some_and(|(from, to)| from >= to) {
         return Err(Problem::bad("`from` is not before `to`"));
     }
     Ok(DeadFilter {
         route,
-        reason: reason.transpose()?,
+        reason,
         from,
         to,
         message: message_filter(

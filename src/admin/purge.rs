@@ -182,18 +182,23 @@ async fn cancel(
 
 /// The conditions of a request, for the audit log.
 fn subject(request: &PurgeRequest) -> String {
-    let state = request.state.map(|state| match state {
-        PurgeState::Waiting => "state=waiting".to_owned(),
-        PurgeState::Retrying => "state=retrying".to_owned(),
-    });
-    let from = request.from.as_ref().map(|from| format!("from={from}"));
-    let to = request.to.as_ref().map(|to| format!("to={to}"));
-    let says = |name: &str, value: &String| format!("{name}={value}");
-    let id_prefix = request.id_prefix.iter().map(|v| says("id_prefix", v));
-    let key = request.key.iter().map(|v| says("key", v));
-    let headers = request.header.iter().map(|v| says("header", v));
-    let contains = request.contains.iter().map(|v| says("contains", v));
-    let due = state.into_iter().chain(from).chain(to);
-    let is = id_prefix.chain(key).chain(headers).chain(contains);
-    due.chain(is).collect::<Vec<_>>().join(" ")
+    let mut conditions = Vec::new();
+    match request.state {
+        Some(PurgeState::Waiting) => conditions.push("state=waiting".to_owned()),
+        Some(PurgeState::Retrying) => conditions.push("state=retrying".to_owned()),
+        None => {}
+    }
+    for (name, values) in [
+        ("from", request.from.as_slice()),
+        ("to", request.to.as_slice()),
+        ("id_prefix", request.id_prefix.as_slice()),
+        ("key", request.key.as_slice()),
+        ("header", &request.header),
+        ("contains", request.contains.as_slice()),
+    ] {
+        for value in values {
+            conditions.push(format!("{name}={value}"));
+        }
+    }
+    conditions.join(" ")
 }

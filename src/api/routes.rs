@@ -113,8 +113,9 @@ pub struct TargetView {
 }
 
 /// The keys of a route in the configuration, defaults filled in, durations and sizes as they are written there
-/// (`1h30m`, `64KiB`). What each means is in `postdate config`.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+/// (`1h30m`, `64KiB`). What each means is in `postdate config`. Versions may differ in the keys that they know.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
 #[schema(as = Policy)]
 pub struct PolicyView {
     /// `produced` or `arrival`: what a delay counts from.
@@ -174,7 +175,8 @@ pub struct PolicyView {
 }
 
 /// How a publish that failed is tried again.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
 #[schema(as = Retry)]
 pub struct RetryView {
     /// Publishes at most.
@@ -186,7 +188,8 @@ pub struct RetryView {
 }
 
 /// How consumers give messages back.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
 #[schema(as = ConsumerRetry)]
 pub struct ConsumerRetryView {
     /// Times at most.
@@ -200,7 +203,8 @@ pub struct ConsumerRetryView {
 }
 
 /// How many dead letters a route keeps.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
 #[schema(as = DeadLetterLimits)]
 pub struct DeadLettersView {
     /// Dead letters at most.
@@ -214,7 +218,8 @@ pub struct DeadLettersView {
 }
 
 /// The names of a route's delay headers.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
 #[schema(as = HeaderNames)]
 pub struct HeaderNamesView {
     /// The delay.

@@ -174,7 +174,6 @@ impl StoringRooms {
         Ok(Intake::start(ingress::intake::IntakeDependencies {
             store: self.store.clone(),
             lanes: Arc::new(AllLanes::new(kafka, BTreeMap::new())),
-            watch,
             tracer: self.traces.tracer.clone(),
             bursts,
             health: &self.health,

@@ -166,12 +166,9 @@ impl MeasuredRoute {
                     .context("an unknown connection")?
                     .clone();
                 let broker = Broker::new(connection, &Health::default());
-                let mut link = broker.open_exclusive(
-                    "bench",
-                    "bench:link",
-                    &self.tasks.of(Stage::Ingress),
-                    &self.shutdown,
-                );
+                let tasks = self.tasks.of(Stage::Ingress);
+                let opened = broker.open("bench", "bench:link", &tasks, &self.shutdown);
+                let mut link = opened.handle();
                 let live = tokio::time::timeout(OPEN_DEADLINE, link.live()).await;
                 let live = live.ok().flatten().context("rabbitmq does not answer")?;
                 let key = request.routing_key().unwrap_or_default();

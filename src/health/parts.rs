@@ -233,10 +233,8 @@ impl PartTable {
 
     /// The trouble of a part: its own, or that of the part without which it cannot be up.
     fn trouble(&self, report: &PartReport) -> Option<PartTrouble> {
-        let is_down = |part: &&String| self.why(part).is_some();
-        let needed = report.needs.as_ref().filter(is_down);
         let Some(why) = report.state.why() else {
-            let needed = needed?;
+            let needed = report.needs.as_ref()?;
             let cause = self.parts.get(needed)?;
             return Some(PartTrouble {
                 why: format!("{needed}: {}", cause.state.why()?),
@@ -246,27 +244,36 @@ impl PartTable {
                 needs: report.needs.clone(),
             });
         };
-        let store = ["redis", "store"].map(str::to_owned);
-        let waits_for_store = || {
-            store
-                .iter()
-                .find(is_down)
-                .filter(|_| why.contains(WAITS_FOR_STORE))
-        };
-        let named = report.because.as_ref();
-        // A connection may be lost after what needs it was looked at.
-        let because = named
-            .filter(is_down)
-            .or(needed)
-            .or(named)
-            .or_else(waits_for_store);
         Some(PartTrouble {
             why: why.to_owned(),
-            because: because.cloned(),
+            because: self.cause_of(report, why),
             since: report.since,
             kind: report.kind,
             needs: report.needs.clone(),
         })
+    }
+
+    /// The part that another one waits for, which is not up for this reason itself.
+    fn cause_of(&self, report: &PartReport, why: &str) -> Option<String> {
+        let is_down = |part: &&String| self.why(part).is_some();
+        let named = report.because.as_ref();
+        if let Some(cause) = named.filter(is_down) {
+            return Some(cause.clone());
+        }
+        // A connection may be lost after what needs it was looked at.
+        if let Some(cause) = report.needs.as_ref().filter(is_down) {
+            return Some(cause.clone());
+        }
+        if let Some(cause) = named {
+            return Some(cause.clone());
+        }
+        if !why.contains(WAITS_FOR_STORE) {
+            return None;
+        }
+        ["redis", "store"]
+            .map(str::to_owned)
+            .into_iter()
+            .find(|part| is_down(&part))
     }
 
     /// Why a part is not up, as its owner says.

@@ -355,14 +355,7 @@ impl<'a> EntryMover<'a> {
         let ledger = Ledger::new();
         let mut storing = std::pin::pin!(async {
             let stored = source.store_imported(messages, &ledger).await;
-            while ledger.outstanding() > 0 {
-                ledger.advanced().await;
-                ledger.release();
-                if ledger.is_abandoned() {
-                    return false;
-                }
-            }
-            stored
+            ledger.settle(drop).await && stored
         });
         loop {
             tokio::select! {

@@ -6,8 +6,8 @@ use super::Missing;
 use super::headers::{self, DelayHeader, DelayHeaders, ExpiryHeader, HeaderCommand, Said};
 use crate::domain::route::DelayFrom;
 use crate::domain::{
-    Arrival, ConsumerRetry, DelayRequest, Expiry, Header, InvalidReason, Message, RequestedTime,
-    Route, Target, Text, UnixMs, duration, message::stamped,
+    Arrival, ConsumerRetry, DelayRequest, Expiry, Header, InvalidReason, Message, OnInvalid,
+    RequestedTime, Route, Target, Text, UnixMs, duration, message::stamped,
 };
 
 /// The part of a wait between a consumer's retries by which it is shorter at most.
@@ -34,7 +34,7 @@ pub enum Admission {
     Spent {
         /// The producer's own name for the message.
         id: Option<Text>,
-        /// What was asked for.
+        /// How often it was given back. What it asks for itself does not count any more.
         request: DelayRequest,
         /// The route's own target, or the allowed one that the message names.
         target: Arc<Target>,
@@ -85,6 +85,7 @@ pub struct AskedTime {
 /// judged, so that a refusal always concerns what was asked for: the target of a passing message, the id of a
 /// cancel. If several things are wrong, the first in this order is the reason: `bad_headers`, `too_big`,
 /// `ambiguous`, `bad_op`, `bad_id`, `forbidden_target`, `bad_retry`, `bad_delay` or `bad_time`, `too_far`, `bad_expiry`.
+/// Headers for one thing that say different things are `ambiguous` where that thing is judged.
 pub fn admit(
     mut message: Message,
     malformed: Option<Text>,
@@ -134,6 +135,17 @@ pub(super) fn refuse_incomplete(missing: Missing, route: &Route) -> Admission {
         Missing::Everything(why) => (InvalidReason::Undecodable, why),
     };
     Admission::Invalid { reason, error }
+}
+
+/// What becomes of an invalid message. Without its headers, its body or a target it cannot be published byte for byte,
+/// so it is kept for a person instead.
+pub(super) fn on_invalid(route: &Route, incomplete: bool) -> OnInvalid {
+    match route.policy.on_invalid {
+        OnInvalid::PassThrough if incomplete || route.own_target().is_err() => {
+            OnInvalid::DeadLetter
+        }
+        policy => policy,
+    }
 }
 
 fn too_big(bytes: u64, route: &Route) -> String {
@@ -203,6 +215,8 @@ impl RecordHeaders<'_> {
     fn refuse_ambiguous(&self) -> Result<(), InvalidCause> {
         let error = if let Some(name) = self.found.repeated {
             format!("{name} appears more than once")
+        } else if self.route.policy.consumer_retry.is_some() && self.retry_counts().count() > 1 {
+            format!("{} appears more than once", stamped::RETRY)
         } else if let (Some(delay), Some(deliver_at)) =
             (self.found.delay.first(), self.found.deliver_at.first())
         {
@@ -308,18 +322,17 @@ impl RecordHeaders<'_> {
         let Some(retry) = self.route.policy.consumer_retry else {
             return Ok(None);
         };
-        let is_count = |header: &&Header| headers::has_name(header, stamped::RETRY);
-        let mut counts = self.message.headers.iter().filter(is_count);
-        let before = match counts.next() {
+        let before = match self.retry_counts().next() {
             None => 0,
             Some(header) => headers::retry_count(&header.value, self.message.origin)
                 .map_err(|e| (InvalidReason::BadRetry, format!("{}: {e}", stamped::RETRY)))?,
         };
-        if counts.next().is_some() {
-            let error = format!("{} appears more than once", stamped::RETRY);
-            return Err((InvalidReason::Ambiguous, error));
-        }
         Ok(Some((retry, before + 1)))
+    }
+
+    fn retry_counts(&self) -> impl Iterator<Item = &Header> {
+        let headers = self.message.headers.iter();
+        headers.filter(|header| headers::has_name(header, stamped::RETRY))
     }
 
     /// When the message is due. `wait_ms`: how long one waits that asks for nothing itself.

@@ -44,13 +44,13 @@ use crate::health::Health;
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::publishing::Reporters;
 use crate::store::Store;
-use crate::telemetry::{BurstLog, FollowRegistry, RouteMetrics, Tracer};
+use crate::telemetry::{BurstLog, RouteMetrics, Tracer};
 
 /// Offsets that share a store partition. A batch then makes few bundles, and the load spreads over all
 /// partitions.
 const BLOCK_OFFSETS: i64 = 512;
-/// Deadline of one attempt to read or raise a source's mark.
-const MARK_TIMEOUT: Duration = Duration::from_secs(3);
+/// Deadline of one attempt to read or raise a source's mark, or to find a name.
+const CALL_TIMEOUT: Duration = Duration::from_secs(3);
 /// Longest wait for a mark while a consumer waits for it.
 const READ_MARK_TIMEOUT: Duration = Duration::from_millis(500);
 /// A message that is due later than this is not urgent, ms.
@@ -60,7 +60,6 @@ const URGENT_MS: i64 = 100;
 pub struct Intake {
     store: Store,
     lanes: Arc<dyn Lanes>,
-    watch: Arc<FollowRegistry>,
     bursts: Arc<BurstLog>,
     tracer: Tracer,
     direct: DirectPublisher,
@@ -137,8 +136,6 @@ pub struct IntakeDependencies<'a> {
     pub store: Store,
     /// The lanes for messages that bypass the store.
     pub lanes: Arc<dyn Lanes>,
-    /// Told how followed messages end.
-    pub watch: Arc<FollowRegistry>,
     /// Records the admission and delivery of messages.
     pub tracer: Tracer,
     /// Logs invalid messages.
@@ -163,7 +160,6 @@ impl Intake {
         let IntakeDependencies {
             store,
             lanes,
-            watch,
             tracer,
             bursts,
             health,
@@ -181,7 +177,6 @@ impl Intake {
         Arc::new(Self {
             store,
             lanes,
-            watch,
             bursts,
             tracer,
             direct,
@@ -276,7 +271,7 @@ impl Intake {
         loop {
             let tried = tokio::select! {
                 () = self.shutdown.forced() => return None,
-                tried = tokio::time::timeout(MARK_TIMEOUT, call()) => tried,
+                tried = tokio::time::timeout(CALL_TIMEOUT, call()) => tried,
             };
             match tried {
                 Ok(Ok(done)) => return Some(done),
@@ -327,7 +322,7 @@ impl Source {
         let now = arrival.latest;
         let mut judged = JudgedBatch::new(&self.route, now);
         for delivery in batch {
-            self.judge(delivery, arrival, &mut judged).await;
+            self.admit(delivery, arrival, &mut judged).await;
         }
         let JudgedBatch {
             mut work,
@@ -416,7 +411,8 @@ impl Source {
         true
     }
 
-    async fn judge(&mut self, delivery: Delivery, arrival: Arrival, judged: &mut JudgedBatch) {
+    /// Judges a delivery, and adds what is to be done about it to the batch.
+    async fn admit(&mut self, delivery: Delivery, arrival: Arrival, judged: &mut JudgedBatch) {
         let Delivery {
             message,
             missing,

@@ -199,6 +199,23 @@ impl Ledger {
             .is_some_and(|(_, state)| *state == RecordState::Abandoned)
     }
 
+    /// Waits until all records are released, and hands over what is released meanwhile. Returns `false` if one is
+    /// abandoned.
+    pub async fn settle(&self, mut take: impl FnMut(Released)) -> bool {
+        loop {
+            if let Some(released) = self.release() {
+                take(released);
+            }
+            if self.outstanding() == 0 {
+                return true;
+            }
+            if self.is_abandoned() {
+                return false;
+            }
+            self.advanced().await;
+        }
+    }
+
     fn tell(&self, ended: Ended) {
         if ended.oldest
             || self

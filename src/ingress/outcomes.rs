@@ -7,7 +7,6 @@ use tracing::warn;
 
 use super::Receipt;
 use crate::domain::{DeadReason, Entry, Flags, KafkaPosition, StoreClock, Text, UnixMs};
-use crate::health::ActivityKind;
 use crate::publishing::RouteReporter;
 use crate::store::{PendingWrite, RouteTrail, TrailCause, WriteOp, WriteResult};
 
@@ -15,8 +14,8 @@ use crate::store::{PendingWrite, RouteTrail, TrailCause, WriteOp, WriteResult};
 pub(super) struct SubmittedOp {
     /// The name of a command. `None` for writes that are no command.
     command: Option<&'static str>,
-    /// The reason of a dead letter. `None` for other writes.
-    dead: Option<DeadReason>,
+    /// The reason of a dead letter, and its message's id if it has one. `None` for other writes.
+    dead: Option<(DeadReason, Option<Text>)>,
     /// Facts for the trail; nothing where the route has none.
     traced: TracedOp,
 }
@@ -51,7 +50,11 @@ impl SubmittedOp {
             WriteOp::Store { .. } | WriteOp::DeadLetter(_) => None,
         };
         let dead = match op {
-            WriteOp::DeadLetter(dead_letter) => Some(dead_letter.reason),
+            WriteOp::DeadLetter(dead_letter) => {
+                let entry = dead_letter.bundle.entries.first();
+                let id = entry.and_then(|entry| entry.id.clone());
+                Some((dead_letter.reason, id))
+            }
             _ => None,
         };
         let traced = if has_trail {
@@ -160,9 +163,8 @@ pub(super) async fn resolve_outcomes(
         if let Some(trail) = trail {
             op.traced.record(&results, trail, now);
         }
-        if let Some(reason) = op.dead {
-            metrics.dead_letter(reason.as_str());
-            reporter.health().activity().note(ActivityKind::Dead);
+        if let Some((reason, id)) = &op.dead {
+            reporter.kept_dead(*reason, id.as_ref());
         }
         for (&result, receipt) in results.iter().zip(receipts) {
             match (result, op.command) {

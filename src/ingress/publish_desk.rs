@@ -390,7 +390,10 @@ impl FailedDirect {
                 let op = dead_letter::dead_op(route, reason, own, entry);
                 work.command(partition, op, receipt);
             }
-            Fate::Dropped => receipt.resolve(),
+            Fate::Dropped(message) => {
+                submitter.reporter.dropped(&message);
+                receipt.resolve();
+            }
         }
         None
     }

@@ -13,8 +13,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tokio::sync::Notify;
-
 use crate::domain::{Endpoint, OnInvalid, Route, RoutePolicy};
 
 /// Uncompressed bytes that the process may hold between reading and resolution.
@@ -106,7 +104,6 @@ pub struct ReadBudget {
     limit_bytes: usize,
     used: AtomicUsize,
     sources: AtomicUsize,
-    given_back: Notify,
 }
 
 /// One source's share of the budget. Dropping it gives all of its bytes back.
@@ -125,7 +122,6 @@ impl ReadBudget {
             limit_bytes,
             used: AtomicUsize::new(0),
             sources: AtomicUsize::new(0),
-            given_back: Notify::new(),
         }
     }
 
@@ -156,7 +152,6 @@ impl ReadShare {
     pub fn give_back(&self, bytes: usize) {
         self.used.fetch_sub(bytes, Ordering::AcqRel);
         self.budget.used.fetch_sub(bytes, Ordering::AcqRel);
-        self.budget.given_back.notify_waiters();
     }
 
     /// The bytes that this source holds.
@@ -179,18 +174,6 @@ impl ReadShare {
     /// Reports whether a source that stopped reading may go on.
     pub fn is_half_empty(&self) -> bool {
         self.used() <= self.limit() / 2
-    }
-
-    /// Waits until a source that stopped reading may go on. Cancel-safe.
-    pub async fn until_half_empty(&self) {
-        loop {
-            let mut given_back = std::pin::pin!(self.budget.given_back.notified());
-            given_back.as_mut().enable();
-            if self.is_half_empty() {
-                return;
-            }
-            given_back.await;
-        }
     }
 
     fn limit(&self) -> usize {
@@ -350,28 +333,5 @@ mod tests {
         assert!(other.is_full(), "beyond its part");
         other.give_back(30);
         assert!(other.is_half_empty());
-    }
-
-    #[tokio::test]
-    async fn who_waits_for_room_is_woken_by_what_another_source_gives_back() {
-        let budget = Arc::new(ReadBudget::new(100));
-        let one = budget.share(100);
-        let other = budget.share(100);
-        one.add(20);
-        other.add(70);
-        let waiting = one.until_half_empty();
-        tokio::pin!(waiting);
-        assert!(futures_poll(&mut waiting).await.is_none());
-        drop(other);
-        waiting.await;
-    }
-
-    /// One poll of a future.
-    async fn futures_poll<F: Future<Output = ()> + Unpin>(future: &mut F) -> Option<()> {
-        tokio::select! {
-            biased;
-            () = future => Some(()),
-            () = std::future::ready(()) => None,
-        }
     }
 }

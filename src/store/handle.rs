@@ -252,15 +252,15 @@ impl Store {
     pub fn unique_ids(&self, homes: impl ExactSizeIterator<Item = Partition>) -> Vec<Text> {
         let first = format!("~{}.", self.unique().replace('.', "-"));
         let mut made = Vec::with_capacity((first.len() + 8) * homes.len());
-        let put = |(index, home): (usize, Partition)| {
+        let mut places = Vec::with_capacity(homes.len());
+        for (index, home) in homes.enumerate() {
             let start = made.len();
             made.extend_from_slice(first.as_bytes());
             put_base36(&mut made, u64::from(home.0));
             made.push(b'.');
             put_base36(&mut made, index as u64);
-            start..made.len()
-        };
-        let places: Vec<_> = homes.enumerate().map(put).collect();
+            places.push(start..made.len());
+        }
         let made = Bytes::from(made);
         places
             .into_iter()

@@ -198,25 +198,13 @@ impl Store {
                 .map(move |command| (Keys::slot(p), command))
         });
         let answers = self.0.side.gather(commands.collect()).await;
-        let is_lost = |answers: &[Result<Value, StoreError>]| {
-            let [Ok(listed), Ok(heads), Ok(shelves)] = answers else {
-                return false;
-            };
-            let listed = read::<Vec<String>>(listed.clone());
-            let exists = |answer: &Value| read::<bool>(answer.clone());
-            let (Ok(listed), Ok(heads), Ok(shelves)) = (listed, exists(heads), exists(shelves))
-            else {
-                return false;
-            };
-            // Growing bundles are in no other index.
-            let is_listed = listed.iter().any(|due_set| !is_of_growing(due_set));
-            heads != shelves || (is_listed && !heads) || (heads && listed.is_empty())
-        };
-        let lost = partitions
-            .iter()
-            .zip(answers.chunks(3))
-            .filter_map(|(&p, answers)| is_lost(answers).then_some(p));
-        lost.collect()
+        let mut lost = Vec::new();
+        for (&p, answers) in partitions.iter().zip(answers.chunks(3)) {
+            if lacks_index(answers) {
+                lost.push(p);
+            }
+        }
+        lost
     }
 
     /// Mends only the indexes of a partition. Until then some or all of its bundles are not claimed.
@@ -380,4 +368,22 @@ impl Store {
         }
         Ok(SetPosition::default())
     }
+}
+
+/// Reports whether what is listed and the two other indexes cannot be of one partition: one of them was lost. `false` if
+/// the store did not tell.
+fn lacks_index(answers: &[Result<Value, StoreError>]) -> bool {
+    let [Ok(listed), Ok(heads), Ok(shelves)] = answers else {
+        return false;
+    };
+    let (Ok(listed), Ok(heads), Ok(shelves)) = (
+        read::<Vec<String>>(listed.clone()),
+        read::<bool>(heads.clone()),
+        read::<bool>(shelves.clone()),
+    ) else {
+        return false;
+    };
+    // Growing bundles are in no other index.
+    let is_listed = listed.iter().any(|due_set| !is_of_growing(due_set));
+    heads != shelves || (is_listed && !heads) || (heads && listed.is_empty())
 }

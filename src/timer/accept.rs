@@ -65,7 +65,8 @@ pub(super) async fn accept(
     if expiries >= SPLIT_EXPIRIES && bundle.entries.len() > 1 {
         return accepting.split_up(&bundle).await;
     }
-    if expiries >= MAX_EXPIRIES {
+    let has_open = accepting.claimed.skip.contains(&false);
+    if expiries >= MAX_EXPIRIES && has_open {
         return accepting.end_crashed(bundle).await;
     }
     let dies = bundle

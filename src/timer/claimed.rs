@@ -367,14 +367,19 @@ impl ClaimedBundle {
     /// The names under which the store knows the messages that `wanted` selects, with their positions in the stored
     /// bundle.
     pub(super) fn names(&self, wanted: impl Fn(&DeliveryState) -> bool) -> Vec<(Text, u32)> {
-        let named = |(position, &entry): (usize, &u32)| {
-            let own = self.in_flight.entries[entry as usize].id.clone();
-            let id = own.or_else(|| {
-                self.split
-                    .then(|| self.in_flight.batch.ids[entry as usize].clone())
-            })?;
-            wanted(&self.states[entry as usize]).then_some((id, position as u32))
-        };
-        self.stored.iter().enumerate().filter_map(named).collect()
+        let mut names = Vec::new();
+        for (position, &entry) in self.stored.iter().enumerate() {
+            let entry = entry as usize;
+            if !wanted(&self.states[entry]) {
+                continue;
+            }
+            let id = match &self.in_flight.entries[entry].id {
+                Some(own) => own,
+                None if self.split => &self.in_flight.batch.ids[entry],
+                None => continue,
+            };
+            names.push((id.clone(), position as u32));
+        }
+        names
     }
 }

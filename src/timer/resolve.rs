@@ -1,5 +1,5 @@
-//! Resolves a claimed bundle that is not wholly confirmed: the division by which each of its messages goes on. Pure
-//! except for what the route's reporter tells, and the clock.
+//! Resolves a claimed bundle that is not wholly confirmed: the division by which each of its messages goes on. To be asked
+//! once for each division: it tells of retries, takes quota for dead letters, and moves messages in their key's queue.
 
 use std::sync::Arc;
 
@@ -10,20 +10,25 @@ use super::claimed::{ClaimedBundle, DeliveryState, InFlightBatch};
 use super::key_order::rules::KeyQueue;
 use crate::domain::failure_policy::FailedPublish;
 use crate::domain::{DeadReason, Entry, Flags, UnixMs, Verdict, dying};
-use crate::publishing::Fate;
+use crate::publishing::{DroppedMessage, Fate};
 use crate::store::{Bundle, DeadLetter, Division, HeldKey, NewBundle, Remainder, slice_of};
 
 /// Failed messages due within this time go back in one bundle.
 const RETRY_SPAN_MS: i64 = 1000;
 
-/// The division of a claimed bundle. Confirmed messages leave; failed ones go back or become dead letters. With
-/// `split`, open messages stay claimed, in a bundle of their own.
-pub(super) fn division_of(
+/// A division, and what it lets go of: to be told once the store has carried it out.
+pub(super) struct Resolution {
+    pub(super) division: Division,
+    pub(super) dropped: Vec<DroppedMessage>,
+}
+
+/// The division of a claimed bundle. Confirmed messages leave; failed ones go back or become dead letters. Open messages
+/// stay claimed, in a bundle of their own.
+pub(super) fn resolve(
     shard: &Shard,
     claimed: &ClaimedBundle,
     mut key_queue: Option<&mut KeyQueue>,
-    split: bool,
-) -> Division {
+) -> Resolution {
     let now = shard.store.clock().now();
     let jitter = fastrand::f64();
     let mut again: Vec<(u32, Entry)> = Vec::new();
@@ -31,10 +36,10 @@ pub(super) fn division_of(
     let mut open = Vec::new();
     let mut dying = Vec::new();
     let mut dead = Vec::new();
+    let mut dropped = Vec::new();
     let mut stays = vec![false; claimed.stored.len()];
     for (position, &index) in claimed.stored.iter().enumerate() {
         let way = match &claimed.states[index as usize] {
-            DeliveryState::Open if split => Way::Open(detached(&claimed.in_flight, index)),
             DeliveryState::Failed(verdict) if *verdict != Verdict::NotTried => {
                 let fate = fate_of(shard, claimed, index, verdict, now, jitter);
                 way_of_failed(shard, claimed, index, fate, key_queue.as_deref_mut())
@@ -50,6 +55,7 @@ pub(super) fn division_of(
             Way::Behind(number, entry) => behind.push((at, number, entry)),
             Way::Dying(entry) => dying.push((at, entry)),
             Way::Dead(dead_letter) => dead.push(dead_letter),
+            Way::Dropped(message) => dropped.push(message),
         }
     }
     let mut remainders = group_by_due(claimed, again);
@@ -65,7 +71,7 @@ pub(super) fn division_of(
         .into_iter()
         .filter(|(_, position)| !stays[*position as usize])
         .collect();
-    Division {
+    let division = Division {
         claim: claimed.claim.clone(),
         confirmed: claimed.confirmed(),
         delivered: claimed.delivered(),
@@ -75,7 +81,8 @@ pub(super) fn division_of(
         held_keys: key_queue
             .map(|key_queue| held_keys(key_queue, claimed))
             .unwrap_or_default(),
-    }
+    };
+    Resolution { division, dropped }
 }
 
 /// The way of one message out of its bundle.
@@ -91,6 +98,7 @@ enum Way {
     /// It goes to the route's `dead_letter_to`.
     Dying(Entry),
     Dead(DeadLetter),
+    Dropped(DroppedMessage),
 }
 
 /// The way of a message of which no publish has failed.
@@ -98,9 +106,8 @@ fn way_of(claimed: &ClaimedBundle, index: u32, state: &DeliveryState) -> Way {
     let in_flight = &claimed.in_flight;
     match state {
         DeliveryState::Confirmed | DeliveryState::Skipped => Way::Leaves,
-        DeliveryState::Open | DeliveryState::Failed(_) => {
-            Way::Again(detached_untried(in_flight, index))
-        }
+        DeliveryState::Open => Way::Open(detached(in_flight, index)),
+        DeliveryState::Failed(_) => Way::Again(detached_untried(in_flight, index)),
         DeliveryState::Died => {
             let entry = &in_flight.entries[index as usize];
             let ended = dying::ended(entry.clone());
@@ -133,7 +140,7 @@ fn way_of_failed(
         }
         Fate::Dying(entry) => Way::Dying(entry),
         Fate::Dead(entry, reason) => Way::Dead(dead_letter(claimed, entry, reason)),
-        Fate::Dropped => Way::Leaves,
+        Fate::Dropped(message) => Way::Dropped(message),
     }
 }
 

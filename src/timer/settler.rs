@@ -20,9 +20,10 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 pub(super) use self::return_claims::until_returned;
+use super::Shard;
 use super::claim_table::ClaimSlots;
 use super::claimed::{ClaimedBundle, DeliveryState};
-use super::{Shard, resolve};
+use super::resolve::{self, Resolution};
 use crate::cluster::OwnedPartitions;
 use crate::domain::limits::MAX_CALL_NAMES;
 use crate::domain::{MonoUs, Partition, Verdict};
@@ -30,9 +31,7 @@ use crate::egress::Ticket;
 use crate::health::{Overdue, PublishPlace};
 use crate::lifecycle::tick;
 use crate::publishing::VerdictTime;
-use crate::store::{
-    Claim, ClaimProgress, DeadLetter, Division, SettleAnswer, Settlement, StoreError,
-};
+use crate::store::{Claim, ClaimProgress, SettleAnswer, Settlement, StoreError};
 
 /// Time between two rounds of extending claims and noting the confirms of open bundles.
 const TICK_INTERVAL: Duration = Duration::from_millis(250);
@@ -46,11 +45,11 @@ pub(super) type StoreCall = Pin<Box<dyn Future<Output = CallResult> + Send>>;
 /// The result of a call.
 pub(super) enum CallResult {
     Settled(Partition, Vec<u64>, Result<Vec<SettleAnswer>, StoreError>),
-    /// A bundle was divided: its slot, what of it is still open, and what became dead letters if it was.
+    /// A bundle was divided: its slot, what of it is still open, and what became of the rest if it was.
     Divided(
         u64,
         Vec<u32>,
-        Vec<DeadLetter>,
+        Box<Resolution>,
         Result<SettleAnswer, StoreError>,
     ),
     /// Claims were extended until this moment, if they are still ours.
@@ -221,9 +220,9 @@ impl Settler {
             self.put_back(slot, p, back);
         } else {
             let still_open = claimed.open_entries();
-            let division = resolve::division_of(&shard, claimed, key_queue, !still_open.is_empty());
+            let resolution = resolve::resolve(&shard, claimed, key_queue);
             drop(slots);
-            self.divide(slot, still_open, division);
+            self.divide(slot, still_open, resolution);
         }
     }
 
@@ -287,11 +286,11 @@ impl Settler {
         }));
     }
 
-    fn divide(&mut self, slot: u64, still_open: Vec<u32>, division: Division) {
+    fn divide(&mut self, slot: u64, still_open: Vec<u32>, resolution: Resolution) {
         let store = self.shard.store.clone();
         self.calls.push(Box::pin(async move {
-            let result = store.divide(&division).await;
-            CallResult::Divided(slot, still_open, division.dead, result)
+            let result = store.divide(&resolution.division).await;
+            CallResult::Divided(slot, still_open, Box::new(resolution), result)
         }));
     }
 
@@ -302,8 +301,8 @@ impl Settler {
                 self.settled(&batch, &result);
                 self.settle(p);
             }
-            CallResult::Divided(slot, still_open, dead, result) => {
-                self.divided(slot, &still_open, &dead, result);
+            CallResult::Divided(slot, still_open, resolution, result) => {
+                self.divided(slot, &still_open, &resolution, result);
             }
             CallResult::Extended(lease_end, batch, result) => {
                 self.extended(lease_end, &batch, result);
@@ -351,14 +350,18 @@ impl Settler {
         &mut self,
         slot: u64,
         still_open: &[u32],
-        dead: &[DeadLetter],
+        resolution: &Resolution,
         result: Result<SettleAnswer, StoreError>,
     ) {
         let shard = self.shard.clone();
         let mut slots = shard.table.lock();
         if let (Ok(SettleAnswer::Applied(_)), Some(claimed)) = (&result, slots.bundles.get(&slot)) {
-            for dead_letter in dead {
-                claimed.in_flight.served.reporter.died(dead_letter);
+            let reporter = &claimed.in_flight.served.reporter;
+            for dead_letter in &resolution.division.dead {
+                reporter.died(dead_letter);
+            }
+            for message in &resolution.dropped {
+                reporter.dropped(message);
             }
         }
         match result {

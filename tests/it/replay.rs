@@ -6,7 +6,7 @@ mod refusals;
 
 use std::time::Duration;
 
-use self::fixture::{ReplayFixture, ago, record};
+use self::fixture::{Record, ReplayFixture, ago, record};
 use crate::support::eventually;
 use crate::support::run::now_ms;
 
@@ -148,6 +148,60 @@ async fn an_old_backup_gets_what_came_after_it_and_hears_the_commands_that_it_mi
     expected.extend(rest.map(|(body, due)| (body.to_owned(), due)));
     expected.sort();
     assert_eq!(fixture.pending().await, expected);
+}
+
+#[tokio::test]
+async fn a_command_that_an_ordered_route_missed_finds_its_message_whatever_key_it_has() {
+    let mut fixture = ReplayFixture::new(1, "order = \"key\"").await;
+    let far = now_ms() + HOUR;
+    let farther = now_ms() + 2 * HOUR;
+    let (far_text, farther_text) = (far.to_string(), farther.to_string());
+    let keys = |n: usize| [Some(format!("k{n}")), Some(format!("other{n}")), None];
+    let with_key = |record: Record, key: Option<String>| match key {
+        Some(key) => record.keyed(&key),
+        None => record,
+    };
+    let mut messages = Vec::new();
+    let mut commands = Vec::new();
+    let mut expected = Vec::new();
+    for (n, op) in ["cancel", "reschedule", "replace"].into_iter().enumerate() {
+        for (at, key) in keys(n).into_iter().enumerate() {
+            let id = format!("{op}-{at}");
+            let named = [("x-delay-id", id.as_str()), ("x-deliver-at", &far_text)];
+            messages.push(record(0, &id, &named).keyed(&format!("k{n}")));
+            let commanded = [
+                ("x-delay-id", id.as_str()),
+                ("x-delay-op", op),
+                ("x-deliver-at", &farther_text),
+            ];
+            let body = format!("{op} by {key:?}");
+            commands.push(with_key(record(0, &body, &commanded), key));
+            match op {
+                "cancel" => {}
+                "reschedule" => expected.push((id, farther)),
+                _ => expected.push((body, farther)),
+            }
+        }
+    }
+    fixture.produce(&messages).await;
+    fixture.committed().await;
+    let backup = fixture.dump().await;
+    fixture.produce(&commands).await;
+    fixture.committed().await;
+    expected.sort();
+    assert_eq!(fixture.pending().await, expected, "as it was");
+    fixture.end().await;
+    fixture.wipe().await;
+    fixture.restore(&backup).await;
+    fixture.begin().await;
+    assert_eq!(
+        fixture.pending().await.len(),
+        messages.len(),
+        "an old backup"
+    );
+    let done = fixture.replay(&["--since", &ago(&fixture), "--yes"]).await;
+    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!(fixture.pending().await, expected, "{done:?}");
 }
 
 #[tokio::test]

@@ -101,39 +101,12 @@ impl Broker {
         let supervisor = RoleSupervisor {
             broker: self.clone(),
             role,
-            is_exclusive: false,
             live: live.clone(),
             shutdown: shutdown.clone(),
         };
         self.health.announce(role, NOT_REACHED);
         tasks.spawn(task, supervisor.run());
         SharedConnection { live }
-    }
-
-    /// Opens one more connection for a single user, until its [`ConnectionHandle`] is gone. Readiness does not
-    /// count it.
-    pub fn open_exclusive(
-        self: &Arc<Self>,
-        role: &'static str,
-        task: &str,
-        tasks: &Tasks,
-        shutdown: &Shutdown,
-    ) -> ConnectionHandle {
-        let (live, receiver) = watch::channel(None);
-        let live = Arc::new(live);
-        let shutdown = shutdown.clone();
-        tasks.spawn(
-            task,
-            RoleSupervisor {
-                broker: self.clone(),
-                role,
-                is_exclusive: true,
-                live,
-                shutdown,
-            }
-            .run(),
-        );
-        ConnectionHandle { live: receiver }
     }
 
     /// Connects once to the first host that can be reached, under the deadline, for `check --connect`.
@@ -304,8 +277,6 @@ pub async fn within<T>(
 struct RoleSupervisor {
     broker: Arc<Broker>,
     role: &'static str,
-    /// For one user only: the connection ends with its handle.
-    is_exclusive: bool,
     live: Arc<watch::Sender<Option<LiveConnection>>>,
     shutdown: Shutdown,
 }
@@ -353,9 +324,7 @@ impl RoleSupervisor {
     /// Waits until nobody needs the connection any more.
     async fn unneeded(&self) {
         let let_go = async {
-            if !self.is_exclusive {
-                self.shutdown.draining().await;
-            }
+            self.shutdown.draining().await;
             self.live.closed().await;
         };
         tokio::select! {
@@ -429,7 +398,7 @@ impl RoleSupervisor {
 
     /// Sets the role's readiness. Reports whether that is news.
     fn report(&self, trouble: Option<String>) -> bool {
-        !self.is_exclusive && self.broker.health.report(self.role, trouble)
+        self.broker.health.report(self.role, trouble)
     }
 
     fn up(&self) {

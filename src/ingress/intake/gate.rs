@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::debug;
 
+use crate::ingress::permits::PermitBatch;
 use crate::ingress::{AdmissionGate, Source};
 use crate::lifecycle::tick;
 use crate::mutants::{self, Mutant};
@@ -13,8 +14,8 @@ use crate::mutants::{self, Mutant};
 const GATE_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// Longest wait for the answer to the write that probes the store.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long a route must have been paused by hand before its deliveries go back. A shorter pause costs no
-/// delivery anything.
+/// How long the gate of a route that is paused by hand must have been closed before its deliveries go back. A shorter pause
+/// costs no delivery anything.
 const PAUSED_RETURN_DELAY: Duration = Duration::from_secs(2);
 /// How long a limit must have closed the gate before deliveries go back. Each return counts towards the
 /// delivery limit of a quorum queue, and the gate of a route at its limit opens and closes again and again. The
@@ -35,6 +36,20 @@ impl Source {
     /// Waits until the route's gate is open. Cancel-safe.
     pub async fn until_open(&self) {
         self.gate.opened().await;
+    }
+
+    /// Permits for the first of so many messages, once the route's gate is open. `None` if shutting down begins first.
+    pub(super) async fn permits(&self, messages: usize) -> Option<PermitBatch> {
+        loop {
+            tokio::select! {
+                biased;
+                () = self.until_open() => {}
+                () = self.intake.shutdown.draining() => return None,
+            }
+            if let Some(permits) = self.gate.try_admit(messages) {
+                return Some(permits);
+            }
+        }
     }
 
     /// Waits until the route's gate is open and the store accepts writes, so that no delivery from now on is in

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use super::super::Ledger;
-use super::{JudgedBatch, Source};
+use super::Source;
 use crate::domain::{DelayRequest, Entry, Flags, Message, Target, Text, UnixMs};
-use crate::ingress::bundling::PlacedMessage;
+use crate::ingress::bundling::{PlacedMessage, StoreWork};
 
 /// A message of another program's delay queue, after admission.
 #[derive(Clone, Debug)]
@@ -32,17 +32,12 @@ impl Source {
         ledger: &Arc<Ledger>,
     ) -> bool {
         while !batch.is_empty() {
-            tokio::select! {
-                biased;
-                () = self.until_open() => {}
-                () = self.intake.shutdown.draining() => return false,
-            }
-            let Some(mut permits) = self.gate.try_admit(batch.len()) else {
-                continue;
+            let Some(mut permits) = self.permits(batch.len()).await else {
+                return false;
             };
             let rest = batch.split_off(permits.messages());
             let now = self.intake.store.clock().now();
-            let mut judged = JudgedBatch::new(&self.route, now);
+            let mut work = StoreWork::new(self.route.clone(), now);
             for ImportedMessage {
                 due,
                 request,
@@ -65,14 +60,14 @@ impl Source {
                     request: Some(request),
                     ..Entry::new(due, message)
                 };
-                judged.work.store(PlacedMessage {
+                work.store(PlacedMessage {
                     partition,
                     target: self.route.target_ref(&target),
                     entry,
                     receipt,
                 });
             }
-            self.submitter.submit_all(judged.work).await;
+            self.submitter.submit_all(work).await;
             batch = rest;
         }
         true

@@ -4,8 +4,8 @@ use super::{JudgedBatch, ReadMessage, Source};
 use crate::domain::failure_policy::PublishFlow;
 use crate::domain::route::Choice;
 use crate::domain::{DeadReason, InvalidReason, Message, OnInvalid, Route, Text, retry};
+use crate::ingress::admit::on_invalid;
 use crate::ingress::{dead_letter, headers};
-use crate::telemetry::MessageEnd;
 
 impl Source {
     pub(super) fn invalid(
@@ -16,40 +16,21 @@ impl Source {
         read: ReadMessage,
         judged: &mut JudgedBatch,
     ) {
-        let policy = match self.route.policy.on_invalid {
-            // Without its headers, its body or a target a message cannot be published byte for byte, so it is kept
-            // for a person instead.
-            OnInvalid::PassThrough if incomplete || self.route.own_target().is_err() => {
-                OnInvalid::DeadLetter
-            }
-            policy => policy,
-        };
+        let policy = on_invalid(&self.route, incomplete);
         self.metrics.invalid(reason, policy.as_str());
         self.note("an invalid message", reason.as_str(), error.as_str());
         let id = named(&read.entry.message, &self.route);
-        if policy != OnInvalid::PassThrough
-            && let Some(id) = &id
-        {
-            let reason = reason.as_str();
-            self.intake
-                .watch
-                .report(&self.route.name, id.as_str(), || MessageEnd::Dead {
-                    reason: reason.to_owned(),
-                });
-        }
         match policy {
             OnInvalid::PassThrough => {
                 let flow = PublishFlow::Passing { waits: 0 };
+                judged.soonest = read.entry.due;
                 let message = self.direct(read, self.route.to.clone(), flow);
-                judged.passing.push(message);
+                self.pass_on(message, judged);
             }
             OnInvalid::Drop => {
-                self.metrics.dropped(reason.as_str(), 1);
-                if let Some((trail, id)) =
-                    self.intake.store.trail(&self.route.name).zip(id.as_ref())
-                {
-                    trail.dropped(id.as_str(), read.entry.due, None, reason.as_str());
-                }
+                self.submitter
+                    .reporter
+                    .dropped_invalid(reason, id.as_ref(), read.entry.due);
                 read.receipt.resolve();
             }
             OnInvalid::DeadLetter => {

@@ -18,7 +18,7 @@ impl Source {
             Passage::Returned => self.note(
                 "a message that was delayed comes back on a route that it passed: a loop",
                 "returned",
-                "it carries x-delay-due and no new delay header",
+                "it carries x-delay-due and no delay header that could be read",
             ),
             Passage::Repeated => self.note(
                 "the same content passes again and again: perhaps a loop",
@@ -44,7 +44,8 @@ impl Source {
 
     /// Takes a message out of its loop: makes it a dead letter.
     fn stop_loop(&self, message: PlacedMessage, judged: &mut JudgedBatch) {
-        let error = "it came back again and again with x-delay-due and no new delay header";
+        let error =
+            "it came back again and again with x-delay-due and no delay header that could be read";
         self.note("a message went round and was stopped", "loop", error);
         self.bury(DeadReason::Loop, error, message, judged);
     }

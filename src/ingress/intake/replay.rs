@@ -30,13 +30,8 @@ impl Source {
             if batch.is_empty() {
                 return true;
             }
-            tokio::select! {
-                biased;
-                () = self.until_open() => {}
-                () = self.intake.shutdown.draining() => return false,
-            }
-            let Some(permits) = self.gate.try_admit(batch.len()) else {
-                continue;
+            let Some(permits) = self.permits(batch.len()).await else {
+                return false;
             };
             let rest = batch.split_off(permits.messages());
             self.replay_admitted(batch, Some(permits), ledger).await;
@@ -62,14 +57,17 @@ impl Source {
                 receipt.attach(permit);
             }
             match step {
-                Some(step) => self.step(record, step, receipt, ledger, now, &mut judged),
+                Some(step) => {
+                    self.step(record, step, receipt, ledger, now, &mut judged)
+                        .await;
+                }
                 None => receipt.resolve(),
             }
         }
         self.submitter.submit_all(judged.work).await;
     }
 
-    fn step(
+    async fn step(
         &self,
         record: JudgedRecord,
         step: ReplayStep,
@@ -122,29 +120,36 @@ impl Source {
                     read.entry.flags = read.entry.flags.with(Flags::NAMED);
                 }
                 self.trace(&mut read);
+                let key = read.key.clone();
                 let message = self.place(read, &target);
                 if let (Some(offset), Some(id)) = (instead_of, id) {
                     let receipt = ledger.enter(position.offset);
-                    let op = self.cancel_op(id, read_at(offset));
-                    judged.work.command(message.partition, op, receipt);
+                    if let Some(p) = self.partition_of_command(key.as_ref(), &id).await {
+                        let op = self.cancel_op(id, read_at(offset));
+                        judged.work.command(p, op, receipt);
+                    }
                 }
                 judged.work.store(message);
             }
             (ReplayStep::Cancel { of }, Some(id), ..) => {
-                let p = self.partition_of(read.key.as_ref(), Some(&id), None);
-                let op = self.cancel_op(id, read_at(of));
-                judged.work.command(p, op, read.receipt);
+                let p = self.partition_of_command(read.key.as_ref(), &id).await;
+                if let Some(p) = p {
+                    let op = self.cancel_op(id, read_at(of));
+                    judged.work.command(p, op, read.receipt);
+                }
             }
             (ReplayStep::Reschedule { of, due }, Some(id), ..) => {
-                let p = self.partition_of(read.key.as_ref(), Some(&id), None);
-                let op = WriteOp::Reschedule {
-                    route: self.route.name.clone(),
-                    id,
-                    due,
-                    fallback: None,
-                    of: read_at(of),
-                };
-                judged.work.command(p, op, read.receipt);
+                let p = self.partition_of_command(read.key.as_ref(), &id).await;
+                if let Some(p) = p {
+                    let op = WriteOp::Reschedule {
+                        route: self.route.name.clone(),
+                        id,
+                        due,
+                        fallback: None,
+                        of: read_at(of),
+                    };
+                    judged.work.command(p, op, read.receipt);
+                }
             }
             (
                 ReplayStep::DeadLetter,
@@ -169,5 +174,8 @@ impl Source {
 
 /// Reports whether a step may add a message to the store.
 fn needs_permit(step: Option<&ReplayStep>) -> bool {
-    !matches!(step, None | Some(ReplayStep::Cancel { .. }))
+    matches!(
+        step,
+        Some(ReplayStep::Store { .. } | ReplayStep::DeadLetter)
+    )
 }

@@ -204,35 +204,19 @@ impl GroupState {
 
     /// Why this consumer does not read some of these topics, or not all that it has of them. `named` stands for all.
     pub(super) fn trouble(&self, named: &str, is_one: impl Fn(&str) -> bool) -> Option<String> {
-        let standing = || {
-            let (topic, partition, why) = self.standing(&is_one).next()?;
-            Some(format!("topic {topic}: partition {partition} {why}"))
-        };
-        let refused = || {
-            let (topic, why) = self
-                .refused_topics
-                .iter()
-                .find(|(topic, _)| is_one(topic))?;
-            Some(format!("topic {topic}: {why}"))
-        };
-        let all_refused = || {
-            let why = self
-                .group_refusal
-                .as_ref()
-                .or(self.fetch_refusal.as_ref())?;
-            Some(format!("topic {named}: {why}"))
-        };
-        let unplaced = || {
-            let found = self
-                .unplaced
-                .iter()
-                .find(|unplaced| is_one(&unplaced.key.0))?;
-            Some(format!("topic {found}"))
-        };
-        standing()
-            .or_else(refused)
-            .or_else(all_refused)
-            .or_else(unplaced)
+        if let Some((topic, partition, why)) = self.standing(&is_one).next() {
+            return Some(format!("topic {topic}: partition {partition} {why}"));
+        }
+        let mut refused = self.refused_topics.iter();
+        if let Some((topic, why)) = refused.find(|(topic, _)| is_one(topic)) {
+            return Some(format!("topic {topic}: {why}"));
+        }
+        if let Some(why) = self.group_refusal.as_ref().or(self.fetch_refusal.as_ref()) {
+            return Some(format!("topic {named}: {why}"));
+        }
+        let mut unplaced = self.unplaced.iter();
+        let unplaced = unplaced.find(|unplaced| is_one(&unplaced.key.0))?;
+        Some(format!("topic {unplaced}"))
     }
 
     /// The partitions of these topics that stand, and why.

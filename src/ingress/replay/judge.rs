@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use super::stored::content_of;
 use crate::domain::{
-    DelayRequest, InvalidReason, KafkaPosition, Message, OnInvalid, Origin, Route, Target, Text,
-    UnixMs,
+    DelayRequest, InvalidReason, KafkaPosition, Message, OnInvalid, Route, Target, Text, UnixMs,
 };
-use crate::ingress::admit::{Admission, admit, credible};
+use crate::ingress::admit::{Admission, admit, credible, on_invalid};
 use crate::ingress::jitter::SourceJitter;
 
 /// A record of the topic.
@@ -138,8 +137,13 @@ impl RecordJudge {
                 (request, Some(asked.request), Some(target))
             }
             Admission::Cancel { id } => {
-                // Nobody needs the content of a cancel.
-                message = nothing();
+                // Nobody needs the content of a cancel. Its key says where its message is, as a rule.
+                message = Message {
+                    body: None,
+                    headers: Vec::new(),
+                    properties: None,
+                    ..message
+                };
                 (RecordRequest::Cancel { id }, None, None)
             }
             Admission::Change {
@@ -157,11 +161,7 @@ impl RecordJudge {
                 (request, Some(asked.request), Some(target))
             }
             Admission::Invalid { reason, error } => {
-                let kept = match route.policy.on_invalid {
-                    OnInvalid::DeadLetter => true,
-                    OnInvalid::PassThrough => unreadable,
-                    OnInvalid::Drop => false,
-                };
+                let kept = on_invalid(route, unreadable) == OnInvalid::DeadLetter;
                 let request = RecordRequest::Invalid {
                     reason,
                     error,
@@ -181,16 +181,5 @@ impl RecordJudge {
             message,
             target,
         }
-    }
-}
-
-/// An empty message.
-fn nothing() -> Message {
-    Message {
-        origin: Origin::Kafka,
-        key: None,
-        body: None,
-        headers: Vec::new(),
-        properties: None,
     }
 }

@@ -194,15 +194,18 @@ impl Store {
             }
             asked_again = true;
         };
-        let opened = |one: &MeasuredClaim| {
+        let mut opened = Vec::with_capacity(measured.len());
+        for one in measured {
             let mut claimed = one.claimed.clone();
-            if let Some(blob) = one.head.as_ref().and_then(|_| blobs.next()).flatten() {
+            if one.head.is_some()
+                && let Some(Some(blob)) = blobs.next()
+            {
                 claimed.blob = blob;
                 claimed.bundle = open(&claimed);
             }
-            claimed
-        };
-        Ok(measured.iter().map(opened).collect())
+            opened.push(claimed);
+        }
+        Ok(opened)
     }
 
     /// The connection that reads contents. The node that it leads to may have answered for this partition only for a

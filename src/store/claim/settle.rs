@@ -186,8 +186,8 @@ impl Store {
         )
     }
 
-    /// Returns claims of one partition whose content this version cannot read. The bundles are due again after `wait_ms`, so that they block nothing else. With 0 they keep
-    /// their places.
+    /// Returns claims of one partition that cannot go on now: this version cannot read them, or their target takes no
+    /// more. The bundles are due again after `wait_ms`, so that they block nothing else. With 0 they keep their places.
     pub async fn put_off(
         &self,
         p: Partition,
@@ -451,14 +451,10 @@ fn letters(answer: &Value, expected: usize) -> Result<Vec<SettleAnswer>, StoreEr
     if letters.len() != expected {
         return Err(shape("the answer about some claims"));
     }
-    Ok(letters
-        .chars()
-        .map(|l| {
-            if l == 's' {
-                SettleAnswer::Stale
-            } else {
-                SettleAnswer::Applied(Vec::new())
-            }
-        })
-        .collect())
+    let answer = |letter| match letter {
+        'o' => Ok(SettleAnswer::Applied(Vec::new())),
+        's' => Ok(SettleAnswer::Stale),
+        _ => Err(shape("the answer about some claims")),
+    };
+    letters.chars().map(answer).collect()
 }

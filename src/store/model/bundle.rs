@@ -11,7 +11,6 @@
 //! count the number of its places. So many messages share what a bundle costs, and each can be cancelled until it is near.
 
 use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -84,6 +83,11 @@ pub(in crate::store) fn is_gone(entry: &Entry) -> bool {
 /// The due set of a route's growing bundles.
 pub(in crate::store) fn growing_due_set(route: &str) -> String {
     format!("{route}/{GROWING}")
+}
+
+/// True for a bundle, or a due set, of a route.
+pub(in crate::store) fn is_of_route(name: &str, route: &str) -> bool {
+    name.split_once('/').is_some_and(|(of, _)| of == route)
 }
 
 /// True for a due set of growing bundles.
@@ -212,23 +216,23 @@ impl BundleId {
     /// The name under which each message is published: its own, or its `~` id. All names share one allocation.
     pub fn message_ids(&self, partition: Partition, entries: &[Entry]) -> Vec<Text> {
         let mut made = Vec::with_capacity(40 * entries.len());
-        let put = |(index, entry): (usize, &Entry)| {
+        let mut places = Vec::with_capacity(entries.len());
+        for (index, entry) in entries.iter().enumerate() {
             let start = made.len();
             if entry.id.is_none() {
                 self.put_message_id(&mut made, partition, index, entry.due);
             }
-            start..made.len()
-        };
-        let places: Vec<_> = entries.iter().enumerate().map(put).collect();
+            places.push(start..made.len());
+        }
         let made = Bytes::from(made);
-        let own = |(entry, place): (&Entry, Range<usize>)| {
-            entry
-                .id
-                .clone()
-                .or_else(|| Text::from_utf8(made.slice(place)))
-                .unwrap_or_default()
-        };
-        entries.iter().zip(places).map(own).collect()
+        let mut names = Vec::with_capacity(entries.len());
+        for (entry, place) in entries.iter().zip(places) {
+            names.push(match &entry.id {
+                Some(own) => own.clone(),
+                None => Text::from_utf8(made.slice(place)).unwrap_or_default(),
+            });
+        }
+        names
     }
 
     fn put_message_id(&self, out: &mut Vec<u8>, partition: Partition, index: usize, due: UnixMs) {

@@ -13,7 +13,9 @@ use super::contents::Listed;
 use super::search_bound::{self, SearchBound};
 use crate::domain::{Partition, UnixMs};
 use crate::store::call::keys::Keys;
-use crate::store::model::bundle::{BundleId, GROWING_SPAN_MS, first_message_due, is_of_growing};
+use crate::store::model::bundle::{
+    BundleId, GROWING_SPAN_MS, first_message_due, is_of_growing, is_of_route,
+};
 use crate::store::model::codec::read_dues;
 use crate::store::{BrowseKey, BrowseQuery, MessagePage, Store, StoreError, StoredMessage};
 
@@ -272,9 +274,7 @@ impl Store {
         }
         let answers: Vec<Vec<(String, f64)>> = self.trips(commands, TRIP_COMMANDS).await?;
         let of_route = |due_set: &str| match &query.route {
-            Some(route) => due_set
-                .split_once('/')
-                .is_some_and(|(r, _)| r == route.as_str()),
+            Some(route) => is_of_route(due_set, route.as_str()),
             None => true,
         };
         let mut begun = Vec::new();

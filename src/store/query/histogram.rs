@@ -8,7 +8,7 @@ use crate::domain::{Partition, RouteName, UnixMs};
 use crate::store::call::keys::Keys;
 use crate::store::connection::link;
 use crate::store::model::bundle::{
-    BundleId, first_message_due, is_of_growing, slice_of, slice_start,
+    BundleId, first_message_due, is_of_growing, is_of_route, slice_of, slice_start,
 };
 use crate::store::{DueHistogram, DueMonth, PartitionView, Store, StoreError};
 
@@ -120,13 +120,9 @@ impl Store {
         let due_sets = self.sampled_due_sets(p, spans).await?;
         let mut read = 0;
         let mut whole = due_sets.iter().all(|due_set| due_set.stands_for <= 1.0);
-        let of_route = |due_set: &&SampledDueSet| {
-            let of = due_set.name.split_once('/');
-            route.is_none_or(|route| of.is_some_and(|(name, _)| name == route.as_str()))
-        };
         let due_sets: Vec<_> = due_sets
             .iter()
-            .filter(of_route)
+            .filter(|due_set| route.is_none_or(|route| is_of_route(&due_set.name, route.as_str())))
             .filter(|due_set| !is_of_growing(&due_set.name))
             .collect();
         for trip in due_sets.chunks(TRIP_COMMANDS) {
@@ -263,31 +259,30 @@ impl Store {
             })
         });
         let heads: Vec<Vec<(String, f64)>> = self.trips(heads.collect(), TRIP_COMMANDS).await?;
-        let views = all.iter().zip(counts).zip(claims).zip(heads.chunks(2)).map(
-            |(((&partition, counts), claims), heads)| {
-                let sum = |kind: &str| {
-                    counts
-                        .iter()
-                        .filter(|(f, _)| f.starts_with(kind))
-                        .map(|(_, n)| n)
-                        .sum()
-                };
-                PartitionView {
-                    partition,
-                    messages: sum("n:"),
-                    bytes: sum("b:"),
-                    dead: sum("d:"),
-                    claims,
-                    head: heads
-                        .iter()
-                        .flatten()
-                        .map(|(due_set, score)| first_message_due(due_set, *score as i64))
-                        .min(),
-                }
-            },
-        );
-        Ok(views.collect())
+        let mut views = Vec::with_capacity(all.len());
+        for (at, &partition) in all.iter().enumerate() {
+            let counts = counts.get(at).map_or(&[][..], Vec::as_slice);
+            let heads = heads.chunks(2).nth(at).unwrap_or_default();
+            let dues = heads.iter().flatten();
+            views.push(PartitionView {
+                partition,
+                messages: sum_of(counts, "n:"),
+                bytes: sum_of(counts, "b:"),
+                dead: sum_of(counts, "d:"),
+                claims: claims.get(at).copied().unwrap_or_default(),
+                head: dues
+                    .map(|(due_set, score)| first_message_due(due_set, *score as i64))
+                    .min(),
+            });
+        }
+        Ok(views)
     }
+}
+
+/// The sum of the counts of one kind, over all routes.
+fn sum_of(counts: &[(String, i64)], kind: &str) -> i64 {
+    let of_kind = counts.iter().filter(|(field, _)| field.starts_with(kind));
+    of_kind.map(|(_, count)| count).sum()
 }
 
 /// Due times that are read, Unix ms.

@@ -7,7 +7,7 @@ use redis::cluster_routing::Slot;
 
 use crate::domain::{Entry, FirstStart, Partition, RouteName};
 use crate::store::call::keys::Keys;
-use crate::store::model::bundle::{BundleId, growing_due_set, is_gone, is_of_growing};
+use crate::store::model::bundle::{BundleId, growing_due_set, is_gone, is_of_growing, is_of_route};
 use crate::store::{DeadFilter, Store, StoreError, decode};
 
 /// Bundles of one trip: three reads each, one of them of up to 64 KiB.
@@ -75,29 +75,25 @@ impl Store {
         p: Partition,
         route: &RouteName,
     ) -> Result<BTreeMap<BundleId, ScannedState>, StoreError> {
-        let own = |member: &String| {
-            member
-                .split_once('/')
-                .is_some_and(|(r, _)| r == route.as_str())
-        };
         let mut bundles = BTreeMap::new();
         let mut add = |found: Vec<String>, standing| {
             bundles.extend(
                 found
                     .iter()
-                    .filter(|id| own(id))
+                    .filter(|id| is_of_route(id, route.as_str()))
                     .filter_map(|id| Some((BundleId::parse(id)?, standing))),
             );
         };
         let claims = self.0.keys.of(p, "claims");
         add(self.members(p, &claims).await?, ScannedState::InFlight);
         let due_sets = self.members(p, &self.0.keys.of(p, "idx")).await?;
-        let published = due_sets.into_iter().filter(own);
-        for due_set in published.filter(|due_set| !is_of_growing(due_set)) {
-            add(
-                self.members(p, &self.0.keys.due(p, &due_set)).await?,
-                ScannedState::Pending,
-            );
+        for due_set in due_sets {
+            if is_of_route(&due_set, route.as_str()) && !is_of_growing(&due_set) {
+                add(
+                    self.members(p, &self.0.keys.due(p, &due_set)).await?,
+                    ScannedState::Pending,
+                );
+            }
         }
         add(self.members(p, &claims).await?, ScannedState::InFlight);
         Ok(bundles)

@@ -239,7 +239,7 @@ impl PartitionWriter {
                 PendingMessage::No(Some(_)) => return Ok(WriteResult::InFlight),
                 PendingMessage::Unreadable(why) => {
                     error!(%route, %id, error = why, "a message cannot be cancelled: its bundle cannot be read");
-                    return Ok(WriteResult::Unknown);
+                    return Ok(WriteResult::InFlight);
                 }
             }
             let plan = WritePlan::new(

@@ -43,8 +43,8 @@ impl Settler {
                 let key_queue = claimed
                     .key_queue_id()
                     .and_then(|id| key_queues.get_mut(&id));
-                let division = resolve::division_of(&shard, claimed, key_queue, true);
-                splits.push((slot, claimed.open_entries(), division));
+                let resolution = resolve::resolve(&shard, claimed, key_queue);
+                splits.push((slot, claimed.open_entries(), resolution));
             } else if may_extend && (claimed.news || lease_left_us < shard.lease_us() * 2 / 3) {
                 let news = std::mem::take(&mut claimed.news);
                 extend
@@ -54,9 +54,10 @@ impl Settler {
             }
         }
         drop(slots);
-        for (slot, still_open, division) in splits {
-            debug!(bundle = %division.claim.id, open = still_open.len(), "split off messages that hang");
-            self.divide(slot, still_open, division);
+        for (slot, still_open, resolution) in splits {
+            let claim = &resolution.division.claim;
+            debug!(bundle = %claim.id, open = still_open.len(), "split off messages that hang");
+            self.divide(slot, still_open, resolution);
         }
         for (p, mut held) in extend {
             while !held.is_empty() {

@@ -135,3 +135,30 @@ async fn a_delayed_message_between_two_relays_that_face_each_other_is_stopped() 
     let copies = fixture.arrived()["round"].len();
     assert!(copies <= MOST_COPIES, "{copies}");
 }
+
+#[tokio::test]
+async fn an_invalid_message_that_passes_and_comes_back_is_stopped_too() {
+    let fixture = FlowFixture::new().await;
+    let looping = Path::new("bad", Side::Quorum, Side::Classic);
+    fixture.open(std::slice::from_ref(&looping)).await;
+    fixture
+        .rabbitmq
+        .bind(&looping.ingress, &looping.target, "")
+        .await;
+    let config = looping.configure(config(&fixture), "on_invalid = \"pass_through\"");
+    let mut relay = Relay::start(&config).await;
+    let wire = looping
+        .from
+        .plain("bad", "k", b"bad")
+        .header("x-delay", "soon")
+        .header("x-delay-due", "1795255200000");
+    fixture.send(&looping, &[(wire, now_ms())]).await;
+    let of = [("route", looping.route.as_str()), ("reason", "loop")];
+    await_metric(&relay, "dead_letters_total", &of, 1).await;
+    await_log(&relay, TOLD).await;
+    await_log(&relay, STOPPED).await;
+    fixture.await_cases(&["bad".to_owned()]).await;
+    let copies = fixture.arrived()["bad"].len();
+    assert!(copies <= MOST_COPIES, "{copies}");
+    assert!(relay.terminate().await.success(), "a clean end");
+}

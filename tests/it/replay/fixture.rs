@@ -22,8 +22,16 @@ use crate::support::{Config, Kafka, Redis, Relay, eventually, folders, names, re
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
     pub(crate) partition: i32,
+    pub(crate) key: Option<String>,
     pub(crate) body: String,
     pub(crate) headers: Vec<(String, String)>,
+}
+
+impl Record {
+    pub(crate) fn keyed(self, key: &str) -> Self {
+        let key = Some(key.to_owned());
+        Self { key, ..self }
+    }
 }
 
 /// A record; its body stands in a header too, where the API shows it.
@@ -33,6 +41,7 @@ pub(crate) fn record(partition: i32, body: &str, headers: &[(&str, &str)]) -> Re
         .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     Record {
         partition,
+        key: None,
         body: body.to_owned(),
         headers: headers.chain([("body".into(), body.into())]).collect(),
     }
@@ -177,8 +186,13 @@ impl ReplayFixture {
                             value: Some(value),
                         })
                     });
-            let wire = FutureRecord::<(), _>::to(&self.topic).partition(record.partition);
-            let wire = wire.payload(&record.body).headers(headers);
+            let mut wire = FutureRecord::<String, _>::to(&self.topic)
+                .partition(record.partition)
+                .payload(&record.body)
+                .headers(headers);
+            if let Some(key) = &record.key {
+                wire = wire.key(key);
+            }
             self.producer
                 .send(wire, Duration::from_secs(30))
                 .await
