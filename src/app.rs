@@ -6,6 +6,7 @@ pub(crate) mod check;
 #[cfg(feature = "mutants")]
 mod clocks;
 pub(crate) mod command_audit;
+pub(crate) mod command_store;
 mod drain;
 mod health_watch;
 mod inject;

@@ -1,5 +1,5 @@
-//! The look at what has no owner of its own: each route's source, each target, the store's capacity, and each route's
-//! delivery in time. None of them makes the replica unready: a part in trouble costs its own messages only. Each part is a
+//! Judges each second which source, target or route is in trouble, and why, and whether the store's capacity is: what has
+//! no owner who would say so. None of them makes the replica unready: a part in trouble costs its own messages only. Each part is a
 //! metric too, and the log has a line when its trouble begins and one when it ends.
 
 mod lateness_poll;

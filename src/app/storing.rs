@@ -5,28 +5,25 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
-use prometheus_client::registry::Registry;
+use anyhow::Context;
 use tracing::warn;
 
 use super::command_audit::CommandAudit;
+use super::command_store::CommandStore;
 use super::store_room;
 use crate::config::Config;
-use crate::domain::{Because, Clock, Route, RouteName, RoutePolicy, routes_where};
+use crate::domain::{Because, Clock, Route, RouteName};
 use crate::egress::AllLanes;
 use crate::egress::kafka::KafkaLanes;
 use crate::health::{Health, TroubleLog};
 use crate::ingress::{self, Intake};
 use crate::lifecycle::{Shutdown, Tasks, tick};
 use crate::publishing::{Listeners, Reporters};
-use crate::store::{self, PreflightFailure, Store};
+use crate::store::{self, Store};
 use crate::telemetry::{BurstLog, Metrics, Tracer};
 
 /// Longest wait for the exporter of traces at the end. It bounds itself below that.
 const TRACES_DEADLINE: Duration = Duration::from_secs(2);
-/// Longest wait for a store that does not answer at the beginning.
-const STORE_DEADLINE: Duration = Duration::from_secs(10);
-
 /// Time between two looks at the store's capacity.
 const ROOM_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -58,41 +55,14 @@ impl StoringRooms {
         may_describe: bool,
         reads_trail: bool,
     ) -> anyhow::Result<Self> {
-        let clock = Clock::start();
-        let tasks = Tasks::default();
-        let shutdown = Shutdown::default();
-        let preflight = store::preflight(&config.redis, may_describe);
-        match tokio::time::timeout(STORE_DEADLINE, preflight).await {
-            Ok(Ok(())) => {}
-            Ok(Err(PreflightFailure::Refused(why))) => {
-                return Err(why).context("the store may not be used");
-            }
-            Ok(Err(PreflightFailure::Away(why) | PreflightFailure::Tls(why))) => {
-                bail!("the store cannot be used: {why}")
-            }
-            Err(_) => bail!(
-                "the store did not answer within {} s",
-                STORE_DEADLINE.as_secs()
-            ),
-        }
-        let health = Health::default();
-        let metrics = Metrics::new(&mut Registry::default(), [route.name.clone()]);
-        let store = Store::start(&store::StoreDependencies {
-            config: &config.redis,
+        let CommandStore {
+            store,
             clock,
-            metrics: metrics.clone(),
-            health: &health,
-            tasks: &tasks,
-            shutdown: &shutdown,
-            remembers: [(route.name.clone(), route.policy.dedupe_ms)].into(),
-            trails: reads_trail
-                .then(|| (route.name.clone(), route.policy.trail))
-                .into_iter()
-                .collect(),
-            ordered: routes_where(std::slice::from_ref(route), |policy| policy.ordered),
-            growing: routes_where(std::slice::from_ref(route), RoutePolicy::may_grow),
-            shards: 1,
-        })?;
+            metrics,
+            health,
+            tasks,
+            shutdown,
+        } = CommandStore::open(config, route, may_describe, reads_trail).await?;
         let traces = StoringTraces::start(config, clock, &metrics)?;
         Ok(Self {
             route: route.clone(),

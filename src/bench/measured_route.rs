@@ -7,7 +7,6 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail, ensure};
 use futures_util::future::try_join_all;
 use parking_lot::Mutex;
-use prometheus_client::registry::Registry;
 
 use super::clock_steps::StepDetector;
 use super::load::SendCounts;
@@ -15,12 +14,10 @@ use super::tally::{ArrivalTally, MARK_HEADER, MessageMark};
 use super::types::BenchRequest;
 use crate::app::check;
 use crate::app::command_audit::CommandAudit;
+use crate::app::command_store::CommandStore;
 use crate::broker::rabbitmq::Broker;
 use crate::config::Config;
-use crate::domain::{
-    Clock, Endpoint, HeaderValue, Partition, Route, RoutePolicy, Target, UnixMs, route,
-    routes_where,
-};
+use crate::domain::{Clock, Endpoint, HeaderValue, Partition, Route, Target, UnixMs, route};
 use crate::egress::kafka::KafkaLanes;
 use crate::egress::rabbitmq::RabbitLanes;
 use crate::egress::{AllLanes, Lane, Lanes};
@@ -28,10 +25,10 @@ use crate::health::Health;
 use crate::ingress;
 use crate::lifecycle::{Shutdown, Stage, Tasks};
 use crate::store::{
-    self, BrowseKey, BrowseQuery, PreflightFailure, Store, StoreError, StoredMessage, StoredState,
-    WriteOp, WriteResult,
+    self, BrowseKey, BrowseQuery, Store, StoreError, StoredMessage, StoredState, WriteOp,
+    WriteResult,
 };
-use crate::telemetry::{KafkaClients, Metrics};
+use crate::telemetry::KafkaClients;
 
 /// Longest wait for each server at the beginning.
 const OPEN_DEADLINE: Duration = Duration::from_secs(10);
@@ -82,10 +79,13 @@ impl MeasuredRoute {
             };
             bail!("{}{more}", first.text);
         }
-        let clock = Clock::start();
-        let tasks = Tasks::default();
-        let shutdown = Shutdown::default();
-        let store = store(config, route, clock, &tasks, &shutdown).await?;
+        let CommandStore {
+            store,
+            clock,
+            tasks,
+            shutdown,
+            ..
+        } = CommandStore::open(config, route, false, false).await?;
         let skew_us = judge_relays(config, request, &store).await?;
         let lanes = lanes(config, route, clock, &tasks.of(Stage::Egress), &shutdown)?;
         let measured = Self {
@@ -269,42 +269,6 @@ fn waits_of_run(found: &StoredMessage, run: &str) -> bool {
         _ => None,
     });
     found.state == StoredState::Pending && text.is_some_and(|mark| mark.run == run)
-}
-
-/// Opens the route's store, once it is known to be there.
-async fn store(
-    config: &Config,
-    route: &Arc<Route>,
-    clock: Clock,
-    tasks: &Tasks,
-    shutdown: &Shutdown,
-) -> anyhow::Result<Store> {
-    match tokio::time::timeout(OPEN_DEADLINE, store::preflight(&config.redis, false)).await {
-        Ok(Ok(())) => {}
-        Ok(Err(PreflightFailure::Refused(why))) => {
-            return Err(why).context("the store may not be used");
-        }
-        Ok(Err(PreflightFailure::Away(why) | PreflightFailure::Tls(why))) => {
-            bail!("the store cannot be used: {why}")
-        }
-        Err(_) => bail!(
-            "the store did not answer within {} s",
-            OPEN_DEADLINE.as_secs()
-        ),
-    }
-    Ok(Store::start(&store::StoreDependencies {
-        config: &config.redis,
-        clock,
-        metrics: Metrics::new(&mut Registry::default(), [route.name.clone()]),
-        health: &Health::default(),
-        tasks,
-        shutdown,
-        remembers: [(route.name.clone(), route.policy.dedupe_ms)].into(),
-        trails: BTreeMap::new(),
-        ordered: routes_where(std::slice::from_ref(route), |policy| policy.ordered),
-        growing: routes_where(std::slice::from_ref(route), RoutePolicy::may_grow),
-        shards: 1,
-    })?)
 }
 
 /// Checks that relays serve the route, that clocks agree, and that the topic has a partition for each relay. Answers this

@@ -17,8 +17,8 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use super::memory_room::{ALL_WAIT_SHARE, room};
 use super::permits::{AdmissionGate, GateControl, MessageVolume, share_of};
+use super::redis_memory::{ALL_WAIT_SHARE, room};
 use crate::domain::{Route, RouteName};
 use crate::health::{Health, RedisMemory};
 use crate::lifecycle::{Shutdown, Tasks, tick};

@@ -26,22 +26,22 @@ pub mod kafka;
 mod ledger;
 mod linger;
 mod loops;
-mod memory_room;
 mod outcomes;
 mod pass_through;
 mod permits;
 mod publish_desk;
 pub mod rabbitmq;
 mod read_budget;
+mod redis_memory;
 mod redrive;
 pub mod replay;
 mod target_wait;
 
 pub use intake::{Intake, Source};
 pub use ledger::{Ledger, Receipt, Released};
-pub use memory_room::ALL_WAIT_SHARE;
 pub use permits::AdmissionGate;
 pub use read_budget::{HandOver, QueueLimits, READ_BYTES, ReadAllocation, ReadBudget, ReadShare};
+pub use redis_memory::ALL_WAIT_SHARE;
 pub use redrive::redrive;
 
 use std::sync::Arc;

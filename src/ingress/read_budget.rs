@@ -1,5 +1,4 @@
-//! The read budget: memory of the records that ingress has read and not resolved. All sources of the process
-//! share one budget.
+//! How much this process may hold of what it has read and not resolved: the read budget, which all of its sources share.
 //!
 //! A RabbitMQ queue hands over as many messages as its consumer allows, whatever their size. Therefore each queue has
 //! a fixed part of the budget, and may hand over as many messages as fit into that, each as large as a body may be.

@@ -1,7 +1,7 @@
 //! The timer: store -> egress, at the due time.
 //!
 //! A replica runs a pool of shards. Each shard serves some of the partitions that [`Cluster`](crate::cluster::Cluster)
-//! assigns to the replica. Its *claimer* ([`claimer`]) polls the heads of all its partitions at once, claims what is due within the
+//! assigns to the replica. Its *claimer* ([`claimer`], [`partition_claim`]) polls the heads of all its partitions at once, claims what is due within the
 //! lookahead, and hands it to the wheel. The *wheel* ([`wheel`]) is one precise thread for all shards. It gives each
 //! message to its target's lane at its own millisecond, never early; a message of a limited route also needs a token
 //! ([`rate_limit`]). The *settler* ([`settler`]) collects the brokers' verdicts and answers the store: it settles

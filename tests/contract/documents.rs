@@ -124,7 +124,7 @@ const FIGURES: &[(&str, &str, &str, &str)] = &[
     (
         "faults.md",
         "uses 85 % of its `maxmemory`",
-        "ingress/memory_room.rs",
+        "ingress/redis_memory.rs",
         "pub const ALL_WAIT_SHARE: f64 = 0.85;",
     ),
     (

@@ -1,4 +1,5 @@
-//! Backpressure: pauses a partition whose window stays full.
+//! Backpressure: pauses a partition whose window stays full. (What a route at its `max_pending` waits for is its gate, in
+//! `ingress::permits`.)
 //!
 //! Pausing a partition is dear: the client library throws away the records that it has read ahead, and fetches
 //! them again. A window that is full because everything is busy is therefore first given a moment. Only a

@@ -271,6 +271,47 @@ async fn a_relay_puts_what_a_later_version_wrote_off_and_delivers_all_else() {
 /// A bundle may kill whoever decodes it: who claims it after fifty-one expiries does not. A redrive brings back its
 /// messages, but not the one that was cancelled before.
 #[tokio::test]
+async fn a_delivered_message_is_not_buried_though_its_claims_have_expired_too_often() {
+    let replay = ReplayFixture::new(1, "").await;
+    let due = (now_ms() + 8000).to_string();
+    let headers = [("x-deliver-at", due.as_str())];
+    replay.produce(&[record(0, "delivered", &headers)]).await;
+    replay.committed().await;
+    let mut redis = replay.redis.connection().await.expect("connected");
+    let blobs: Vec<String> = redis::cmd("KEYS")
+        .arg("*:b:*")
+        .query_async(&mut redis)
+        .await
+        .expect("keys");
+    let [blob] = &blobs[..] else {
+        panic!("one bundle: {blobs:?}")
+    };
+    let (partition, id) = blob.split_once(":b:").expect("a blob");
+    // Its confirm came after its claim had expired, and was noted; then that claim's next ones expired too.
+    for (hash, value) in [("done", "1"), ("expiries", "50")] {
+        let mut set = redis::cmd("HSET");
+        set.arg(format!("{partition}:{hash}")).arg(id).arg(value);
+        set.query_async::<i64>(&mut redis).await.expect("set");
+    }
+    assert!(
+        now_ms() < due.parse().expect("a number"),
+        "nothing was claimed before"
+    );
+    eventually("nothing is left of it", async || {
+        let left = redis::cmd("EXISTS")
+            .arg(blob)
+            .query_async::<bool>(&mut redis)
+            .await?;
+        anyhow::ensure!(!left, "it is there");
+        anyhow::Ok(())
+    })
+    .await;
+    let dead = replay.get("/api/v1/dead").await.1;
+    assert_eq!(dead["items"].as_array().map(Vec::len), Some(0), "{dead}");
+    assert_eq!(replay.arrivals(), [""; 0], "it was delivered before");
+}
+
+#[tokio::test]
 async fn interleaving_26_a_bundle_that_expired_too_often_is_buried_unopened_and_can_be_redriven() {
     let replay = ReplayFixture::new(1, "").await;
     let due = (now_ms() + 15_000).to_string();

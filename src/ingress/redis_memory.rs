@@ -1,4 +1,4 @@
-//! Room in the memory of Redis, by route. Every route may use it up to a first mark. Beyond that a route may use only
+//! How much more a route may store, by the memory of Redis. Every route may use it up to a first mark. Beyond that a route may use only
 //! its even share, and beyond a second mark nobody may use any, so that what is stored can still be published,
 //! retried and counted. A route that floods stops at the first mark, and the others go on. Pure.
 
