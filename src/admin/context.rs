@@ -9,8 +9,7 @@ use tokio_util::sync::DropGuard;
 
 use super::AdminState;
 use super::auth::AccessTokens;
-use super::live::LiveOverview;
-use super::overview::DueMonths;
+use super::caches::{DueMonths, LastOverview};
 use super::problem::Problem;
 use super::pulse::Pulse;
 use super::refusals::Refusals;
@@ -32,7 +31,7 @@ pub(super) struct Admin {
     pub(super) refusals: Refusals,
     pub(super) pulse: Pulse,
     pub(super) rendered: RenderedMetrics,
-    pub(super) live: LiveOverview,
+    pub(super) live: LastOverview,
     pub(super) months: DueMonths,
     /// Dropped with the last connection and the last audit entry, which tells the listener's thread to end.
     _ended: DropGuard,
@@ -64,7 +63,7 @@ impl Admin {
             refusals,
             pulse,
             rendered,
-            live: LiveOverview::default(),
+            live: LastOverview::default(),
             months: DueMonths::default(),
             _ended: ended,
             turns: StoreTurns::new(),

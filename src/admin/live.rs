@@ -10,9 +10,9 @@ use axum::extract::State as Extract;
 use axum::response::sse::{Event, Sse};
 use futures_util::Stream;
 use futures_util::stream::unfold;
-use tokio::sync::Mutex;
 use tokio::time::timeout;
 
+use super::caches::SharedOverview;
 use super::context::Admin;
 use super::health::part_views;
 use super::overview::{histogram_view, registered, replica_views};
@@ -51,42 +51,28 @@ impl From<RouteFlow> for LiveFlow {
     }
 }
 
-/// The last overview, and its text for streams.
-#[derive(Default)]
-pub(super) struct LiveOverview(Mutex<Option<SharedOverview>>);
-
-#[derive(Clone)]
-struct SharedOverview {
-    /// When it was made, monotonic microseconds.
-    at_us: i64,
-    moment: Arc<OverviewMoment>,
-    text: Arc<str>,
-}
-
-impl LiveOverview {
-    /// The overview, [`SHARED_AGE`] old at most.
-    async fn latest(&self, admin: &Admin) -> Result<SharedOverview, Problem> {
-        let clock = admin.state.clock;
-        let mut last = self.0.lock().await;
-        let now_us = clock.mono_us();
-        if let Some(shared) = &*last
-            && now_us - shared.at_us < SHARED_AGE.as_micros() as i64
-        {
-            return Ok(shared.clone());
-        }
-        let moment = Arc::new(overview_moment(admin, clock).await);
-        let text = serde_json::to_string(&*moment).map_err(|error| {
-            let detail = format!("the overview cannot be written: {error}");
-            Problem::new(axum::http::StatusCode::INTERNAL_SERVER_ERROR, detail)
-        })?;
-        let shared = SharedOverview {
-            at_us: now_us,
-            moment,
-            text: text.into(),
-        };
-        *last = Some(shared.clone());
-        Ok(shared)
+/// The overview, [`SHARED_AGE`] old at most.
+async fn latest(admin: &Admin) -> Result<SharedOverview, Problem> {
+    let clock = admin.state.clock;
+    let mut last = admin.live.lock().await;
+    let now_us = clock.mono_us();
+    if let Some(shared) = &*last
+        && now_us - shared.at_us < SHARED_AGE.as_micros() as i64
+    {
+        return Ok(shared.clone());
     }
+    let moment = Arc::new(overview_moment(admin, clock).await);
+    let text = serde_json::to_string(&*moment).map_err(|error| {
+        let detail = format!("the overview cannot be written: {error}");
+        Problem::new(axum::http::StatusCode::INTERNAL_SERVER_ERROR, detail)
+    })?;
+    let shared = SharedOverview {
+        at_us: now_us,
+        moment,
+        text: text.into(),
+    };
+    *last = Some(shared.clone());
+    Ok(shared)
 }
 
 async fn overview_moment(admin: &Admin, clock: Clock) -> OverviewMoment {
@@ -164,7 +150,7 @@ fn flow_series(steps: &[FlowStep], names: impl Iterator<Item = String>) -> FlowS
 pub(super) async fn overview(
     Extract(admin): Extract<Arc<Admin>>,
 ) -> Result<Json<OverviewView>, Problem> {
-    let shared = admin.live.latest(&admin).await?;
+    let shared = latest(&admin).await?;
     let names = admin.routes().map(|route| route.name.to_string());
     let series = flow_series(&admin.state.metrics.flow.steps(), names);
     Ok(Json(OverviewView {
@@ -196,7 +182,7 @@ pub(super) async fn stream(
                 () = admin.shutdown.draining() => {}
             }
         }
-        let shared = admin.live.latest(&admin).await.ok()?;
+        let shared = latest(&admin).await.ok()?;
         let event = Event::default().event("overview").data(&*shared.text);
         // The last event of a replica that drains says so.
         let sent = if drains || admin.shutdown.is_draining() {

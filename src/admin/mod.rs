@@ -80,6 +80,7 @@ mod audit;
 mod audit_note;
 mod auth;
 mod body;
+mod caches;
 mod cancel_many;
 mod conditions;
 pub mod config;

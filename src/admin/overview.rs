@@ -1,12 +1,11 @@
 //! Overview of the store and the cluster: due times, partitions, replicas.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State as Extract;
-use parking_lot::Mutex;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -58,7 +57,7 @@ pub(super) async fn histogram_view(
     admin: &Admin,
     route: Option<&RouteName>,
 ) -> Result<HistogramView, Problem> {
-    let later = admin.months.later_days(admin, route).await?;
+    let later = later_days(admin, route).await?;
     let histogram = admin.browse(admin.store()?.histogram(route)).await?;
     let first_day = histogram.day.iter().sum();
     Ok(HistogramView {
@@ -76,42 +75,19 @@ pub(super) async fn histogram_view(
     })
 }
 
-/// Later days of the month, by route, each read once a minute at most: they change slowly, and reading them costs as much
-/// as the rest of a histogram.
-#[derive(Default)]
-pub(super) struct DueMonths(Mutex<BTreeMap<Option<RouteName>, KnownMonth>>);
-
-/// A month, and when it was read.
-struct KnownMonth {
-    /// Monotonic microseconds.
-    read_us: i64,
-    month: Arc<DueMonth>,
-}
-
-impl DueMonths {
-    /// The later days of a route, or of all, [`MONTH_AGE`] old at most.
-    async fn later_days(
-        &self,
-        admin: &Admin,
-        route: Option<&RouteName>,
-    ) -> Result<Arc<DueMonth>, Problem> {
-        let now_us = admin.state.clock.mono_us();
-        let key = route.cloned();
-        if let Some(known) = self.0.lock().get(&key)
-            && now_us - known.read_us < MONTH_AGE.as_micros() as i64
-        {
-            return Ok(Arc::clone(&known.month));
-        }
-        let month = Arc::new(admin.browse(admin.store()?.month(route)).await?);
-        self.0.lock().insert(
-            key,
-            KnownMonth {
-                read_us: now_us,
-                month: Arc::clone(&month),
-            },
-        );
-        Ok(month)
+/// The later days of the month of a route, or of all, [`MONTH_AGE`] old at most: they change slowly, and reading them costs
+/// as much as the rest of a histogram.
+async fn later_days(admin: &Admin, route: Option<&RouteName>) -> Result<Arc<DueMonth>, Problem> {
+    let now_us = admin.state.clock.mono_us();
+    if let Some(month) = admin
+        .months
+        .since(route, now_us - MONTH_AGE.as_micros() as i64)
+    {
+        return Ok(month);
     }
+    let month = Arc::new(admin.browse(admin.store()?.month(route)).await?);
+    admin.months.put(route, now_us, Arc::clone(&month));
+    Ok(month)
 }
 
 /// All partitions of the store

@@ -6,12 +6,11 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use super::key_kinds::KeyKinds;
 use super::layers::MergedLayers;
-use super::overrides::LOG_VARIABLE;
-use super::schema::KeyKinds;
 use super::secrets::{secret, tokens};
 use super::section::{CheckContext, SectionReader, root};
-use super::sources::{ConfigSources, SEARCHED_FILES};
+use super::sources::{ConfigSources, LOG_VARIABLE, SEARCHED_FILES};
 use super::tls::{client_files, server_files};
 use super::{Config, ConfigProblem, ConfigProblems, connections, graph, routes, storage};
 use crate::telemetry::config::{Collector, TracesConfig};

@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use figment::value::Value;
 
 use super::clients;
-use super::graph::SameBroker;
-use super::schema::KeyKind;
+use super::key_kinds::KeyKind;
 use super::secrets::{is_secret_property, not_both, secret};
 use super::section::SectionReader;
 use super::sources;
@@ -351,6 +350,14 @@ fn split_port(broker: &str) -> (&str, Option<&str>) {
         Some((host, port)) if !port.contains(']') => (host, Some(port)),
         _ => (broker, None),
     }
+}
+
+/// Tells which connections lead to one broker.
+pub trait SameBroker {
+    /// Reports whether two Kafka connections lead to one cluster.
+    fn same_kafka(&self, one: &str, other: &str) -> bool;
+    /// Reports whether two RabbitMQ connections lead to one virtual host.
+    fn same_rabbitmq(&self, one: &str, other: &str) -> bool;
 }
 
 impl SameBroker for DeclaredConnections {

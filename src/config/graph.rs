@@ -2,17 +2,9 @@
 
 use std::sync::Arc;
 
-use super::connections::DeclaredConnections;
+use super::connections::{DeclaredConnections, SameBroker};
 use super::section::CheckContext;
 use crate::domain::{Endpoint, Route, RoutingKey, Target, Topics};
-
-/// Tells which connections lead to one broker.
-pub trait SameBroker {
-    /// Reports whether two Kafka connections lead to one cluster.
-    fn same_kafka(&self, one: &str, other: &str) -> bool;
-    /// Reports whether two RabbitMQ connections lead to one virtual host.
-    fn same_rabbitmq(&self, one: &str, other: &str) -> bool;
-}
 
 /// A conflict between routes.
 #[derive(Clone, Debug, PartialEq, Eq)]

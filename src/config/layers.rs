@@ -4,7 +4,6 @@
 use figment::value::{Dict, Map, Value};
 use figment::{Error, Figment, Metadata, Profile, Provider};
 
-use super::overrides::Override;
 use super::positions::KeyPositions;
 use super::problem::ConfigProblem;
 use super::sources::{self, ConfigSources};
@@ -40,80 +39,60 @@ pub(super) struct MergedLayers {
     pub(super) dict: Dict,
     /// The lowest layer alone.
     pub(super) defaults: Dict,
+    file: Dict,
     /// Positions of the keys in the file.
     pub(super) positions: KeyPositions,
 }
 
 impl MergedLayers {
-    /// Merges all sources. Returns the problems of single variables and `--set`s beside the layers, which leave those
-    /// out. `Err` if the file cannot be read at all.
-    pub(super) fn merge(
-        sources: &ConfigSources,
-    ) -> Result<(Self, Vec<ConfigProblem>), ConfigProblem> {
-        let defaults = defaults()?;
-        let mut problems = Vec::new();
-        let (mut file, positions) = sources
-            .file
-            .as_deref()
-            .map(sources::read)
-            .transpose()?
-            .unwrap_or_default();
-        flatten_properties(&mut file);
-        let mut figment = Figment::from(ConfigLayer {
-            label: DEFAULT_ORIGIN.to_owned(),
-            dict: defaults.clone(),
-        })
-        .merge(ConfigLayer {
-            label: sources.label(),
-            dict: file.clone(),
-        });
-        let variables = sources.environment.iter();
-        let variables = variables.map(|(name, value)| Override::of_variable(name, value, &file));
-        let options = sources
-            .set
-            .iter()
-            .map(|set| Override::of_option(set, &file));
-        for found in variables.chain(options) {
-            match found {
-                Ok(None) => {}
-                Ok(Some(Override { label, path, text })) => {
-                    let dict = nest(&path, shaped(&defaults, &path, text));
-                    figment = figment.merge(ConfigLayer { label, dict });
-                }
-                Err(problem) => problems.push(problem),
-            }
-        }
-        let dict = merged(&figment);
-        Ok((
-            Self {
-                figment,
-                dict,
-                defaults,
-                positions,
-            },
-            problems,
-        ))
+    /// The file over the defaults. `Err` if it cannot be read at all.
+    pub(super) fn read(sources: &ConfigSources) -> Result<Self, ConfigProblem> {
+        let (file, positions) = match &sources.file {
+            Some(file) => sources::read(file)?,
+            None => (Dict::new(), KeyPositions::default()),
+        };
+        Self::over_defaults(sources.label(), file, positions)
     }
 
     /// The layers of these values over the defaults.
-    pub(super) fn of_dict(mut dict: Dict) -> Result<Self, ConfigProblem> {
+    pub(super) fn of_dict(dict: Dict) -> Result<Self, ConfigProblem> {
+        Self::over_defaults("sample".to_owned(), dict, KeyPositions::default())
+    }
+
+    fn over_defaults(
+        label: String,
+        mut file: Dict,
+        positions: KeyPositions,
+    ) -> Result<Self, ConfigProblem> {
         let defaults = defaults()?;
-        flatten_properties(&mut dict);
+        flatten_properties(&mut file);
         let figment = Figment::from(ConfigLayer {
             label: DEFAULT_ORIGIN.to_owned(),
             dict: defaults.clone(),
         })
         .merge(ConfigLayer {
-            label: "sample".to_owned(),
-            dict,
+            label,
+            dict: file.clone(),
         });
-        let dict = merged(&figment);
         Ok(Self {
+            dict: merged(&figment),
             figment,
-            dict,
             defaults,
-            positions: KeyPositions::default(),
+            file,
+            positions,
         })
+    }
+
+    /// What the file has, without the layers above and below it.
+    pub(super) fn file(&self) -> &Dict {
+        &self.file
+    }
+
+    /// Puts one value over the others. `label` names its source.
+    pub(super) fn put(&mut self, label: String, path: &[String], text: &str) {
+        let dict = nest(path, shaped(&self.defaults, path, text));
+        self.figment = std::mem::take(&mut self.figment).merge(ConfigLayer { label, dict });
+        self.dict = merged(&self.figment);
     }
 
     /// The source of a value, in words.
@@ -142,15 +121,6 @@ fn defaults() -> Result<Dict, ConfigProblem> {
             ..ConfigProblem::of_source("config/postdate.toml", fault.message)
         }),
     }
-}
-
-/// Joins the parts of a path after `kafka.NAME.properties` into one name, as librdkafka has dots in its names.
-pub(super) fn join_property(mut path: Vec<String>, spell: impl Fn(&str) -> String) -> Vec<String> {
-    if path.len() > 3 && path[0] == "kafka" && path[2] == "properties" {
-        let name = spell(&path.split_off(3).join("."));
-        path.push(name);
-    }
-    path
 }
 
 fn nest(path: &[String], value: Value) -> Dict {

@@ -10,6 +10,7 @@ mod connections;
 mod elsewhere;
 mod ends;
 mod graph;
+mod key_kinds;
 mod layers;
 mod overrides;
 mod positions;
@@ -30,7 +31,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use graph::{RouteConflict, SameBroker, conflicts as route_conflicts};
+pub use connections::SameBroker;
+pub use graph::{RouteConflict, conflicts as route_conflicts};
 pub use layers::REFERENCE_FILE;
 pub use positions::FilePosition;
 pub use problem::{ConfigProblem, ConfigProblems};
@@ -76,8 +78,9 @@ pub struct LoadedConfig {
 
 /// Reads all layers. Fails only if the file cannot be read in the format of its extension.
 pub fn load(sources: ConfigSources) -> Result<LoadedConfig, ConfigProblems> {
-    let (layers, problems) =
-        layers::MergedLayers::merge(&sources).map_err(|problem| ConfigProblems(vec![problem]))?;
+    let mut layers =
+        layers::MergedLayers::read(&sources).map_err(|problem| ConfigProblems(vec![problem]))?;
+    let problems = overrides::apply(&sources, &mut layers);
     Ok(LoadedConfig {
         layers,
         problems,

@@ -8,33 +8,50 @@ use std::ffi::OsStr;
 
 use figment::value::{Dict, Value};
 
-use super::layers::{NAMED_TABLES, join_property};
+use super::key_kinds::{KeyKind, KeyKinds};
+use super::layers::{MergedLayers, NAMED_TABLES};
 use super::problem::ConfigProblem;
-use super::schema::{KeyKind, KeyKinds, key_kinds};
+use super::schema::key_kinds;
+use super::sources::{ConfigSources, FILE_VARIABLE, LOG_VARIABLE, VARIABLE_PREFIX};
+use super::values::join_property;
 use crate::domain::nearest;
 
-/// Beginning of the names of this program's environment variables.
-pub(super) const VARIABLE_PREFIX: &str = "POSTDATE_";
-/// The variable that names the configuration file.
-pub(super) const FILE_VARIABLE: &str = "POSTDATE_CONFIG";
-/// The variable that holds the filter of the log.
-pub(super) const LOG_VARIABLE: &str = "POSTDATE_LOG";
 /// Most slips in a variable's name with which it is taken for a key.
 const MAX_SLIPS: usize = 2;
 
 /// A value that an environment variable or a `--set` gives to a key.
-pub(super) struct Override<'a> {
+struct Override<'a> {
     /// The source, for a reader.
-    pub(super) label: String,
+    label: String,
     /// The key, by its parts.
-    pub(super) path: Vec<String>,
+    path: Vec<String>,
     /// The value, not parsed yet.
-    pub(super) text: &'a str,
+    text: &'a str,
+}
+
+/// Puts the environment and each `--set` over the file. Returns the problems of single ones, which are left out.
+pub(super) fn apply(sources: &ConfigSources, layers: &mut MergedLayers) -> Vec<ConfigProblem> {
+    let mut found = Vec::new();
+    for (name, value) in &sources.environment {
+        found.push(Override::of_variable(name, value, layers.file()));
+    }
+    for set in &sources.set {
+        found.push(Override::of_option(set, layers.file()));
+    }
+    let mut problems = Vec::new();
+    for found in found {
+        match found {
+            Ok(None) => {}
+            Ok(Some(Override { label, path, text })) => layers.put(label, &path, text),
+            Err(problem) => problems.push(problem),
+        }
+    }
+    problems
 }
 
 impl<'a> Override<'a> {
     /// What a variable sets; `None` if it is not configuration.
-    pub(super) fn of_variable(
+    fn of_variable(
         name: &str,
         value: &'a OsStr,
         file: &Dict,
@@ -51,7 +68,7 @@ impl<'a> Override<'a> {
     }
 
     /// What a `--set` sets.
-    pub(super) fn of_option(set: &'a str, file: &Dict) -> Result<Option<Self>, ConfigProblem> {
+    fn of_option(set: &'a str, file: &Dict) -> Result<Option<Self>, ConfigProblem> {
         let Some((key, text)) = set.split_once('=') else {
             // The message leaves out the text: it may be a secret that was to follow a key.
             let message = "is written KEY=VALUE, such as `--set redis.partitions=16`";

@@ -7,8 +7,7 @@ use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Vis
 use serde_saphyr::{Location, Spanned};
 use toml::de::{DeTable, DeValue};
 
-use super::layers::join_property;
-use super::values::join;
+use super::values::{join, join_property};
 
 /// A position in a file. Both numbers begin at 1; a column is a character.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

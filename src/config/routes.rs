@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use super::connections::{DeclaredConnections, named};
+use super::connections::{DeclaredConnections, SameBroker, named};
 use super::ends::{allowed, dead_letter_to, from, group, prefetch, start, to};
-use super::graph::SameBroker;
 use super::section::SectionReader;
 use super::tls::Reported;
 use crate::domain::route::{

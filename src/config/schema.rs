@@ -2,10 +2,10 @@
 //! reads samples that lead it to every key. Meanings and defaults come from the reference file.
 
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
 
 use serde_json::{Map, Value, json};
 
+use super::key_kinds::{KeyKind, KeyKinds};
 use super::layers::{MergedLayers, NAMED_TABLES, REFERENCE_FILE};
 use super::problem::ConfigProblem;
 use super::sources::ConfigSources;
@@ -46,32 +46,6 @@ const SAMPLES: [&str; 5] = [
     "#,
     "",
 ];
-
-/// Kind of values that a key takes.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum KeyKind {
-    /// A text.
-    Text,
-    /// A duration with a unit.
-    Duration,
-    /// A size with a unit.
-    Size,
-    /// A whole number.
-    Integer(RangeInclusive<u64>),
-    /// True or false.
-    Truth,
-    /// One of these words.
-    Choice(Vec<&'static str>),
-    /// A list of texts.
-    Texts,
-    /// Properties of a client library by their names.
-    Properties,
-    /// A table.
-    Section,
-}
-
-/// Kinds of every key that was read, by the path of the key.
-pub(super) type KeyKinds = BTreeMap<Vec<String>, Vec<KeyKind>>;
 
 /// Meaning and default of a key, from the reference file.
 #[derive(Default)]

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use figment::value::{Dict, Value};
 
+use super::key_kinds::{KeyKind, KeyKinds};
 use super::layers::MergedLayers;
 use super::problem::ConfigProblem;
-use super::schema::{KeyKind, KeyKinds};
 use super::values::{integer, join, kind, shown, text};
 use super::{elsewhere, units};
 use crate::domain::nearest;

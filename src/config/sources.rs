@@ -9,12 +9,18 @@ use figment::value::{Dict, Value};
 use serde_saphyr::{MessageFormatter, UserMessageFormatter};
 use toml::de::{DeInteger, DeTable, DeValue};
 
-use super::overrides::{FILE_VARIABLE, VARIABLE_PREFIX};
 use super::positions::{FilePosition, KeyPositions};
 use super::problem::ConfigProblem;
 
 /// Paths of the configuration file, tried in order when none is named.
 pub const SEARCHED_FILES: [&str; 2] = ["./postdate.toml", "/etc/postdate/postdate.toml"];
+
+/// Beginning of the names of this program's environment variables.
+pub(super) const VARIABLE_PREFIX: &str = "POSTDATE_";
+/// The variable that names the configuration file.
+pub(super) const FILE_VARIABLE: &str = "POSTDATE_CONFIG";
+/// The variable that holds the filter of the log.
+pub(super) const LOG_VARIABLE: &str = "POSTDATE_LOG";
 
 /// The sources of a configuration.
 #[derive(Clone, Debug, Default)]

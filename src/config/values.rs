@@ -63,3 +63,12 @@ pub(super) fn quoted(key: &str) -> String {
         toml::Value::from(key).to_string()
     }
 }
+
+/// Joins the parts of a path after `kafka.NAME.properties` into one name, as librdkafka has dots in its names.
+pub(super) fn join_property(mut path: Vec<String>, spell: impl Fn(&str) -> String) -> Vec<String> {
+    if path.len() > 3 && path[0] == "kafka" && path[2] == "properties" {
+        let name = spell(&path.split_off(3).join("."));
+        path.push(name);
+    }
+    path
+}
