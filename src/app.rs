@@ -43,7 +43,7 @@ use crate::egress::rabbitmq::RabbitLanes;
 use crate::egress::{AllLanes, Lanes};
 use crate::health::{Health, Part};
 use crate::health::{NOT_REACHED, WAITS_FOR_STORE};
-use crate::ingress::kafka::skip::SkipDesk;
+use crate::ingress::kafka::skip_desk::SkipDesk;
 use crate::ingress::{self, Intake};
 use crate::lifecycle::signals::ShutdownSignals;
 use crate::lifecycle::{Stage, Tasks};

@@ -14,7 +14,7 @@ use crate::app::runtime;
 use crate::app::storing::StoringRooms;
 use crate::config::Config;
 use crate::domain::{Endpoint, OnDuplicate, Route, UnixMs};
-use crate::ingress::kafka::window::{ReplayWindow, RereadError, WindowReader};
+use crate::ingress::kafka::replay_window::{ReplayWindow, RereadError, WindowReader};
 use crate::ingress::replay::{
     JudgedRecord, RecordJudge, ReplayBounds, ReplayPlan, ReplayPlanner, ReplayStep, ReplayTally,
     StoredRecords, StoredRecordsBuilder,

@@ -5,7 +5,7 @@ use futures_util::future::BoxFuture;
 
 use crate::admin::Skip;
 use crate::domain::{RouteName, SkipGoal, SkipOutcome};
-use crate::ingress::kafka::skip::SkipDesk;
+use crate::ingress::kafka::skip_desk::SkipDesk;
 
 /// Hands skips to the consumers.
 pub(super) struct IngressSkip(pub(super) SkipDesk);

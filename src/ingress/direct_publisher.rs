@@ -10,8 +10,8 @@ use parking_lot::Mutex;
 
 use super::Receipt;
 use super::bundling::StoreWork;
-use super::intake::Submitter;
 use super::publish_desk::{DirectMessage, FailedDirect, LaneRun, PublishDesk};
+use super::submitter::Submitter;
 use crate::egress::Lanes;
 use crate::health::Health;
 use crate::lifecycle::{Shutdown, Stage, Tasks, tick};

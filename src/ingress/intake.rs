@@ -11,7 +11,6 @@ mod import;
 mod invalid;
 mod passing;
 mod replay;
-mod submitter;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +21,7 @@ use parking_lot::Mutex;
 use tracing::debug;
 
 pub use self::import::ImportedMessage;
-pub(super) use self::submitter::Submitter;
+
 use super::admit::{Admission, AskedTime, admit, refuse_incomplete};
 use super::bundling::{PlacedMessage, StoreWork};
 use super::direct_publisher::DirectPublisher;
@@ -32,6 +31,7 @@ use super::loops::LoopWatch;
 use super::pass_through::PassThroughPublisher;
 use super::permits::AdmissionGate;
 use super::publish_desk::DirectMessage;
+use super::submitter::Submitter;
 use super::{Delivery, Missing, Receipt};
 use crate::backoff::Backoff;
 use crate::domain::failure_policy::PublishFlow;

@@ -35,6 +35,7 @@ mod read_budget;
 mod redis_memory;
 mod redrive;
 pub mod replay;
+mod submitter;
 mod target_wait;
 
 pub use intake::{Intake, Source};

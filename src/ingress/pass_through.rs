@@ -13,8 +13,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::bundling::StoreWork;
-use super::intake::Submitter;
 use super::publish_desk::{DirectMessage, FailedDirect, LaneRun, PublishDesk};
+use super::submitter::Submitter;
 use super::target_wait::TargetWait;
 use super::{Ledger, Receipt};
 use crate::domain::{UnixMs, Verdict, retry};

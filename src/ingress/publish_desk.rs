@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::bundling::{PlacedMessage, StoreWork};
-use super::intake::Submitter;
+use super::submitter::Submitter;
 use super::{Receipt, dead_letter};
 use crate::domain::failure_policy::{FailedPublish, PublishFlow};
 use crate::domain::message::stamped;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::domain::{Because, Route, UnixMs};
-use crate::ingress::kafka::window::ReplayWindow;
+use crate::ingress::kafka::replay_window::ReplayWindow;
 use crate::ingress::replay::ReplayTally;
 
 /// Times that select the records of a replay.

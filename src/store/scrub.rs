@@ -38,9 +38,8 @@ use std::collections::BTreeSet;
 use parking_lot::Mutex;
 use redis::{FromRedisValue, Pipeline, Value};
 
-use self::corrupt::KeyKind;
 use self::due_sets::{DueSet, pages, start_of};
-use self::findings::Findings;
+use self::findings::{Findings, KeyKind};
 use self::keyspace::KeyspaceCursor;
 use self::leftovers::PerBundleCursors;
 use super::call::keys::Keys;

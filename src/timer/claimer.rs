@@ -240,18 +240,19 @@ impl Claimer {
         partitions: &[Partition],
         scope: &ClaimScope,
     ) -> (Result<HeadsSeen, StoreError>, Result<bool, StoreError>) {
-        let mut claims = std::mem::take(&mut self.claims);
         let mut ended = Vec::new();
         let looked = {
-            let mut looking = std::pin::pin!(self.heads(partitions, scope));
+            let looking = self
+                .history
+                .heads(&self.shard, &self.busy, partitions, scope);
+            let mut looking = std::pin::pin!(looking);
             loop {
                 tokio::select! {
                     looked = &mut looking => break looked,
-                    Some(claim) = claims.next() => ended.push(claim),
+                    Some(claim) = self.claims.next() => ended.push(claim),
                 }
             }
         };
-        self.claims = claims;
         let mut more = Ok(false);
         for (kind, result) in ended {
             self.claim_ended(&kind);

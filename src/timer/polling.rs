@@ -7,7 +7,6 @@ use tracing::warn;
 
 use super::Shard;
 use super::claim_scope::{ClaimScope, POLL_INTERVAL, is_open};
-use super::claimer::Claimer;
 use crate::domain::{Partition, UnixMs};
 use crate::health::Overdue;
 use crate::store::{Head, HeadsQuery, HeadsSeen, RoutePauses, StoreError, UnservedHeads};
@@ -49,29 +48,28 @@ impl PollHistory {
         self.unserved.forget();
         self.paused.clear();
     }
-}
 
-impl Claimer {
     /// The heads of these partitions that this replica serves. If they are all partitions of the shard, reads the
     /// owned ones, and now and then the others.
+    /// `busy`: the partitions with a claim of unordered routes on its way.
     pub(super) async fn heads(
         &mut self,
+        shard: &Arc<Shard>,
+        busy: &BTreeSet<Partition>,
         partitions: &[Partition],
         scope: &ClaimScope,
     ) -> Result<HeadsSeen, StoreError> {
-        let shard = self.shard.clone();
-        let busy = self.busy.clone();
         let now_us = shard.mono_us();
         let is_whole = partitions.len() == shard.partitions.len();
-        let is_around = is_whole && now_us >= self.history.around_us.saturating_add(OTHERS_POLL_US);
-        let is_all = is_around && now_us >= self.history.all_us.saturating_add(FULL_POLL_US);
-        if self.history.pauses.has_changed() || is_all {
-            self.history.forget();
+        let is_around = is_whole && now_us >= self.around_us.saturating_add(OTHERS_POLL_US);
+        let is_all = is_around && now_us >= self.all_us.saturating_add(FULL_POLL_US);
+        if self.pauses.has_changed() || is_all {
+            self.forget();
         }
         let held = shard.table.lock().partitions_held();
         for &p in &held {
             // A poll that lets a key leave has to see everything.
-            self.history.unserved.forget_partition(p);
+            self.unserved.forget_partition(p);
         }
         let is_polled =
             |p: &Partition| is_around || !is_whole || scope.polls(*p) || held.contains(p);
@@ -85,45 +83,45 @@ impl Claimer {
             until: scope.until,
             later,
             past: scope.overdue,
-            open: &|head| is_open(&shard, &busy, head, scope),
-            served: &|head| is_served(&shard, head),
+            open: &|head| is_open(shard, busy, head, scope),
+            served: &|head| is_served(shard, head),
         };
         let mut looked = shard
             .store
-            .served_heads(&polled, &looking, &mut self.history.unserved)
+            .served_heads(&polled, &looking, &mut self.unserved)
             .await?;
         if is_all {
-            self.history.all_us = now_us;
-            self.count_unknown(&looked.heads);
+            self.all_us = now_us;
+            self.count_unknown(shard, &looked.heads);
         }
-        let waiting = self.note_waiting(&looked.heads);
+        let waiting = self.note_waiting(shard, &looked.heads);
         if is_around {
-            self.history.around_us = now_us;
+            self.around_us = now_us;
             shard.store.report_waiting(shard.number, waiting);
         }
-        looked.heads.retain(|head| is_served(&shard, head));
+        looked.heads.retain(|head| is_served(shard, head));
         Ok(looked)
     }
 
     /// The oldest message of each route with something overdue.
-    fn note_waiting(&mut self, heads: &[Head]) -> BTreeMap<String, Overdue> {
-        let now = self.shard.store.clock().now();
+    fn note_waiting(&mut self, shard: &Arc<Shard>, heads: &[Head]) -> BTreeMap<String, Overdue> {
+        let now = shard.store.clock().now();
         let mut served: BTreeMap<String, UnixMs> = BTreeMap::new();
         for head in heads.iter().filter(|head| head.due <= now) {
-            if !self.shard.routes.contains_key(head.route()) {
+            if !shard.routes.contains_key(head.route()) {
                 continue;
             }
-            let of = if is_served(&self.shard, head) {
+            let of = if is_served(shard, head) {
                 &mut served
             } else {
-                &mut self.history.paused
+                &mut self.paused
             };
             match of.get_mut(head.route()) {
                 Some(oldest) => *oldest = head.due.min(*oldest),
                 None => drop(of.insert(head.route().to_owned(), head.due)),
             }
         }
-        for (route, due) in &self.history.paused {
+        for (route, due) in &self.paused {
             let oldest = served.entry(route.clone()).or_insert(*due);
             *oldest = (*due).min(*oldest);
         }
@@ -131,22 +129,22 @@ impl Claimer {
         served.into_iter().map(seen).collect()
     }
 
-    fn count_unknown(&mut self, heads: &[Head]) {
+    fn count_unknown(&mut self, shard: &Arc<Shard>, heads: &[Head]) {
         let routes = heads.iter().map(Head::route);
         let unknown: BTreeSet<String> = routes
-            .filter(|route| !self.shard.routes.contains_key(*route))
+            .filter(|route| !shard.routes.contains_key(*route))
             .map(str::to_owned)
             .collect();
-        if unknown.len() > self.history.unknown {
+        if unknown.len() > self.unknown {
             let names: Vec<&str> = unknown.iter().map(String::as_str).collect();
             warn!(
                 routes = names.join(", "),
                 "the store holds messages of routes that are not configured here"
             );
         }
-        self.history.unknown = unknown.len();
-        let store = self.shard.health.store();
-        store.found_unconfigured(self.shard.number, unknown);
+        self.unknown = unknown.len();
+        let store = shard.health.store();
+        store.found_unconfigured(shard.number, unknown);
     }
 }
 

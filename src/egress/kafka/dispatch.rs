@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::producer::BaseRecord;
 
@@ -11,7 +10,7 @@ use super::in_flight::InFlightMessage;
 use super::lane::TopicLane;
 use super::mapping::to_kafka;
 use super::outcome;
-use super::partitions::{Addressed, TakenRun};
+use super::partitions::{Addressed, TakenRun, weight};
 use super::producer::KafkaProducer;
 use super::record;
 use crate::domain::{Refusal, Verdict};
@@ -55,12 +54,6 @@ enum SendResult {
     Full(Publication),
     /// The producer does not know the partition.
     NoPartition(Publication),
-}
-
-/// Bytes for which a message counts in the window of its lane.
-pub(super) fn weight(publication: &Publication) -> usize {
-    let message = &publication.entry().message;
-    message.body_len() + message.headers_len() + message.key.as_ref().map_or(0, Bytes::len)
 }
 
 impl SendRun {

@@ -6,10 +6,10 @@ use parking_lot::{Mutex, MutexGuard};
 use tracing::debug;
 
 use super::connection::{ProducerConnection, ProducerKind};
-use super::dispatch::{self, MissingPart, RunRemainder, SendRun};
+use super::dispatch::{MissingPart, RunRemainder, SendRun};
 use super::in_flight::InFlightMessage;
 use super::outcome::{self, DeliveryOutcome};
-use super::partitions::PartitionQueues;
+use super::partitions::{self, PartitionQueues};
 use super::topics::TopicAnswer;
 use crate::broker::kafka::TopicState;
 use crate::domain::verdict::Refusal;
@@ -409,7 +409,7 @@ impl TopicLane {
         state.is_sending = false;
         let now_us = self.connection.clock.mono_us();
         let back = remainder.back.iter().map(|message| {
-            let bytes = dispatch::weight(&message.publication);
+            let bytes = partitions::weight(&message.publication);
             (message.partition, bytes)
         });
         let ended: Vec<_> = remainder.answered.into_iter().chain(back).collect();

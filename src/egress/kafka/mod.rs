@@ -8,7 +8,7 @@
 //! culprit is refused.
 //!
 //! The files of this folder form a circle by their nature: a lane (`lane`) sends through the producer of its connection
-//! (`dispatch`, `producer`), the delivery reports of the producer go back to the lane, and the connection
+//! (`dispatch`, `producer`), the delivery reports of the producer go back to the lane (`in_flight`), and the connection
 //! (`connection`) has both its lanes and its producers, and asks for their topics (`topics`). `mapping`, `outcome`,
 //! `partitions`, `record` and `suspects` stand outside the circle.
 

@@ -6,7 +6,8 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use super::dispatch;
+use bytes::Bytes;
+
 use super::suspects::SuspectGroups;
 use crate::broker::kafka::PartitionState;
 use crate::domain::{Refusal, Verdict};
@@ -28,6 +29,12 @@ const HELD_MESSAGES: usize = 256;
 const HELD_BYTES: usize = 8 << 20;
 /// Time for which messages without a key go to the same partition, microseconds: so they share batches.
 const STICKY_US: i64 = 10_000;
+
+/// Bytes for which a message counts in the window of its lane.
+pub(super) fn weight(publication: &Publication) -> usize {
+    let message = &publication.entry().message;
+    message.body_len() + message.headers_len() + message.key.as_ref().map_or(0, Bytes::len)
+}
 
 /// What keeps a partition from being written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -352,7 +359,7 @@ impl PartitionQueues {
         now_us: i64,
         run: &mut Vec<Addressed>,
     ) {
-        let bytes = dispatch::weight(&publication);
+        let bytes = weight(&publication);
         self.in_flight += 1;
         self.bytes += bytes;
         let queue = &mut self.partitions[partition];
@@ -455,7 +462,7 @@ impl PartitionQueues {
                     return true;
                 }
                 messages += 1;
-                bytes += dispatch::weight(publication);
+                bytes += weight(publication);
                 let stays = messages <= HELD_MESSAGES && bytes <= HELD_BYTES;
                 if !stays || mutants::is(Mutant::LeaderlessCounts) {
                     publication.answer(put_off(obstacle.sentence(topic, n)));

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::record::RECORD_OVERHEAD;
-use super::undecodable::StandstillWatch;
+use super::standing::StandstillWatch;
 use crate::domain::{Flags, KafkaPosition, Message, Origin, ReadMark, Route, Text, UnixMs};
 use crate::ingress::{Delivery, Feed, Ledger, Missing, ReadShare, Sink};
 use crate::lifecycle::{Shutdown, Tasks};
@@ -20,6 +20,9 @@ use crate::lifecycle::{Shutdown, Tasks};
 pub(in crate::ingress) const WINDOW_RECORDS: usize = 65_536;
 /// Most bytes of these records, while the process's read budget allows them. One record may exceed it.
 pub(in crate::ingress) const WINDOW_BYTES: usize = 32 << 20;
+
+/// Topic and partition.
+pub(super) type TopicPartition = (String, i32);
 
 /// The position at which reading starts.
 #[derive(Clone, Copy, Debug)]

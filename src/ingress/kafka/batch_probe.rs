@@ -17,11 +17,19 @@ use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::statistics::Statistics;
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+use tokio::sync::oneshot;
 
-use super::assignment::OffsetRange;
-use super::undecodable::{CUT_SHORT, batch_offset};
+use super::assignment::{OffsetRange, TopicPartition};
+use super::standing::{CUT_SHORT, batch_offset};
 use crate::broker::kafka::{self, Connection};
 use crate::domain::Clock;
+
+/// A probe of the batch at which a partition stands.
+pub(super) struct RunningProbe {
+    pub(super) key: TopicPartition,
+    pub(super) offset: i64,
+    pub(super) found: oneshot::Receiver<UndecodableBatch>,
+}
 
 /// Longest wait for a word about one offset.
 const LOOK_LIMIT_US: i64 = 3_000_000;

@@ -20,8 +20,8 @@ use rdkafka::error::{KafkaResult, RDKafkaErrorCode};
 use rdkafka::{Offset, TopicPartitionList};
 use tracing::{debug, warn};
 
-use super::assignment::Assignment;
-use super::group_state::{GroupState, TopicPartition, list};
+use super::assignment::{Assignment, TopicPartition};
+use super::group_state::{GroupState, list};
 use super::log_ends::SHORT_ANSWER_TIMEOUT;
 use super::placement::{CommittedPosition, PlacementCause};
 use super::rebalance::{ANSWER_TIMEOUT, GroupClient, GroupContext};

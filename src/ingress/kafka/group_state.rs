@@ -11,18 +11,18 @@ use tokio::runtime::Handle;
 use tracing::debug;
 
 use super::KafkaDependencies;
-use super::assignment::{Assignment, AssignmentSpec, StartPosition, WINDOW_BYTES, feed};
+use super::assignment::{
+    Assignment, AssignmentSpec, StartPosition, TopicPartition, WINDOW_BYTES, feed,
+};
+use super::batch_probe::RunningProbe;
 use super::placement::PlacementCause;
 use super::reading_mode::FetchCounts;
-use super::skip::{RunningProbe, SkipQueue};
+use super::skip_desk::SkipQueue;
 use super::source_topics::SourceTopics;
-use super::undecodable::{DecodeReports, Standstill};
+use super::standing::{DecodeReports, Standstill};
 use crate::broker::kafka::{Connection, OutageSuspicion};
 use crate::domain::{FirstStart, ReadMark, Route, RouteName, SkipOutcome};
 use crate::ingress::Sink;
-
-/// Topic and partition.
-pub(super) type TopicPartition = (String, i32);
 
 /// The part of a consumer that outlives its restarts.
 pub(super) struct GroupSetup<S> {

@@ -9,8 +9,7 @@ use rdkafka::statistics::Statistics;
 use rdkafka::{Offset, TopicPartitionList};
 use tracing::{debug, error};
 
-use super::assignment::OffsetRange;
-use super::group_state::TopicPartition;
+use super::assignment::{OffsetRange, TopicPartition};
 use super::placement::{LogEnds, REREAD_MARGIN_MS, TimedOffsets};
 use super::rebalance::{GroupClient, GroupContext};
 use crate::domain::{Route, Text, UnixMs};

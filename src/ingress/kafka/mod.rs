@@ -25,20 +25,22 @@ mod placement;
 mod reading_mode;
 mod rebalance;
 mod record;
-pub mod skip;
+pub mod replay_window;
+mod skip;
+pub mod skip_desk;
 pub mod source_topics;
+mod standing;
 mod start_positions;
 mod subscription;
 pub mod tail;
 mod undecodable;
-pub mod window;
 
 use std::sync::Arc;
 
 pub(super) use self::assignment::{WINDOW_BYTES, WINDOW_RECORDS};
 pub(super) use self::record::RECORD_OVERHEAD;
 
-use self::skip::SkipDesk;
+use self::skip_desk::SkipDesk;
 use super::{ReadBudget, Sink};
 use crate::broker::kafka::{ConfigError, Connection, FetchSizes};
 use crate::domain::{Clock, Route};

@@ -10,107 +10,33 @@
 //! is then read as a delivery without content, and goes the way of each invalid record: it is resolved, and can be
 //! committed, once it is a dead letter in the store, or dropped by policy.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
-
-use parking_lot::Mutex;
 use rdkafka::Offset;
 use rdkafka::consumer::Consumer;
 use rdkafka::error::KafkaResult;
+use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
-use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
 
-use super::batch_probe::{ProbePlace, UndecodableBatch, probe};
-use super::group_state::{GroupState, TopicPartition};
+use super::assignment::TopicPartition;
+use super::batch_probe::{ProbePlace, RunningProbe, UndecodableBatch, probe};
+use super::group_state::GroupState;
 use super::largest_record;
 use super::rebalance::{ANSWER_TIMEOUT, GroupClient, GroupContext};
-use super::undecodable::Standstill;
+use super::skip_desk::SkipRequest;
+use super::standing::Standstill;
 use crate::broker::kafka::FetchSizes;
-use crate::domain::{OnUndecodable, Route, RouteName, SkipGoal, SkipOutcome, Text};
+use crate::domain::{OnUndecodable, RouteName, SkipGoal, SkipOutcome, Text};
 use crate::ingress::Sink;
-
-/// Longest wait for a consumer's answer: a tick of the consumer, and the client library's own deadline.
-const SKIP_DEADLINE: Duration = Duration::from_secs(6);
-/// Most skips that wait for one consumer.
-const MAX_WAITING: usize = 16;
-
-/// A skip on its way to the consumer.
-pub(super) struct SkipRequest {
-    route: RouteName,
-    topic: String,
-    partition: i32,
-    goal: SkipGoal,
-    answer: oneshot::Sender<SkipOutcome>,
-}
 
 /// Rest of a partition after a probe that found nothing.
 const PROBE_REST_US: i64 = 10_000_000;
-
-/// A probe of the batch at which a partition stands.
-pub(super) struct RunningProbe {
-    key: TopicPartition,
-    offset: i64,
-    found: oneshot::Receiver<UndecodableBatch>,
-}
-
-/// Takes skips, and hands each to the consumer that reads the route. Cheap to clone.
-#[derive(Clone, Debug, Default)]
-pub struct SkipDesk(Arc<Mutex<BTreeMap<RouteName, mpsc::Sender<SkipRequest>>>>);
-
-impl SkipDesk {
-    /// The queue of the consumer that reads these routes.
-    pub(super) fn open<'a>(&self, routes: impl IntoIterator<Item = &'a Arc<Route>>) -> SkipQueue {
-        let (sender, receiver) = mpsc::channel(MAX_WAITING);
-        self.0.lock().extend(
-            routes
-                .into_iter()
-                .map(|route| (route.name.clone(), sender.clone())),
-        );
-        SkipQueue(Mutex::new(receiver))
-    }
-
-    /// Has reading of a partition of one of the route's topics go on where the goal says.
-    pub async fn skip(
-        &self,
-        route: &RouteName,
-        topic: &str,
-        partition: i32,
-        goal: SkipGoal,
-    ) -> SkipOutcome {
-        let Some(consumer) = self.0.lock().get(route).cloned() else {
-            return SkipOutcome::NotHere;
-        };
-        let (answer, answered) = oneshot::channel();
-        if consumer
-            .try_send(SkipRequest {
-                route: route.clone(),
-                topic: topic.to_owned(),
-                partition,
-                goal,
-                answer,
-            })
-            .is_err()
-        {
-            return SkipOutcome::NoAnswer;
-        }
-        match tokio::time::timeout(SKIP_DEADLINE, answered).await {
-            Ok(Ok(outcome)) => outcome,
-            Ok(Err(_)) | Err(_) => SkipOutcome::NoAnswer,
-        }
-    }
-}
-
-/// Skips that wait for one consumer. Outlives the restarts of the consumer.
-pub(super) struct SkipQueue(Mutex<mpsc::Receiver<SkipRequest>>);
 
 impl<S: Sink> GroupContext<S> {
     /// Carries out the skips that wait.
     pub(super) fn carry_out_skips(&self, consumer: &GroupClient<S>) {
         loop {
-            let request = self.setup.skips.0.lock().try_recv();
-            let Ok(SkipRequest {
+            let request = self.setup.skips.next();
+            let Some(SkipRequest {
                 route,
                 topic,
                 partition,

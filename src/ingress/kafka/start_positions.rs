@@ -16,8 +16,8 @@ use rdkafka::error::KafkaResult;
 use rdkafka::{Offset, TopicPartitionList};
 use tracing::{debug, error, warn};
 
-use super::assignment::{OffsetRange, StartPosition};
-use super::group_state::{TopicPartition, Unplaced, list};
+use super::assignment::{OffsetRange, StartPosition, TopicPartition};
+use super::group_state::{Unplaced, list};
 use super::log_ends::{SHORT_ANSWER_TIMEOUT, ask_all_since, ask_ends, ask_since, ask_times};
 use super::placement::{
     CommittedPosition, LogEnds, Placement, PlacementCause, REREAD_LIMIT, REREAD_MARGIN_MS, Reread,

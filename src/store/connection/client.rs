@@ -1,16 +1,23 @@
 //! How to connect to one server, and why that failed.
 
+use std::time::Duration;
+
 use redis::io::tcp::TcpSettings;
 use redis::{
     Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
     RedisConnectionInfo, RedisError, TlsCertificates,
 };
 
-use super::node::{CONNECT_TIMEOUT, RESPONSE_TIMEOUT};
 use crate::credential::Credential;
 use crate::store::Config;
 use crate::store::config::{Address, Login};
 use crate::tls::{ClientFiles, Expected, IdentityFiles, KeyHints, examine};
+
+/// Longest wait for a small answer on an idle connection. A large answer may take longer, see
+/// [`super::deadline`]. Redis's own slow scripts are bounded far below this.
+pub(crate) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Longest wait for a connection to be made.
+pub(in crate::store) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Address, login and certificates of one server. The files, passwords in files too, are read at each connection.
 #[derive(Clone)]

@@ -6,25 +6,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use redis::RedisError;
 use redis::cluster_routing::Slot;
-use redis::{AsyncConnectionConfig, ErrorKind, RedisError};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::client::{ConnectFault, RedisClient};
+use super::client::{ConnectFault, RESPONSE_TIMEOUT, RedisClient};
 use super::deadline::RedisWire;
 use super::durability::{DurabilityWait, DurabilityWaits};
 use super::health::RedisHealth;
+use super::open::open;
 use super::rights::{RightsProbe, is_denied};
 use crate::backoff::Backoff;
 use crate::lifecycle::{Tasks, tick};
 use crate::store::config::Durability;
 
-/// Longest wait for a small answer on an idle connection. A large answer may take longer, see
-/// [`super::deadline`]. Redis's own slow scripts are bounded far below this.
-pub(crate) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Longest wait for a connection to be made.
-pub(in crate::store) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often a quiet connection is asked whether it is still there, and still to a master.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -168,32 +164,6 @@ pub(in crate::store) async fn connect(
     let mut connection = open(client, response).await?;
     probe(&mut connection).await?;
     Ok(connection)
-}
-
-/// Connects to whatever server is there, within a deadline.
-pub(crate) async fn open(
-    client: &RedisClient,
-    response: Duration,
-) -> Result<RedisWire, ConnectFault> {
-    // The wire sets deadlines. Those of the library ignore how many bytes are on their way.
-    let settings = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(CONNECT_TIMEOUT))
-        .set_response_timeout(None);
-    let redis = client.open()?;
-    let connecting = redis.get_multiplexed_async_connection_with_config(&settings);
-    let fault = match tokio::time::timeout(CONNECT_TIMEOUT * 2, connecting).await {
-        Ok(Ok(connection)) => return Ok(RedisWire::new(connection, response)),
-        Ok(Err(error)) if error.is_timeout() => ConnectFault::silence(error.to_string()),
-        // The server understood, and refused.
-        Ok(Err(error))
-            if error.kind() == ErrorKind::AuthenticationFailed || error.code().is_some() =>
-        {
-            error.to_string().into()
-        }
-        Ok(Err(error)) => client.explain(error.to_string().into()).await,
-        Err(_) => ConnectFault::silence("no answer in time"),
-    };
-    Err(fault)
 }
 
 async fn probe(connection: &mut RedisWire) -> Result<(), String> {

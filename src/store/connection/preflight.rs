@@ -9,11 +9,13 @@ use redis::cluster_routing::Slot;
 use tracing::warn;
 
 use super::client::ConnectFault;
+use super::client::RESPONSE_TIMEOUT;
 use super::deadline::RedisWire;
 use super::durability::{DurabilityWait, TierError};
-use super::node::{RESPONSE_TIMEOUT, connect};
+use super::node::connect;
 use super::rights::{RightsProbe, is_denied};
-use super::topology::{SlotMap, client, read_once};
+use super::slot_map::SlotMap;
+use super::topology::{client, read_once};
 use crate::store::call::keys::Keys;
 use crate::store::config::Durability;
 use crate::store::{Config, PreflightError};

@@ -7,7 +7,7 @@ use redis::cluster_routing::Slot;
 use redis::{RedisError, RedisResult};
 
 use super::deadline::RedisWire;
-use super::topology::SlotMap;
+use super::slot_map::SlotMap;
 use crate::domain::{Partition, Partitions};
 use crate::store::call::keys::Keys;
 use crate::store::call::scripts;

@@ -36,7 +36,7 @@ mod trail;
 mod varint;
 
 pub(in crate::store) use growing::{GrowingElements, elements_of, example_element, join_elements};
-pub use outline::{BundleOutline, decode_outline};
+pub use outline::BundleOutline;
 pub(in crate::store) use trail::{NewTrailEvent, PACK_EVENTS, TrailPack, read_trail};
 use varint::{Reader, put_bytes, put_signed, put_unsigned};
 
@@ -439,6 +439,14 @@ pub fn decode(blob: &Bytes) -> Result<Bundle, CodecError> {
     match elements_of(blob) {
         Some(elements) => growing::decode_elements(&elements),
         None => decode_by(blob, &[]),
+    }
+}
+
+/// Reads a bundle without its bodies.
+pub fn decode_outline(blob: &Bytes) -> Result<BundleOutline, CodecError> {
+    match elements_of(blob) {
+        Some(elements) => growing::outline_elements(&elements),
+        None => outline::outline_by(blob, &[]),
     }
 }
 

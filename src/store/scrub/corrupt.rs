@@ -3,6 +3,7 @@
 use redis::{Pipeline, Value};
 
 use super::due_sets::{DueSet, pages, start_of};
+use super::findings::KeyKind;
 use super::{PAGE_ENTRIES, SCRUB_ENTRIES, SetPosition};
 use crate::domain::Partition;
 use crate::store::call::keys::Keys;
@@ -37,9 +38,6 @@ const VERIFY_BYTES: usize = 1 << 20;
 /// Most bytes of blobs that one trip reads, and of the largest blob that is verified.
 const TRIP_BYTES: usize = 1 << 18;
 const MAX_BLOB_BYTES: usize = 1 << 22;
-
-/// A key's name within its partition, and the type it should have.
-pub(in crate::store) type KeyKind = (String, &'static str);
 
 impl Store {
     /// Moves fixed keys of a partition out of the way if their type is wrong.

@@ -2,27 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::corrupt::KeyKind;
+use super::findings::{DeadFindings, KeyKind};
 use super::{PAGE_ENTRIES, SCRUB_ENTRIES, SetPosition};
 use crate::domain::Partition;
 use crate::store::call::numbered::{ScriptArg, ScriptCall};
 use crate::store::call::reply::{shape, text};
 use crate::store::call::scripts;
 use crate::store::{DeadId, ScrubReport, Store, StoreError};
-
-/// Suspicious finds in one partition's dead-letter queues: dead letters, and members that are none.
-#[derive(Default)]
-pub(super) struct DeadFindings {
-    ids: BTreeSet<DeadId>,
-    others: Vec<(String, String)>,
-}
-
-impl DeadFindings {
-    /// Adds a dead letter to be judged.
-    pub(super) fn add(&mut self, id: DeadId) {
-        self.ids.insert(id);
-    }
-}
 
 impl Store {
     /// The dead-letter queues that the counts or a walk through the keys know.

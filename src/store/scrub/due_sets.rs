@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use redis::{Pipeline, Value};
 
-use super::corrupt::KeyKind;
-use super::findings::Findings;
+use super::findings::{Findings, KeyKind};
 use super::{PAGE_ENTRIES, SetPosition};
 use crate::domain::Partition;
 use crate::store::call::reply::{integer, text};

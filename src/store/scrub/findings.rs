@@ -4,15 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tracing::warn;
 
-use super::corrupt::KeyKind;
-use super::dead_letters::DeadFindings;
 use super::half_dead::GoneMessages;
 use crate::domain::Partition;
 use crate::store::call::numbered::{ScriptArg, ScriptCall};
 use crate::store::call::reply::{shape, text};
 use crate::store::call::scripts;
 use crate::store::model::bundle::BundleId;
-use crate::store::{ScrubReport, Store, StoreError};
+use crate::store::{DeadId, ScrubReport, Store, StoreError};
 
 /// Finds that one call mends.
 const MEND_FINDS: usize = 100;
@@ -20,6 +18,23 @@ const MEND_FINDS: usize = 100;
 /// Members that are no bundle and are named in the log, of those that one scrub removes, and the characters of each that are shown.
 const NAMED_JUNK: usize = 20;
 const MAX_MEMBER_CHARS: usize = 200;
+
+/// A key's name within its partition, and the type it should have.
+pub(in crate::store) type KeyKind = (String, &'static str);
+
+/// Suspicious finds in one partition's dead-letter queues: dead letters, and members that are none.
+#[derive(Default)]
+pub(super) struct DeadFindings {
+    pub(super) ids: BTreeSet<DeadId>,
+    pub(super) others: Vec<(String, String)>,
+}
+
+impl DeadFindings {
+    /// Adds a dead letter to be judged.
+    pub(super) fn add(&mut self, id: DeadId) {
+        self.ids.insert(id);
+    }
+}
 
 /// Suspicious finds in one partition.
 #[derive(Default)]

@@ -7,9 +7,9 @@ use redis::cluster_routing::Slot;
 use redis::{Cmd, Pipeline, Value};
 
 use super::SCRUB_STEPS;
-use super::corrupt::KeyKind;
 use super::due_sets::head_of;
 use super::findings::Findings;
+use super::findings::KeyKind;
 use crate::domain::Partition;
 use crate::store::call::keys::Keys;
 use crate::store::connection::link::read;

@@ -16,7 +16,7 @@ use postdate::egress::kafka::KafkaLanes;
 use postdate::egress::{Lane, Publication, PublishBatch, VerdictInbox};
 use postdate::health::{Health, RouteHealth};
 use postdate::ingress::kafka::KafkaDependencies;
-use postdate::ingress::kafka::skip::SkipDesk;
+use postdate::ingress::kafka::skip_desk::SkipDesk;
 use postdate::ingress::{Delivery, Feed, Missing, READ_BYTES, ReadBudget, Receipt, Sink};
 use postdate::lifecycle::{Shutdown, Tasks};
 use postdate::telemetry::{KafkaClients, Metrics, RouteMetrics};

@@ -166,11 +166,7 @@ fn a_partition_that_does_not_answer_leaves_room_for_the_others() {
     assert!(healthy.iter().all(|(partition, _)| *partition == 0));
     // What is confirmed makes room, and the share of the one that hangs does not grow.
     for _ in 0..10 {
-        queues.end_flight(
-            0,
-            dispatch::weight(&maker.publication(Some(&key_of(0)), true)),
-            0,
-        );
+        queues.end_flight(0, weight(&maker.publication(Some(&key_of(0)), true)), 0);
     }
     assert!(
         taken(&mut queues)

@@ -12,12 +12,12 @@ use redis::Value;
 use redis::cluster_routing::Slot;
 use tracing::debug;
 
-use super::{ANSWER_TIMEOUT, RedisNode, SlotMap};
 use crate::store::Config;
 use crate::store::config::{Address, Login, Topology};
 use crate::store::connection::client::{ConnectFault, RedisClient, RedisServer};
 use crate::store::connection::deadline::RedisWire;
-use crate::store::connection::node::open;
+use crate::store::connection::open::{ANSWER_TIMEOUT, open};
+use crate::store::connection::slot_map::{RedisNode, SlotMap};
 
 /// Most nodes that one read asks. Those of a large cluster are drawn by lot.
 const ASKED_NODES: usize = 9;

@@ -12,12 +12,12 @@ use futures_util::future::join_all;
 use redis::RedisResult;
 use tracing::warn;
 
-use super::{ANSWER_TIMEOUT, RedisNode, SlotMap};
 use crate::store::Config;
 use crate::store::config::{Address, Login};
 use crate::store::connection::client::{ConnectFault, RedisClient, RedisServer};
 use crate::store::connection::deadline::RedisWire;
-use crate::store::connection::node::open;
+use crate::store::connection::open::{ANSWER_TIMEOUT, open};
+use crate::store::connection::slot_map::{RedisNode, SlotMap};
 
 pub(super) struct Sentinels {
     master: String,

@@ -40,14 +40,6 @@ impl BundleOutline {
     }
 }
 
-/// Reads a bundle without its bodies.
-pub fn decode_outline(blob: &Bytes) -> Result<BundleOutline, CodecError> {
-    match super::elements_of(blob) {
-        Some(elements) => super::growing::outline_elements(&elements),
-        None => outline_by(blob, &[]),
-    }
-}
-
 /// Reads a bundle that may be written like this example, without its bodies.
 pub(super) fn outline_by(blob: &Bytes, example: &[u8]) -> Result<BundleOutline, CodecError> {
     let parts = BlobParts::read(blob, example)?;
@@ -108,7 +100,7 @@ fn first_bytes(compressed: &[u8], len: usize) -> Option<Bytes> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{decode, encode};
+    use super::super::{decode, decode_outline, encode};
     use super::*;
     use crate::domain::{TargetRef, UnixMs, testing};
 

@@ -14,10 +14,10 @@ use crate::publishing::RouteReporter;
 use crate::store::Store;
 
 /// The way of a route's work into the store.
-pub(in crate::ingress) struct Submitter {
-    pub(in crate::ingress) store: Store,
+pub(super) struct Submitter {
+    pub(super) store: Store,
     /// Tells what becomes of the route's messages.
-    pub(in crate::ingress) reporter: Arc<RouteReporter>,
+    pub(super) reporter: Arc<RouteReporter>,
     pub(super) tasks: Tasks,
     pub(super) shutdown: Shutdown,
 }
@@ -25,7 +25,7 @@ pub(in crate::ingress) struct Submitter {
 impl Submitter {
     /// Submits work. Returns once all of it has its place in the order of each partition, or shutting down is
     /// forced.
-    pub(in crate::ingress) async fn submit_all(&self, work: StoreWork) {
+    pub(super) async fn submit_all(&self, work: StoreWork) {
         for (p, work) in work.finish() {
             self.submit(p, work).await;
         }
