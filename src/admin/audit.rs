@@ -13,7 +13,7 @@ use axum::http::request::Parts;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
-use utoipa::{IntoParams, ToSchema};
+use utoipa::IntoParams;
 
 use super::audit_note::AuditNote;
 use super::auth::Caller;
@@ -22,7 +22,7 @@ use super::extract::QueryParams;
 use super::page::{limit, read_cursor, write_cursor};
 use super::problem::{Problem, StoreAway};
 use super::times::rfc3339;
-use crate::api::Page;
+use crate::api::{AuditEntry, Page};
 use crate::domain::UnixMs;
 use crate::store::{AuditLogEntry, AuditPlace};
 
@@ -157,31 +157,6 @@ impl Admin {
             );
         }
     }
-}
-
-/// An entry of the audit log: one call that may have changed something.
-#[derive(Serialize, ToSchema)]
-pub(super) struct AuditEntry {
-    /// When, Unix ms.
-    at_ms: i64,
-    /// The same, RFC 3339.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, format = DateTime)]
-    at: Option<String>,
-    /// The name of the caller's token, or `anybody at this machine`.
-    who: String,
-    /// From which address.
-    from: String,
-    /// Method and path.
-    call: String,
-    /// Why, in the caller's own words; empty if it gave no reason.
-    because: String,
-    /// Details that the path does not show.
-    subject: String,
-    /// The result.
-    result: String,
-    /// The HTTP status; empty if the caller went away before.
-    status: String,
 }
 
 /// Query of the audit log.

@@ -7,30 +7,16 @@ use axum::extract::State as Extract;
 use axum::{Extension, Json};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use serde::Serialize;
-use utoipa::ToSchema;
 
 use super::audit_note::AuditNote;
 use super::auth::Caller;
 use super::context::Admin;
 use super::extract::{MessagePath, NamedMessage};
 use super::problem::{Problem, StoreAway};
+use crate::api::MessageBodyView;
 
 /// Most bytes of a body that are shown.
 const SHOWN_BYTES: usize = 256 << 10;
-
-/// A body, or its beginning.
-#[derive(Serialize, ToSchema)]
-#[schema(as = MessageBody)]
-pub(super) struct MessageBodyView {
-    /// Length of the whole body, bytes.
-    size: usize,
-    /// Bytes of it that are in `base64`: all of it, or its first 256 KiB.
-    shown: usize,
-    /// These bytes.
-    #[schema(content_encoding = "base64")]
-    base64: String,
-}
 
 /// The body of a message that waits
 ///

@@ -327,3 +327,16 @@ impl Timestamp {
         }
     }
 }
+
+/// A body, or its beginning.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = MessageBody)]
+pub struct MessageBodyView {
+    /// Length of the whole body, bytes.
+    pub size: usize,
+    /// Bytes of it that are in `base64`: all of it, or its first 256 KiB.
+    pub shown: usize,
+    /// These bytes.
+    #[schema(content_encoding = "base64")]
+    pub base64: String,
+}

@@ -9,11 +9,14 @@
 //!   latter too; with `#[schema(required)]` the description says that it is always there now.
 
 mod actions;
+mod activity;
+mod audit;
 mod dead_letters;
 mod messages;
 mod overview;
 mod routes;
 mod sending;
+mod session;
 mod trail;
 
 use std::fmt;
@@ -25,14 +28,16 @@ use utoipa::ToSchema;
 pub use actions::{
     PauseRequest, PausedView, PurgeAnswer, PurgeRequest, PurgeState, SkipRequest, SkippedView,
 };
+pub use activity::{ActivitySlotView, ActivityView};
+pub use audit::AuditEntry;
 pub use dead_letters::{
     Base64Body, DeadActionEnd, DeadActionItem, DeadActionRequest, DeadLetterFilter,
     DeadLetterMessage, DeadLetterResults, DeadLetterView, TextBody,
 };
 pub use messages::{
     CancelAnswer, CancelManyRequest, CancelResult, CancelledPage, CommandAnswer, CommandResult,
-    FailureView, HeaderView, LastError, MAX_CANCELLED, MessageView, MessagesPage, PositionView,
-    RequestView, RescheduleRequest, ShownState, Timestamp,
+    FailureView, HeaderView, LastError, MAX_CANCELLED, MessageBodyView, MessageView, MessagesPage,
+    PositionView, RequestView, RescheduleRequest, ShownState, Timestamp,
 };
 pub use overview::{
     FlowSeries, HistogramView, LiveFlow, LiveRoute, LivenessView, OverviewMoment, OverviewView,
@@ -44,6 +49,7 @@ pub use routes::{
     RoutePart, RouteView, SourceView, TargetView,
 };
 pub use sending::{AcceptedMessage, ReplaceRequest, SendAnswer, SendOutcome, SendRequest};
+pub use session::{SessionRole, SessionView};
 pub use trail::{MessageAnswer, MessageTrail, RouteEventView, TrailEventView};
 
 /// The header by which a call without a body says why it is made: UTF-8, or percent-encoded.
