@@ -212,14 +212,14 @@ impl TakenNames {
 
     /// A route's name that is like the exchange's.
     fn route(&mut self, exchange: &str) -> Result<String, String> {
-        let fit = |c: char| {
-            if c.is_ascii_alphanumeric() {
+        let mut slug = String::new();
+        for c in exchange.chars().take(ROUTE_CHARS) {
+            slug.push(if c.is_ascii_alphanumeric() {
                 c.to_ascii_lowercase()
             } else {
                 '-'
-            }
-        };
-        let slug: String = exchange.chars().take(ROUTE_CHARS).map(fit).collect();
+            });
+        }
         let slug = slug.trim_matches('-');
         let is_name = slug.starts_with(|c: char| c.is_ascii_lowercase());
         let slug = if is_name {
@@ -229,11 +229,13 @@ impl TakenNames {
         };
         let slug = slug.trim_end_matches('-').to_owned();
         let numbered = (2..MAX_TRIED_NAMES).map(|n| format!("{slug}-{n}"));
-        let is_free = |name: &String| RouteName::new(name).is_some() && !self.routes.contains(name);
-        let free = std::iter::once(slug.clone()).chain(numbered).find(is_free);
-        let free = free.ok_or_else(|| "no free name for its route".to_owned())?;
-        self.routes.insert(free.clone());
-        Ok(free)
+        for name in std::iter::once(slug.clone()).chain(numbered) {
+            if RouteName::new(&name).is_some() && !self.routes.contains(&name) {
+                self.routes.insert(name.clone());
+                return Ok(name);
+            }
+        }
+        Err("no free name for its route".to_owned())
     }
 }
 
@@ -249,14 +251,16 @@ fn replaced(
         .get(IMITATED_TYPE)
         .and_then(Value::as_str);
     let kind = kind.ok_or("it does not say which type it imitates (`x-delayed-type`)")?;
-    let leads_to_it =
-        |b: &&BindingDefinition| b.destination == *old && b.destination_type == "exchange";
     let from_it: Vec<_> = definitions
         .bindings
         .iter()
         .filter(|b| b.source == *old)
         .collect();
-    let to_it: Vec<_> = definitions.bindings.iter().filter(leads_to_it).collect();
+    let to_it: Vec<_> = definitions
+        .bindings
+        .iter()
+        .filter(|b| b.destination == *old && b.destination_type == "exchange")
+        .collect();
     if kind == PLUGIN_TYPE {
         return Err(format!(
             "it imitates the type `{kind}`, which is none of RabbitMQ's own"

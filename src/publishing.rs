@@ -401,10 +401,7 @@ impl RouteReporter {
         let reason = reason.as_str();
         self.metrics.dropped(reason, 1);
         let Some(id) = id else { return };
-        let end = || MessageEnd::Dead {
-            reason: reason.to_owned(),
-        };
-        self.watch.report(&self.route.name, id.as_str(), end);
+        self.tell_dead(id, reason);
         if let Some(trail) = &self.trail {
             trail.dropped(id.as_str(), at, None, reason);
         }
@@ -415,11 +412,16 @@ impl RouteReporter {
         self.metrics.dead_letter(reason.as_str());
         self.health.activity().note(ActivityKind::Dead);
         if let Some(id) = id {
-            let end = || MessageEnd::Dead {
-                reason: reason.as_str().to_owned(),
-            };
-            self.watch.report(&self.route.name, id.as_str(), end);
+            self.tell_dead(id, reason.as_str());
         }
+    }
+
+    /// Tells whoever follows a message that it is dead.
+    fn tell_dead(&self, id: &Text, reason: &str) {
+        self.watch
+            .report(&self.route.name, id.as_str(), || MessageEnd::Dead {
+                reason: reason.to_owned(),
+            });
     }
 
     /// Tells that the store has a dead letter of a message that was valid.

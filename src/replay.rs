@@ -71,8 +71,9 @@ async fn run_replay(
     let note = replay.note().await?;
     let topic = request.route.source_topic.as_ref();
     let topic = topic.map(|topic| topic.as_str().to_owned());
-    let is_same = |note: &&ReplayNote| note.times() == times && note.topic == topic;
-    let resumed = note.as_ref().filter(is_same);
+    let resumed = note
+        .as_ref()
+        .filter(|note| note.times() == times && note.topic == topic);
     if let Some(note) = resumed {
         for window in &mut windows {
             // The end is that of the first run, not the position of the relays by now.
@@ -302,12 +303,13 @@ impl Replay {
     async fn later(&self, windows: &[ReplayWindow], now: UnixMs) -> anyhow::Result<u64> {
         let past = self.past.clone();
         let read = blocking(move || past.windows(now)).await??;
-        let beyond = |w: &ReplayWindow| {
-            read.iter()
-                .find(|r| r.partition == w.partition)
-                .map_or(0, |r| r.to - w.to)
-        };
-        Ok(windows.iter().map(|w| beyond(w).max(0) as u64).sum())
+        let mut later = 0;
+        for window in windows {
+            let read = read.iter().find(|r| r.partition == window.partition);
+            let beyond = read.map_or(0, |read| read.to - window.to);
+            later += beyond.max(0) as u64;
+        }
+        Ok(later)
     }
 
     /// Reads a window's records from an offset on, each with its planned step, on a thread of its own.

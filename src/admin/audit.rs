@@ -11,7 +11,7 @@ use axum::Json;
 use axum::extract::State as Extract;
 use axum::http::request::Parts;
 use axum::response::Response;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use tracing::{info, warn};
 use utoipa::IntoParams;
 

@@ -98,13 +98,15 @@ fn cancel_all(
                 at += 1;
             }
         }
-        let cancel = |id: &String| WriteOp::Cancel {
-            route: route.name.clone(),
-            id: id.as_str().into(),
-            of: None,
-        };
         let calls = of_partition.into_iter().map(|(p, places)| async move {
-            let ops: Vec<WriteOp> = places.iter().map(|&at| cancel(&ids[at])).collect();
+            let mut ops = Vec::with_capacity(places.len());
+            for &at in &places {
+                ops.push(WriteOp::Cancel {
+                    route: route.name.clone(),
+                    id: ids[at].as_str().into(),
+                    of: None,
+                });
+            }
             let results = store.commands(p, &ops).await?;
             Ok::<_, StoreError>(places.into_iter().zip(results).collect::<Vec<_>>())
         });

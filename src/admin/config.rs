@@ -77,8 +77,10 @@ impl NamedToken {
 }
 
 fn is_caller_name(name: &str) -> bool {
-    let fits = |b: u8| b.is_ascii_alphanumeric() || b"._@-".contains(&b);
-    (1..=64).contains(&name.len()) && name.bytes().all(fits)
+    (1..=64).contains(&name.len())
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"._@-".contains(&b))
 }
 
 fn beginning_of_digest(token: &str) -> String {

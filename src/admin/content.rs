@@ -78,12 +78,13 @@ pub(super) fn headers(
     given: BTreeMap<String, String>,
 ) -> Result<Vec<Header>, Problem> {
     let own = [&names.delay, &names.deliver_at, &names.id, &names.op];
-    let is_own = |name: &&String| own.iter().any(|own| own.eq_ignore_ascii_case(name));
-    if let Some(name) = given.keys().find(is_own) {
-        let name = name.escape_debug();
-        return Err(Problem::bad(format!(
-            "the header `{name}` is not for `headers`: use `delay`, `at` and `id`"
-        )));
+    for name in given.keys() {
+        if own.iter().any(|own| own.eq_ignore_ascii_case(name)) {
+            let name = name.escape_debug();
+            return Err(Problem::bad(format!(
+                "the header `{name}` is not for `headers`: use `delay`, `at` and `id`"
+            )));
+        }
     }
     let given = given.into_iter();
     Ok(given

@@ -181,9 +181,10 @@ impl<T: DeserializeOwned> FromRequestParts<Arc<Admin>> for QueryParams<T> {
         let query = parts.uri.query().unwrap_or_default();
         let query = serde_html_form::Deserializer::from_bytes(query.as_bytes());
         let query = serde_path_to_error::deserialize(query);
-        // Names the parameter.
-        let refused = |e| Problem::bad(format!("the query cannot be read: {e}"));
-        query.map(Self).map_err(refused)
+        query
+            .map(Self)
+            // The error names the parameter.
+            .map_err(|e| Problem::bad(format!("the query cannot be read: {e}")))
     }
 }
 
@@ -212,15 +213,15 @@ impl<T: ActingBody> FromRequest<Arc<Admin>> for JsonBody<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, _: &Arc<Admin>) -> Result<Self, Problem> {
-        let late = |_| {
-            Problem::new(
+        let caller = request.extensions().get::<Caller>().cloned();
+        let reading = tokio::time::timeout(BODY_DEADLINE, Json::<T>::from_request(request, &()));
+        let Ok(body) = reading.await else {
+            return Err(Problem::new(
                 StatusCode::REQUEST_TIMEOUT,
                 "the request's body did not come in time",
-            )
+            ));
         };
-        let caller = request.extensions().get::<Caller>().cloned();
-        let body = tokio::time::timeout(BODY_DEADLINE, Json::<T>::from_request(request, &())).await;
-        match body.map_err(late)? {
+        match body {
             Ok(Json(mut body)) => {
                 if let Some((caller, because)) = caller.zip(body.take_because()) {
                     caller.say_why(because)?;

@@ -79,22 +79,23 @@ pub(super) async fn ready(
 
 /// All parts of the process.
 pub(super) fn part_views(look: &HealthLook) -> Vec<PartView> {
-    let view = |part: &LookedPart| {
-        let trouble = part.trouble.as_ref();
-        PartView {
-            name: part.name.clone(),
-            state: match trouble {
-                None => PartStateView::Up,
-                Some(_) if part.was_up => PartStateView::Degraded,
-                Some(_) => PartStateView::Waiting,
-            }
-            .into(),
-            why: trouble.map(|trouble| trouble.why.clone()),
-            because: trouble.and_then(|trouble| trouble.because.clone()),
-            since: trouble.and_then(|trouble| rfc3339(trouble.since)),
+    look.parts.iter().map(part_view).collect()
+}
+
+fn part_view(part: &LookedPart) -> PartView {
+    let trouble = part.trouble.as_ref();
+    PartView {
+        name: part.name.clone(),
+        state: match trouble {
+            None => PartStateView::Up,
+            Some(_) if part.was_up => PartStateView::Degraded,
+            Some(_) => PartStateView::Waiting,
         }
-    };
-    look.parts.iter().map(view).collect()
+        .into(),
+        why: trouble.map(|trouble| trouble.why.clone()),
+        because: trouble.and_then(|trouble| trouble.because.clone()),
+        since: trouble.and_then(|trouble| rfc3339(trouble.since)),
+    }
 }
 
 /// Every metric, in OpenMetrics text

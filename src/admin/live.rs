@@ -1,6 +1,7 @@
 //! Live overview: all that the console's first page shows, at one moment. It is made at most once a second, however many
 //! look, and shared by all who do.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -88,13 +89,18 @@ async fn overview_moment(admin: &Admin, clock: Clock) -> OverviewMoment {
     let now = clock.wall();
     let metrics = &admin.state.metrics;
     let step = metrics.flow.latest(now);
-    let flow_of = |name: &str| {
-        step.as_ref()
-            .and_then(|step| step.routes.get(name))
+    let mut routes = Vec::new();
+    for route in route_views(admin) {
+        let flow = step
+            .as_ref()
+            .and_then(|step| step.routes.get(&route.name))
             .copied()
-            .unwrap_or_default()
-    };
-    let routes = route_views(admin).into_iter();
+            .unwrap_or_default();
+        routes.push(LiveRoute {
+            flow: flow.into(),
+            route,
+        });
+    }
     let RedisMemory { used, limit } = admin.state.health.store().memory();
     let look = admin.state.health.look();
     OverviewMoment {
@@ -106,12 +112,7 @@ async fn overview_moment(admin: &Admin, clock: Clock) -> OverviewMoment {
         draining: look.draining,
         parts: part_views(&look),
         troubles: trouble_views(admin, &look.troubles),
-        routes: routes
-            .map(|route| LiveRoute {
-                flow: flow_of(&route.name).into(),
-                route,
-            })
-            .collect(),
+        routes,
         unconfigured_routes: admin.state.health.store().unconfigured(),
         replicas,
         histogram,
@@ -123,20 +124,21 @@ async fn overview_moment(admin: &Admin, clock: Clock) -> OverviewMoment {
 }
 
 fn flow_series(steps: &[FlowStep], names: impl Iterator<Item = String>) -> FlowSeries {
-    let series_of = |name: &str| {
+    let mut routes = BTreeMap::new();
+    for name in names {
         let mut series = RouteSeries::default();
         for step in steps {
-            let flow = LiveFlow::from(step.routes.get(name).copied().unwrap_or_default());
+            let flow = LiveFlow::from(step.routes.get(&name).copied().unwrap_or_default());
             series.rate_in.push(flow.rate_in);
             series.rate_out.push(flow.rate_out);
             series.late_p99_ms.push(flow.late_p99_ms);
         }
-        series
-    };
+        routes.insert(name, series);
+    }
     FlowSeries {
         step_ms: FLOW_STEP.as_millis() as u64,
         end_ms: steps.last().map(|step| step.at.0),
-        routes: names.map(|name| (name.clone(), series_of(&name))).collect(),
+        routes,
     }
 }
 

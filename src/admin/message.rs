@@ -90,13 +90,16 @@ pub(super) fn single_message_view(admin: &Admin, found: &StoredMessage) -> Messa
 
 /// The failures that a message remembers, oldest first.
 pub(super) fn failure_views(entry: &Entry) -> Vec<FailureView> {
-    let view = |failure: &Failure| FailureView {
+    entry.history.iter().map(failure_view).collect()
+}
+
+fn failure_view(failure: &Failure) -> FailureView {
+    FailureView {
         at_ms: failure.at.0,
         at: rfc3339(failure.at),
         reason: failure.reason.to_string(),
         error: failure.error.to_string(),
-    };
-    entry.history.iter().map(view).collect()
+    }
 }
 
 /// Where a message was read.

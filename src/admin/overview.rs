@@ -104,11 +104,12 @@ pub(super) async fn partitions(
     let store = admin.store()?;
     let views = admin.browse(store.partition_views()).await?;
     let members = admin.browse(store.replicas()).await?;
-    let view = |v: crate::store::PartitionView| {
+    let mut items = Vec::with_capacity(views.len());
+    for v in views {
         let owner = members
             .iter()
             .find(|m| m.is_alive() && m.status.partitions.contains(&v.partition));
-        PartitionStatus {
+        items.push(PartitionStatus {
             number: v.partition.0,
             messages: v.messages,
             bytes: v.bytes,
@@ -118,12 +119,9 @@ pub(super) async fn partitions(
             round_ms: owner.and_then(|m| m.round_ms(v.partition)),
             head_ms: v.head.map(|head| head.0),
             head: v.head.and_then(rfc3339),
-        }
-    };
-    Ok(Json(Page {
-        items: views.into_iter().map(view).collect(),
-        next: None,
-    }))
+        });
+    }
+    Ok(Json(Page { items, next: None }))
 }
 
 fn replica_view(member: RegisteredReplica, this: bool) -> ReplicaStatusView {
@@ -184,11 +182,11 @@ pub(super) fn replica_views(
 ) -> Vec<ReplicaStatusView> {
     let health = &admin.state.health;
     let own = admin.state.store.get().map(Store::nonce);
-    let view = |member: RegisteredReplica| {
+    let mut items = Vec::new();
+    for member in latest_lives(members) {
         let this = own == Some(&*member.nonce);
-        replica_view(member, this)
-    };
-    let mut items: Vec<_> = latest_lives(members).into_iter().map(view).collect();
+        items.push(replica_view(member, this));
+    }
     if !items.iter().any(|replica| replica.this) {
         let status = ReplicaStatus {
             name: admin.state.replica.clone(),

@@ -41,17 +41,19 @@ pub(super) fn pause_views(paused: &RoutePause) -> Vec<PauseView> {
         (RoutePart::Ingress, &paused.ingress),
         (RoutePart::Publishing, &paused.publishing),
     ];
-    let view = |part, Pause { since, by }: &Pause| PauseView {
-        part: Word::Known(part),
-        by: by.name.to_string(),
-        because: by.because.as_ref().map(ToString::to_string),
-        since_ms: since.map(|UnixMs(since)| since),
-        since: since.and_then(moment::render),
-    };
-    parts
-        .into_iter()
-        .filter_map(|(part, pause)| Some(view(part, pause.as_deref()?)))
-        .collect()
+    let mut views = Vec::new();
+    for (part, pause) in parts {
+        if let Some(Pause { since, by }) = pause.as_deref() {
+            views.push(PauseView {
+                part: Word::Known(part),
+                by: by.name.to_string(),
+                because: by.because.as_ref().map(ToString::to_string),
+                since_ms: since.map(|UnixMs(since)| since),
+                since: since.and_then(moment::render),
+            });
+        }
+    }
+    views
 }
 
 type PauseAnswer = (Extension<AuditNote>, Json<PausedView>);

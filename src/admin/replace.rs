@@ -123,9 +123,9 @@ impl NamedParts {
     fn read(route: &Route, request: ReplaceRequest) -> Result<Self, Problem> {
         let names = &route.policy.headers;
         let origin = content::origin(route);
-        let is_target = |name: &String| name.eq_ignore_ascii_case(&names.target);
         let given = request.headers;
-        let has_target = given.iter().flat_map(BTreeMap::keys).any(is_target);
+        let mut given_names = given.iter().flat_map(BTreeMap::keys);
+        let has_target = given_names.any(|name| name.eq_ignore_ascii_case(&names.target));
         let headers = given.map(|given| content::headers(origin, names, given));
         let parts = Self {
             origin,

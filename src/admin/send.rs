@@ -126,9 +126,12 @@ fn message(route: &Route, request: SendRequest, id: &str) -> Result<Message, Pro
     let origin = content::origin(route);
     let key = content::key(origin, request.key)?;
     let time = content::time(origin, names, request.delay, request.at)?;
-    let at_once = || content::header(origin, names.delay.clone(), "0".to_owned());
     let mut headers = content::headers(origin, names, request.headers)?;
-    headers.push(time.unwrap_or_else(at_once));
+    headers.push(match time {
+        Some(time) => time,
+        // At once.
+        None => content::header(origin, names.delay.clone(), "0".to_owned()),
+    });
     headers.push(content::header(origin, names.id.clone(), id.to_owned()));
     let body = content::body(request.body, request.body_base64)?;
     Ok(Message {
@@ -151,13 +154,14 @@ async fn inject(
 ) -> Result<(), Problem> {
     let injected =
         tokio::time::timeout(INJECT_DEADLINE, admin.state.inject.inject(route, message)).await;
-    let late = || {
-        Err(InjectError::Unconfirmed(format!(
+    let injected = match injected {
+        Ok(injected) => injected,
+        Err(_) => Err(InjectError::Unconfirmed(format!(
             "no answer in {} s",
             INJECT_DEADLINE.as_secs()
-        )))
+        ))),
     };
-    injected.unwrap_or_else(|_| late()).map_err(|error| {
+    injected.map_err(|error| {
         let status = match error {
             InjectError::Unreachable(_) => StatusCode::SERVICE_UNAVAILABLE,
             InjectError::Refused(_) => StatusCode::BAD_GATEWAY,

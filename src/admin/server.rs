@@ -73,9 +73,8 @@ pub async fn start(
         BoundServer::bind(config, state, &own_tasks, shutdown.clone(), pulse.clone()).await?;
     let addresses = bound.addresses;
     let thread = own_tasks.clone();
-    let serving = move || runtime.run(bound.serve(own_tasks));
     thread
-        .thread("admin", serving)
+        .thread("admin", move || runtime.run(bound.serve(own_tasks)))
         .map_err(ListenError::Thread)?;
     tasks.spawn("admin:pulse", beat(pulse, shutdown));
     Ok(addresses)

@@ -21,15 +21,18 @@ pub(super) struct Late {
 
 /// The troubles of the process, one for each cause.
 pub(super) fn trouble_views(admin: &Admin, troubles: &Troubles) -> Vec<TroubleView> {
-    let view = |trouble: &Trouble| TroubleView {
-        since: rfc3339(trouble.since),
-        command: command(admin, &trouble.part),
-        runbook: runbook(&trouble.part).to_owned(),
-        part: trouble.part.clone(),
-        why: Some(trouble.why.clone()),
-        follows: trouble.follows.clone(),
-    };
-    troubles.all().iter().map(view).collect()
+    let mut views = Vec::new();
+    for trouble in troubles.all() {
+        views.push(TroubleView {
+            since: rfc3339(trouble.since),
+            command: command(admin, &trouble.part),
+            runbook: runbook(&trouble.part).to_owned(),
+            part: trouble.part.clone(),
+            why: Some(trouble.why.clone()),
+            follows: trouble.follows.clone(),
+        });
+    }
+    views
 }
 
 /// The heading in `docs/runbooks.md` about a part, as an anchor.

@@ -23,8 +23,10 @@ impl StoreRedrive {
         id: &DeadId,
         order: RedriveOrder<'_>,
     ) -> Result<RedriveOutcome, StoreError> {
-        let away = || StoreError::Unavailable("it has not been reached yet".to_owned());
-        let store = self.store.get().ok_or_else(away)?;
+        let Some(store) = self.store.get() else {
+            let why = "it has not been reached yet";
+            return Err(StoreError::Unavailable(why.to_owned()));
+        };
         let Some(body) = store
             .dead_letters(std::slice::from_ref(id))
             .await?

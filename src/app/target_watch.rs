@@ -22,16 +22,22 @@ const LOOK_DEADLINE: Duration = Duration::from_secs(10);
 /// Targets, by what must be there for them.
 type Wanted<T> = BTreeMap<T, Vec<Arc<Target>>>;
 
+/// Reports whether a target of a route is at a connection of Kafka.
+fn publishes_at(route: &Route, name: &str) -> bool {
+    let mut targets = route.targets();
+    targets.any(|to| matches!(&**to, Target::Kafka { connection, .. } if connection == name))
+}
+
 /// Starts a task for each connection that has targets which can be looked at.
 pub(super) fn start(app: &App, brokers: &BTreeMap<String, Arc<Broker>>) {
     let tasks = app.tasks.of(Stage::Egress);
     let routes = &app.config.routes;
     for connection in app.config.kafka.values() {
-        let publishes = |route: &&Arc<Route>| {
-            let mut targets = route.targets();
-            targets.any(|target| matches!(&**target, Target::Kafka { connection: at, .. } if *at == connection.name))
-        };
-        let routes: Vec<Arc<Route>> = routes.iter().filter(publishes).cloned().collect();
+        let routes: Vec<Arc<Route>> = routes
+            .iter()
+            .filter(|route| publishes_at(route, &connection.name))
+            .cloned()
+            .collect();
         if routes.is_empty() {
             continue;
         }

@@ -194,11 +194,13 @@ impl BenchSender {
             due,
         };
         let from = fastrand::usize(..NOISE_BYTES);
-        let random_key = || format!("{:08x}", fastrand::u32(..)).into();
         let message = Message {
             origin: self.origin,
             key: match self.origin {
-                Origin::Kafka => Some(self.key.clone().unwrap_or_else(random_key)),
+                Origin::Kafka => Some(match &self.key {
+                    Some(key) => key.clone(),
+                    None => format!("{:08x}", fastrand::u32(..)).into(),
+                }),
                 Origin::Rabbitmq => Some(Bytes::new()),
             },
             body: Some(self.noise.slice(from..from + self.size)),

@@ -283,12 +283,13 @@ fn route_of<'a>(
     let route = route_named(config, name)?;
     let names = &route.policy.headers;
     let own = [&names.delay, &names.deliver_at, &names.id, &names.op];
-    let is_own = |name: &str| own.iter().any(|own| own.eq_ignore_ascii_case(name));
-    if let Some((name, _)) = headers.iter().find(|(name, _)| is_own(name)) {
-        let name = name.escape_debug();
-        return Err(format!(
-            "the header `{name}` is set by the import: it follows from each entry"
-        ));
+    for (name, _) in headers {
+        if own.iter().any(|own| own.eq_ignore_ascii_case(name)) {
+            let name = name.escape_debug();
+            return Err(format!(
+                "the header `{name}` is set by the import: it follows from each entry"
+            ));
+        }
     }
     let needs_key = match (&route.from, &*route.to) {
         (Endpoint::Rabbitmq { .. }, Target::Rabbitmq { routing_key, .. }) => {

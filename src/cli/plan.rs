@@ -124,25 +124,27 @@ fn source(args: &RabbitmqPluginArgs) -> Result<PlanSource, String> {
     }
 }
 
+/// The row of an exchange in the table.
+fn exchange_row(exchange: &ReplacedExchange) -> Vec<String> {
+    let waiting = exchange
+        .waiting
+        .map_or("?".to_owned(), |waiting| waiting.to_string());
+    let ReplacedExchange {
+        old,
+        ingress,
+        queue,
+        target,
+        route,
+        ..
+    } = exchange;
+    [old, ingress, queue, target, route, &waiting]
+        .map(String::clone)
+        .to_vec()
+}
+
 /// All parts, with what to do between them.
 fn whole(plan: &PluginPlan) -> SafeText {
-    let row = |exchange: &ReplacedExchange| {
-        let waiting = exchange
-            .waiting
-            .map_or("?".to_owned(), |waiting| waiting.to_string());
-        let ReplacedExchange {
-            old,
-            ingress,
-            queue,
-            target,
-            route,
-            ..
-        } = exchange;
-        [old, ingress, queue, target, route, &waiting]
-            .map(String::clone)
-            .to_vec()
-    };
-    let rows: Vec<_> = plan.exchanges.iter().map(row).collect();
+    let rows: Vec<_> = plan.exchanges.iter().map(exchange_row).collect();
     let columns = [
         "PLUGIN'S EXCHANGE",
         "PRODUCERS PUBLISH TO",

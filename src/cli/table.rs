@@ -26,6 +26,14 @@ pub(super) fn styled_table(names: &[&str], rows: &[Vec<String>], styles: &[Style
     laid_out(names, rows, styles, output::width())
 }
 
+/// Reports whether the column at this place has a number in each row.
+fn is_of_numbers(rows: &[Vec<String>], at: usize) -> bool {
+    !rows.is_empty()
+        && rows
+            .iter()
+            .all(|row| row.get(at).is_some_and(|c| c.parse::<i64>().is_ok()))
+}
+
 fn laid_out(
     names: &[&str],
     rows: &[Vec<String>],
@@ -48,19 +56,13 @@ fn laid_out(
         row.max_height(1);
         table.add_row(row);
     }
-    let is_number = |at: usize| {
-        !rows.is_empty()
-            && rows
-                .iter()
-                .all(|row| row.get(at).is_some_and(|c| c.parse::<i64>().is_ok()))
-    };
     let last = names.len().saturating_sub(1);
     for (at, column) in table.column_iter_mut().enumerate() {
         column.set_padding((0, if at == last { 0 } else { COLUMN_GAP }));
         if WHOLE_COLUMNS.contains(&names[at]) {
             column.set_constraint(ColumnConstraint::ContentWidth);
         }
-        if is_number(at) {
+        if is_of_numbers(rows, at) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }

@@ -61,11 +61,14 @@ fn holders(count: usize, candidates: &[ReplicaCandidate<'_>]) -> Vec<Option<usiz
             .map(|p| usize::from(p.0))
             .filter(|&p| p < count)
         {
-            let better = |&o: &usize| (score(p, candidates[o].id), candidates[o].id);
-            if owners[p]
-                .as_ref()
-                .is_none_or(|o| better(o) < (score(p, candidate.id), candidate.id))
-            {
+            let is_better = match owners[p] {
+                Some(o) => {
+                    let other = candidates[o].id;
+                    (score(p, other), other) < (score(p, candidate.id), candidate.id)
+                }
+                None => true,
+            };
+            if is_better {
                 owners[p] = Some(c);
             }
         }

@@ -98,7 +98,6 @@ impl ReplicaView {
     pub(super) fn owned(&self, me: &str, partitions: Partitions) -> OwnedPartitions {
         let candidates = self.candidates();
         let all = mine(me, &candidates, partitions);
-        let knows = |m: &RegisteredReplica, route: &String| m.status.routes.contains(route);
         let own_routes = self
             .alive
             .get(me)
@@ -110,7 +109,7 @@ impl ReplicaView {
             let group: Vec<&RegisteredReplica> = candidates
                 .iter()
                 .copied()
-                .filter(|m| knows(m, &route))
+                .filter(|m| m.status.routes.contains(&route))
                 .collect();
             if group.len() == candidates.len() {
                 return (route, all.clone());
@@ -172,10 +171,9 @@ fn judge_name(
     {
         return Err(NameRefusal::Replaced(name(), silence_ms));
     }
-    let lives = |m: &RegisteredReplica| {
-        m.joined() < own.joined() && m.heartbeat > own.joined() && m.is_alive()
-    };
-    if own.status.joining && rivals().any(lives) {
+    if own.status.joining
+        && rivals().any(|m| m.joined() < own.joined() && m.heartbeat > own.joined() && m.is_alive())
+    {
         return Err(NameRefusal::Taken(name()));
     }
     Ok(())

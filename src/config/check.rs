@@ -230,11 +230,11 @@ fn admin(section: &SectionReader<'_>) -> Option<admin::Config> {
         "write_tokens",
         "write_tokens_file",
     );
-    let is_written = |token: &admin::config::NamedToken| {
+    let shared = read_tokens.tokens.iter().position(|read| {
         let mut written = write_tokens.tokens.iter();
-        written.any(|other| other.token == token.token)
-    };
-    if let Some(index) = read_tokens.tokens.iter().position(is_written) {
+        written.any(|written| written.token == read.token)
+    });
+    if let Some(index) = shared {
         let key = if section.has("read_tokens_file") {
             "read_tokens_file"
         } else {

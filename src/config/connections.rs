@@ -46,20 +46,17 @@ pub(super) fn read(all: &SectionReader<'_>) -> DeclaredConnections {
 
 /// The address of a management API, if there is one.
 fn management(section: &SectionReader<'_>) -> Option<String> {
-    let is_address = |text: &str| {
-        ["http://", "https://"]
-            .iter()
-            .any(|scheme| text.starts_with(scheme))
-    };
     if !section.has("management") {
         return None;
     }
-    section.parsed("management", |text| match text {
-        text if !is_address(text) => Err("must begin with http:// or https://".to_owned()),
-        text if text.contains('@') => {
-            Err("must be without user and password: those of `url` are taken".to_owned())
+    section.parsed("management", |text| {
+        if !text.starts_with("http://") && !text.starts_with("https://") {
+            return Err("must begin with http:// or https://".to_owned());
         }
-        text => Ok(text.to_owned()),
+        if text.contains('@') {
+            return Err("must be without user and password: those of `url` are taken".to_owned());
+        }
+        Ok(text.to_owned())
     })
 }
 
@@ -102,9 +99,9 @@ fn rabbitmq(name: &str, section: &SectionReader<'_>) -> Option<rabbitmq::Connect
     let tls = client_files(section);
     let management = management(section);
     let (url, further_urls) = urls?;
-    let all = || std::iter::once(&url).chain(&further_urls);
-    let speaks_tls = |url: &Credential| url.configured().expose().starts_with("amqps://");
-    if section.has("tls") && !all().all(speaks_tls) {
+    let mut hosts = std::iter::once(&url).chain(&further_urls);
+    let all_speak_tls = hosts.all(|url| url.configured().expose().starts_with("amqps://"));
+    if section.has("tls") && !all_speak_tls {
         section.report(
             "tls",
             "names files, but TLS is spoken only if `url` begins with amqps://",
@@ -252,8 +249,7 @@ fn client_credentials(table: &SectionReader<'_>) -> Option<ClientCredentials> {
 
 fn aws_iam(table: &SectionReader<'_>) -> Option<AwsIam> {
     let region = table.parsed("aws_region", |text| {
-        let is_fit = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        if text.is_empty() || !text.bytes().all(is_fit) {
+        if !is_region(text) {
             return Err(format!(
                 "{text:?} is no region of AWS, such as \"eu-west-1\""
             ));
@@ -275,6 +271,13 @@ fn aws_iam(table: &SectionReader<'_>) -> Option<AwsIam> {
         region: region?,
         environment: AwsEnvironment::read(sources::variable),
     })
+}
+
+fn is_region(text: &str) -> bool {
+    !text.is_empty()
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
 }
 
 fn filled(text: &str) -> Result<String, String> {

@@ -114,12 +114,11 @@ fn variable_path(name: &str, value: &OsStr, file: &Dict) -> Result<Option<Vec<St
 /// `POSTDATE_REDIS_SERVICE_HOST` and `POSTDATE_REDIS_PORT_6379_TCP`.
 fn is_of_service(rest: &str, value: &OsStr) -> bool {
     let rest = format!("_{rest}_");
-    let is_link = || value.to_string_lossy().contains("://");
-    let has_number = |(_, rest): (&str, &str)| rest.starts_with(|c: char| c.is_ascii_digit());
+    let (_, after_port) = rest.split_once("_port_").unwrap_or_default();
     rest.contains("_service_host_")
         || rest.contains("_service_port_")
-        || rest.split_once("_port_").is_some_and(has_number)
-        || rest.ends_with("_port_") && is_link()
+        || after_port.starts_with(|c: char| c.is_ascii_digit())
+        || rest.ends_with("_port_") && value.to_string_lossy().contains("://")
 }
 
 /// Refuses a variable that was most likely meant as a key: it begins with the name of a section, or it is a key but for
@@ -163,16 +162,16 @@ fn spelled_variables(keys: KeyKinds, file: &Dict) -> BTreeMap<String, String> {
         if kinds.iter().all(|kind| *kind == KeyKind::Section) {
             continue;
         }
-        let of_name = |name: &str| {
-            let mut path = path.clone();
-            path[1] = name.replace('-', "_");
-            path
-        };
-        let paths: Vec<_> = if NAMED_TABLES.contains(&path[0].as_str()) {
-            names_in(file, &path[0]).into_iter().map(of_name).collect()
+        let mut paths = Vec::new();
+        if NAMED_TABLES.contains(&path[0].as_str()) {
+            for name in names_in(file, &path[0]) {
+                let mut path = path.clone();
+                path[1] = name.replace('-', "_");
+                paths.push(path);
+            }
         } else {
-            vec![path.clone()]
-        };
+            paths.push(path);
+        }
         for path in paths {
             // A key of the top level has no section to put before a double underscore.
             let before = if path.len() == 1 { "_" } else { "" };

@@ -90,19 +90,17 @@ pub(super) fn read(all: &SectionReader<'_>, connections: &DeclaredConnections) -
         }
     });
     let sources: Vec<Endpoint> = routes.iter().map(|(route, _)| route.from.clone()).collect();
-    let derived = |mut route: Route, template: Option<TopicTemplate>| {
+    let mut finished = Vec::with_capacity(routes.len());
+    for (mut route, template) in routes {
         if let Some(template) = template {
             let at = route.to.connection().to_owned();
             let read = topics_at(&at, &sources, connections);
             route.own_target =
                 OwnTarget::PerTopic(Arc::new(DerivedTargets::new(at, template, read)));
         }
-        Arc::new(route)
-    };
-    routes
-        .into_iter()
-        .map(|(route, template)| derived(route, template))
-        .collect()
+        finished.push(Arc::new(route));
+    }
+    finished
 }
 
 /// The pattern by which the topics of a source are found.
@@ -115,17 +113,19 @@ fn pattern_of(from: &Endpoint) -> Option<&TopicPattern> {
 
 /// The topics that are read in the cluster of a connection.
 fn topics_at(connection: &str, sources: &[Endpoint], connections: &impl SameBroker) -> Vec<Topics> {
-    let topics_of = |source: &Endpoint| match source {
-        Endpoint::Kafka {
+    let mut read = Vec::new();
+    for source in sources {
+        if let Endpoint::Kafka {
             connection: other,
             topics,
             ..
-        } => connections
-            .same_kafka(connection, other)
-            .then(|| topics.clone()),
-        Endpoint::Rabbitmq { .. } => None,
-    };
-    sources.iter().filter_map(topics_of).collect()
+        } = source
+            && connections.same_kafka(connection, other)
+        {
+            read.push(topics.clone());
+        }
+    }
+    read
 }
 
 fn required<'a, T>(

@@ -247,8 +247,8 @@ fn default_of(value: &str) -> Option<Value> {
 impl MergedLayers {
     /// The layers of a text in TOML over the defaults.
     fn of_text(text: &str) -> Result<Self, ConfigProblem> {
-        let wrong = |message: String| ConfigProblem::of_source("sample".to_owned(), message);
-        let value = super::sources::toml_value(text).map_err(|fault| wrong(fault.message))?;
+        let value = super::sources::toml_value(text)
+            .map_err(|fault| ConfigProblem::of_source("sample".to_owned(), fault.message))?;
         Self::of_dict(value.into_dict().unwrap_or_default())
     }
 }

@@ -416,13 +416,14 @@ impl<'a> SectionReader<'a> {
 
     /// Reports a problem of a key, with the source of its value.
     pub(super) fn report(&self, key: &str, message: impl Display) {
-        let in_fallback = || {
-            let (path, dict) = self.fallback.as_ref()?;
-            Some((path, dict.get(key)?))
-        };
-        let (path, value) = match self.dict.get(key) {
-            Some(value) => (&self.path, Some(value)),
-            None => in_fallback().map_or((&self.path, None), |(path, value)| (path, Some(value))),
+        let (path, value) = if let Some(value) = self.dict.get(key) {
+            (&self.path, Some(value))
+        } else if let Some((path, dict)) = &self.fallback
+            && let Some(value) = dict.get(key)
+        {
+            (path, Some(value))
+        } else {
+            (&self.path, None)
         };
         let source = value.map_or_else(
             || self.context.file.clone(),

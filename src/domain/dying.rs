@@ -49,27 +49,29 @@ pub fn outgoing(entry: &Entry, route: &RouteName) -> Entry {
         .last()
         .map(|last| last.error.clone())
         .unwrap_or_default();
-    let origin = entry.message.origin;
-    let value = |text: Text| match origin {
-        Origin::Kafka => HeaderValue::Bytes(text.bytes().clone()),
-        Origin::Rabbitmq => HeaderValue::LongString(text.bytes().clone()),
-    };
-    let ours = |header: &Header| {
-        DEAD_HEADERS
-            .iter()
-            .chain(&stamped::ALL)
-            .any(|name| header.name.as_str().eq_ignore_ascii_case(name))
-    };
-    entry.message.headers.retain(|header| !ours(header));
+    entry.message.headers.retain(|header| !is_set_again(header));
     let values = [
         Text::from(reason(&entry).as_str()),
         error,
         Text::from(route.as_str()),
     ];
     for (name, text) in DEAD_HEADERS.into_iter().zip(values) {
-        entry.message.headers.push(Header::new(name, value(text)));
+        let bytes = text.bytes().clone();
+        let value = match entry.message.origin {
+            Origin::Kafka => HeaderValue::Bytes(bytes),
+            Origin::Rabbitmq => HeaderValue::LongString(bytes),
+        };
+        entry.message.headers.push(Header::new(name, value));
     }
     entry
+}
+
+/// True for a header that the message gets when it is published, whatever it had under that name.
+fn is_set_again(header: &Header) -> bool {
+    DEAD_HEADERS
+        .iter()
+        .chain(&stamped::ALL)
+        .any(|name| header.name.as_str().eq_ignore_ascii_case(name))
 }
 
 /// The message as a dead letter.

@@ -19,15 +19,14 @@ pub fn path_segment(text: &str) -> String {
 
 /// The text of a percent-encoded part of a URL; `None` if it is none.
 pub fn percent_decoded(text: &str) -> Option<String> {
-    let is_code = |rest: &str| {
-        let digits = rest.as_bytes().first_chunk::<2>();
-        digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
-    };
+    for code in text.split('%').skip(1) {
+        let digits = code.as_bytes().first_chunk::<2>()?;
+        if !digits.iter().all(u8::is_ascii_hexdigit) {
+            return None;
+        }
+    }
     let decoded = percent_decode_str(text).decode_utf8().ok()?;
-    text.split('%')
-        .skip(1)
-        .all(is_code)
-        .then(|| decoded.into_owned())
+    Some(decoded.into_owned())
 }
 
 #[cfg(test)]

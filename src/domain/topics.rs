@@ -230,17 +230,17 @@ impl TopicTemplate {
     /// The target of a topic. A group that took no part is empty.
     fn expand(&self, topic: &str) -> String {
         let groups = self.pattern.expression.captures(topic.as_bytes());
-        let group = |number| {
-            let found = groups.as_ref().and_then(|groups| groups.get(number));
-            found.map_or("", |found| &topic[found.range()])
-        };
-        self.parts
-            .iter()
-            .map(|part| match part {
-                TemplatePart::Text(text) => text,
-                TemplatePart::Group(number) => group(*number),
-            })
-            .collect()
+        let mut target = String::new();
+        for part in &self.parts {
+            match part {
+                TemplatePart::Text(text) => target.push_str(text),
+                TemplatePart::Group(number) => {
+                    let found = groups.as_ref().and_then(|groups| groups.get(*number));
+                    target.push_str(found.map_or("", |found| &topic[found.range()]));
+                }
+            }
+        }
+        target
     }
 }
 

@@ -122,9 +122,10 @@ impl OldestOverdue {
             None => moments.now.remove(&place),
         };
         let is_of_store = matches!(place, OverduePlace::Waiting | OverduePlace::PutBack);
-        let is_gone =
-            |was: &Overdue| is_of_store && oldest.is_none_or(|oldest| was.asked < oldest.asked);
-        if let Some(was) = was.filter(is_gone) {
+        if let Some(was) = was
+            && is_of_store
+            && oldest.is_none_or(|oldest| was.asked < oldest.asked)
+        {
             moments.before.insert(place, was);
         }
     }
@@ -141,13 +142,13 @@ impl OldestOverdue {
     /// How late the oldest message was when it was seen last, milliseconds; 0 if nothing is due.
     pub fn late_ms(&self, now: UnixMs) -> i64 {
         let moments = self.0.lock();
-        let late_ms = |overdue: &Overdue| {
+        let mut late_ms = 0_i64;
+        for overdue in moments.now.values().chain(moments.before.values()) {
             let is_fresh = now.since(overdue.seen) < NOT_LOOKED_MS;
             let until = if is_fresh { overdue.seen } else { now };
-            until.since(overdue.asked)
-        };
-        let all = moments.now.values().chain(moments.before.values());
-        all.map(late_ms).fold(0, i64::max)
+            late_ms = late_ms.max(until.since(overdue.asked));
+        }
+        late_ms
     }
 
     /// The earliest requested due time of all places; `None` if nothing is due.

@@ -213,14 +213,20 @@ impl Health {
     }
 }
 
+impl PartReport {
+    /// Reports whether the process may work with the part in this state.
+    fn may_work(&self) -> bool {
+        match self.state {
+            PartState::Up => true,
+            PartState::Degraded(_) => !self.essential,
+            PartState::Waiting(_) => false,
+        }
+    }
+}
+
 impl PartTable {
     fn is_ready(&self) -> bool {
-        let may_work = |report: &PartReport| match report.state {
-            PartState::Up => true,
-            PartState::Degraded(_) => !report.essential,
-            PartState::Waiting(_) => false,
-        };
-        !self.draining && self.parts.values().all(may_work)
+        !self.draining && self.parts.values().all(PartReport::may_work)
     }
 
     /// The parts that are not up.

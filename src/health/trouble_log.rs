@@ -75,9 +75,10 @@ impl TroubleLog {
         let mut news = Vec::new();
         // What is not up since the last look is in another trouble: it was up in between.
         let looked = self.looked.replace(now);
-        let lasts = |trouble: &PartTrouble| looked.is_none_or(|looked| trouble.since <= looked);
         self.seen.retain(|part, seen| {
-            if not_up.get(part).is_some_and(lasts) {
+            if let Some(trouble) = not_up.get(part)
+                && looked.is_none_or(|looked| trouble.since <= looked)
+            {
                 return true;
             }
             let is_told = seen.looks >= TELL_AFTER;

@@ -89,8 +89,9 @@ impl Troubles {
 pub(super) fn of(parts: &BTreeMap<String, PartTrouble>) -> Vec<Trouble> {
     let mut causes: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for (name, part) in parts {
-        let is_over = |because: &String| !parts.contains_key(because);
-        if part.because.as_ref().is_some_and(is_over) {
+        if let Some(because) = &part.because
+            && !parts.contains_key(because)
+        {
             // Its owner says within a second whether it is well again.
             continue;
         }

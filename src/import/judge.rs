@@ -109,13 +109,14 @@ impl EntryJudge {
                 )
             }
             EntryForm::Member => Ok(entry.member.clone()),
-            EntryForm::JsonField(field) => {
-                let missing = || format!("it has no field `{}`", field.escape_debug());
-                let found = json_field(&entry.member, field);
-                found
-                    .and_then(|body| body.ok_or_else(missing))
-                    .map_err(|why| (RefusalReason::NotJson, why))
-            }
+            EntryForm::JsonField(field) => match json_field(&entry.member, field) {
+                Ok(Some(body)) => Ok(body),
+                Ok(None) => Err((
+                    RefusalReason::NotJson,
+                    format!("it has no field `{}`", field.escape_debug()),
+                )),
+                Err(why) => Err((RefusalReason::NotJson, why)),
+            },
             EntryForm::Hash => Ok(entry.body.clone()),
         }
     }
@@ -169,18 +170,16 @@ impl EntryJudge {
             (names.id.clone(), name.to_owned()),
         ];
         let is_kafka = matches!(self.route.from, Endpoint::Kafka { .. });
-        let value = |text: String| {
+        let mut headers = Vec::new();
+        for (name, text) in self.headers.iter().cloned().chain(delay) {
             let bytes = Bytes::from(text);
-            if is_kafka {
+            let value = if is_kafka {
                 HeaderValue::Bytes(bytes)
             } else {
                 HeaderValue::LongString(bytes)
-            }
-        };
-        let headers = self.headers.iter().cloned().chain(delay);
-        let headers = headers
-            .map(|(name, text)| Header::new(name, value(text)))
-            .collect();
+            };
+            headers.push(Header::new(name, value));
+        }
         let key = self.key.clone().map(Bytes::from);
         if is_kafka {
             return Message {

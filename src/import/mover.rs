@@ -407,13 +407,11 @@ impl<'a> EntryMover<'a> {
 
 /// Waits for the store's answer within a deadline.
 async fn answer<T>(asked: impl Future<Output = Result<T, StoreError>>) -> anyhow::Result<T> {
-    let late = || {
-        anyhow!(
+    let Ok(answer) = tokio::time::timeout(ANSWER_DEADLINE, asked).await else {
+        bail!(
             "the store did not answer within {} s",
             ANSWER_DEADLINE.as_secs()
-        )
+        );
     };
-    Ok(tokio::time::timeout(ANSWER_DEADLINE, asked)
-        .await
-        .map_err(|_| late())??)
+    Ok(answer?)
 }

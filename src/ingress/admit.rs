@@ -303,8 +303,10 @@ impl RecordHeaders<'_> {
     /// The route's own target, or the allowed one that the message names.
     fn target(&self) -> Result<Arc<Target>, InvalidCause> {
         let Some(value) = self.found.target else {
-            let forbidden = |why: &Text| (InvalidReason::ForbiddenTarget, why.as_str().to_owned());
-            return self.route.own_target().cloned().map_err(forbidden);
+            return match self.route.own_target() {
+                Ok(target) => Ok(target.clone()),
+                Err(why) => Err((InvalidReason::ForbiddenTarget, why.as_str().to_owned())),
+            };
         };
         let origin = self.message.origin;
         let text = headers::text(value, origin).and_then(Text::from_utf8);

@@ -390,10 +390,11 @@ impl Source {
                 .iter()
                 .filter_map(|delivery| delivery.resolved_time)
                 .min();
-            let marking = || store.raise_offset(&self.name, highest, resolved_time);
             let marked = self
                 .intake
-                .until_done("note how far a source is read", marking)
+                .until_done("note how far a source is read", || {
+                    store.raise_offset(&self.name, highest, resolved_time)
+                })
                 .await;
             let Some(before) = marked else { return false };
             if before > self.marked {

@@ -276,11 +276,15 @@ impl PermitPool {
             return 0;
         }
         let free = |granted: u64| limit.until.messages.saturating_sub(granted).min(most);
-        let add = |granted: u64| Some(granted + free(granted)).filter(|next| *next > granted);
-        match self
+        let before = self
             .granted
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, add)
-        {
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |granted| {
+                match free(granted) {
+                    0 => None,
+                    more => Some(granted + more),
+                }
+            });
+        match before {
             Ok(granted) => {
                 self.tell_use(limit);
                 free(granted)

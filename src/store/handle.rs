@@ -161,9 +161,11 @@ impl Store {
         let delivered_names = DeliveredNames::new(&dependencies.remembers);
         let trails = Trails::new(&dependencies.trails, &dependencies.metrics);
         let order = KeyOrder::new(&dependencies.ordered, &clock);
-        let grows = |_: &&RouteName| config.growing_bundles;
-        let growing_routes = dependencies.growing.iter().filter(grows).cloned();
-        let growing_routes: Arc<BTreeSet<RouteName>> = Arc::new(growing_routes.collect());
+        let growing_routes: Arc<BTreeSet<RouteName>> = if config.growing_bundles {
+            Arc::new(dependencies.growing.clone())
+        } else {
+            Arc::default()
+        };
         let context = WriteContext {
             calls: &writes,
             command_calls: &commands,

@@ -184,7 +184,9 @@ impl StoreWriter {
             growing: Mutex::default(),
             growing_routes: context.growing_routes.clone(),
         };
-        let start = |partition| {
+        let partitions = dependencies.config.partitions;
+        let mut queues = Vec::new();
+        for partition in partitions.all() {
             let (queue, waiting) = mpsc::channel(QUEUE_LEN);
             let writer = writer(partition, context.calls);
             let force = force.clone();
@@ -194,11 +196,10 @@ impl StoreWriter {
                     () = writer.run(waiting) => {}
                 }
             });
-            queue
-        };
-        let partitions = dependencies.config.partitions;
+            queues.push(queue);
+        }
         Self {
-            queues: partitions.all().map(start).collect(),
+            queues,
             calls: context.calls.clone(),
             commands: partitions
                 .all()

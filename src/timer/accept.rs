@@ -268,24 +268,23 @@ impl Accepting<'_> {
         if !route.policy.ordered {
             return Vec::new();
         }
-        let keyed = |(entry, &skip): (&Entry, &bool)| {
-            let key = route.order_key(&entry.message).filter(|_| !skip)?;
-            Some(KeyedEntry {
+        let mut keyed = Vec::with_capacity(bundle.entries.len());
+        for (entry, &skip) in bundle.entries.iter().zip(&self.claimed.skip) {
+            let key = route.order_key(&entry.message).filter(|_| !skip);
+            keyed.push(key.map(|key| KeyedEntry {
                 key,
                 taken: AtomicBool::new(false),
-            })
-        };
-        let entries = bundle.entries.iter().zip(&self.claimed.skip);
-        entries.map(keyed).collect()
+            }));
+        }
+        keyed
     }
 
     /// The entries that leave by due time, in that order.
     fn order(&self, bundle: &Bundle, keyed: &[Option<KeyedEntry>]) -> Vec<u32> {
-        let leaves = |&index: &usize| {
-            !self.claimed.skip[index] && keyed.get(index).is_none_or(Option::is_none)
-        };
         let mut order: Vec<u32> = (0..bundle.entries.len())
-            .filter(leaves)
+            .filter(|&index| {
+                !self.claimed.skip[index] && keyed.get(index).is_none_or(Option::is_none)
+            })
             .map(|index| index as u32)
             .collect();
         order.sort_by_key(|&index| bundle.entries[index as usize].due);
@@ -294,17 +293,17 @@ impl Accepting<'_> {
 
     fn claimed_bundle(self, in_flight: &Arc<InFlightBatch>, credit: HeldCredit) -> ClaimedBundle {
         let skip = &self.claimed.skip;
-        let state = |&skip: &bool| {
+        let states = skip.iter().map(|&skip| {
             if skip {
                 DeliveryState::Skipped
             } else {
                 DeliveryState::Open
             }
-        };
+        });
         let mut claimed = ClaimedBundle {
             in_flight: in_flight.clone(),
             stored: (0..skip.len() as u32).collect(),
-            states: skip.iter().map(state).collect(),
+            states: states.collect(),
             open: skip.iter().filter(|&&skip| !skip).count(),
             claim: self.claimed.claim,
             credit,

@@ -197,6 +197,13 @@ pub(super) enum DeliveryState {
     Moved(OrderPosition),
 }
 
+impl DeliveryState {
+    /// Reports whether the message is where it belongs: it waits for nothing any more.
+    fn is_delivered(&self) -> bool {
+        matches!(self, Self::Confirmed | Self::Skipped | Self::Died)
+    }
+}
+
 /// One claimed bundle.
 pub(super) struct ClaimedBundle {
     pub(super) claim: Claim,
@@ -236,16 +243,10 @@ impl ClaimedBundle {
 
     /// The earliest due time asked for among the messages that are due and not delivered.
     pub(super) fn oldest_overdue(&self, now: UnixMs) -> Option<UnixMs> {
-        let delivered = |state: &DeliveryState| {
-            matches!(
-                state,
-                DeliveryState::Confirmed | DeliveryState::Skipped | DeliveryState::Died
-            )
-        };
         let left = self
             .stored
             .iter()
-            .filter(|&&entry| !delivered(&self.states[entry as usize]));
+            .filter(|&&entry| !self.states[entry as usize].is_delivered());
         let asked = left.map(|&entry| self.in_flight.entries[entry as usize].asked_due());
         asked.min().filter(|asked| *asked <= now)
     }
@@ -296,8 +297,11 @@ impl ClaimedBundle {
 
     /// The open entries of the stored bundle.
     pub(super) fn open_entries(&self) -> Vec<u32> {
-        let open = |entry: &u32| self.states[*entry as usize] == DeliveryState::Open;
-        self.stored.iter().copied().filter(open).collect()
+        self.stored
+            .iter()
+            .copied()
+            .filter(|&entry| self.states[entry as usize] == DeliveryState::Open)
+            .collect()
     }
 
     /// Reports whether a message of this key in the stored bundle has to move in the store.
@@ -344,12 +348,10 @@ impl ClaimedBundle {
         if self.in_flight.served.route.policy.dedupe_ms == 0 {
             return Vec::new();
         }
-        let confirmed =
-            |entry: &&u32| matches!(self.states[**entry as usize], DeliveryState::Confirmed);
         let entries = self
             .stored
             .iter()
-            .filter(confirmed)
+            .filter(|&&entry| matches!(self.states[entry as usize], DeliveryState::Confirmed))
             .map(|&entry| &self.in_flight.entries[entry as usize]);
         entries.filter_map(Entry::remembered_name).collect()
     }

@@ -379,8 +379,6 @@ impl Claimer {
             NextPoll::AsBefore => {}
         }
         let horizon_ms = shard.claim_horizon_ms();
-        let wake_until =
-            |now: UnixMs, left: Duration| now.plus(left.as_millis() as i64 + WAKE_MARGIN_MS);
         loop {
             let left = Duration::from_micros((self.next_us - shard.mono_us()).max(0) as u64);
             if left.is_zero() {
@@ -388,11 +386,12 @@ impl Claimer {
             }
             let now = shard.store.clock().now();
             // A wake-up that the next poll would serve in time does not cause an earlier one.
+            let served_until = now.plus(left.as_millis() as i64 + WAKE_MARGIN_MS);
             if shard
                 .store
                 .wake()
                 .peek(shard.number)
-                .is_some_and(|due| due <= wake_until(now, left))
+                .is_some_and(|due| due <= served_until)
             {
                 return shard.partitions.clone();
             }

@@ -146,8 +146,11 @@ fn way_of_failed(
 
 /// The keys of moving messages, with their current held ranges.
 fn held_keys(key_queue: &KeyQueue, claimed: &ClaimedBundle) -> Vec<(Bytes, HeldKey)> {
-    let hold = |key: &Bytes| Some((key.clone(), key_queue.hold_of(key)?));
-    claimed.moving.iter().filter_map(hold).collect()
+    claimed
+        .moving
+        .iter()
+        .filter_map(|key| Some((key.clone(), key_queue.hold_of(key)?)))
+        .collect()
 }
 
 /// The fate of a message whose publish failed.
@@ -210,14 +213,14 @@ fn group_by_due(claimed: &ClaimedBundle, mut again: Vec<(u32, Entry)>) -> Vec<Re
     again.sort_by_key(|(_, entry)| entry.due);
     let mut groups: Vec<Vec<(u32, Entry)>> = Vec::new();
     for (position, entry) in again {
-        let fits = |first: &UnixMs| {
-            entry.due.since(*first) <= RETRY_SPAN_MS && slice_of(entry.due) == slice_of(*first)
-        };
-        match groups.last_mut() {
-            Some(group) if group.first().is_some_and(|(_, e)| fits(&e.due)) => {
-                group.push((position, entry));
-            }
-            _ => groups.push(vec![(position, entry)]),
+        if let Some(group) = groups.last_mut()
+            && let Some((_, first)) = group.first()
+            && entry.due.since(first.due) <= RETRY_SPAN_MS
+            && slice_of(entry.due) == slice_of(first.due)
+        {
+            group.push((position, entry));
+        } else {
+            groups.push(vec![(position, entry)]);
         }
     }
     groups
@@ -235,24 +238,20 @@ fn group_by_sequence(
     behind.sort_by_key(|(_, number, entry)| (entry.due, *number));
     let mut rows: Vec<(u64, Vec<(u32, Entry)>)> = Vec::new();
     for (position, number, entry) in behind {
-        let continues = |first: u64, row: &[(u32, Entry)]| {
-            first + row.len() as u64 == number
-                && row.first().is_some_and(|(_, e)| e.due == entry.due)
-        };
-        match rows
-            .last_mut()
-            .filter(|(first, row)| continues(*first, row))
+        if let Some((first, row)) = rows.last_mut()
+            && *first + row.len() as u64 == number
+            && row.first().is_some_and(|(_, e)| e.due == entry.due)
         {
-            Some((_, row)) => row.push((position, entry)),
-            None => rows.push((number, vec![(position, entry)])),
+            row.push((position, entry));
+        } else {
+            rows.push((number, vec![(position, entry)]));
         }
     }
-    let numbered = |first, row| Remainder {
-        sequence: Some(first),
-        ..remainder(claimed, row, None, 0)
-    };
     rows.into_iter()
-        .map(|(first, row)| numbered(first, row))
+        .map(|(first, row)| Remainder {
+            sequence: Some(first),
+            ..remainder(claimed, row, None, 0)
+        })
         .collect()
 }
 

@@ -14,7 +14,7 @@ use super::shard::{ServedRoute, Shard};
 use super::wheel::Wheel;
 use super::{Config, claimer, maintenance, settler};
 use crate::cluster::Cluster;
-use crate::domain::{Partition, Route};
+use crate::domain::Route;
 use crate::egress::Lanes;
 use crate::health::Health;
 use crate::lifecycle::{Shutdown, Tasks};
@@ -126,11 +126,13 @@ fn start_shard(
     credit_offered: Arc<Notify>,
 ) {
     let store = &dependencies.store;
-    let is_own = |&p: &Partition| store.wake().shard_of(p) == number;
+    let partitions = store.partitions().all();
     let shard = Arc::new(Shard {
         number,
         config: dependencies.config,
-        partitions: store.partitions().all().filter(is_own).collect(),
+        partitions: partitions
+            .filter(|&p| store.wake().shard_of(p) == number)
+            .collect(),
         cluster: dependencies.cluster.clone(),
         store: store.clone(),
         lanes: dependencies.lanes.clone(),

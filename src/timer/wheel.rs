@@ -237,13 +237,12 @@ impl TokenQueue {
         served: &ServedRoute,
         limit: Arc<RateLimiter>,
     ) -> &'a mut Self {
-        let fresh = || Self {
-            limit,
-            due: BinaryHeap::new(),
-        };
         queues
             .entry(served.route.name.clone())
-            .or_insert_with(fresh)
+            .or_insert_with(|| Self {
+                limit,
+                due: BinaryHeap::new(),
+            })
     }
 
     /// Hands over as many messages as there are tokens, the earliest first, and asks for more tokens. Items with

@@ -147,16 +147,16 @@ pub(super) fn client_builder() -> Result<ConfigBuilder<ClientConfig, WantsVerifi
 /// The system's list of authorities, or the certificates of `SSL_CERT_FILE`.
 fn system_authorities() -> Result<Vec<CertificateDer<'static>>, String> {
     let found = rustls_native_certs::load_native_certs();
-    // A file that holds no certificate is passed over among others, one that cannot be read is not.
-    let unread = |error: &&rustls_native_certs::Error| {
-        found.certs.is_empty() || matches!(error.kind, rustls_native_certs::ErrorKind::Io { .. })
-    };
-    match found.errors.iter().find(unread) {
-        Some(error) => Err(format!(
-            "the list of trusted authorities, SSL_CERT_FILE, cannot be read: {error}"
-        )),
-        None => Ok(found.certs),
+    for error in &found.errors {
+        // A file that holds no certificate is passed over among others, one that cannot be read is not.
+        if found.certs.is_empty() || matches!(error.kind, rustls_native_certs::ErrorKind::Io { .. })
+        {
+            return Err(format!(
+                "the list of trusted authorities, SSL_CERT_FILE, cannot be read: {error}"
+            ));
+        }
     }
+    Ok(found.certs)
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, String> {

@@ -178,15 +178,16 @@ pub(super) async fn check_all<'a>(
     routes: &[Arc<Route>],
 ) -> Vec<CheckFinding> {
     let connections: Vec<&Connection> = connections.into_iter().collect();
-    let finds_in = |connection: &Connection| {
-        let finds = |route: &Arc<Route>| has_pattern(route) && reads(route, &connection.name);
-        routes.iter().any(finds)
-    };
-    let lists = connections.iter().filter(|connection| finds_in(connection));
-    let lists = lists.map(|connection| async {
-        let listed = connection.list_topics(CHECK_DEADLINE).await;
-        (connection.name.as_str(), listed)
-    });
+    let mut lists = Vec::new();
+    for &connection in &connections {
+        let name = connection.name.as_str();
+        if routes
+            .iter()
+            .any(|route| has_pattern(route) && reads(route, name))
+        {
+            lists.push(async move { (name, connection.list_topics(CHECK_DEADLINE).await) });
+        }
+    }
     let listed: ListedTopics<'_> = join_all(lists).await.into_iter().collect();
     let checks = connections
         .iter()
@@ -199,6 +200,12 @@ fn reads(route: &Route, name: &str) -> bool {
     matches!(&route.from, Endpoint::Kafka { connection, .. } if connection == name)
 }
 
+/// Reports whether a target of a route is at a connection.
+fn writes(route: &Route, name: &str) -> bool {
+    let mut targets = route.targets();
+    targets.any(|to| matches!(&**to, Target::Kafka { connection, .. } if connection == name))
+}
+
 /// Tries one connection. A connection that no route uses is not tried.
 async fn check(
     connection: &Connection,
@@ -206,11 +213,9 @@ async fn check(
     listed: &ListedTopics<'_>,
 ) -> Vec<CheckFinding> {
     let name = &connection.name;
-    let is_at =
-        |to: &Arc<Target>| matches!(&**to, Target::Kafka { connection, .. } if connection == name);
     if !routes
         .iter()
-        .any(|route| reads(route, name) || route.targets().any(is_at))
+        .any(|route| reads(route, name) || writes(route, name))
     {
         return vec![CheckFinding::good(format!(
             "kafka {name}: not tried, for no route uses it"
@@ -302,10 +307,6 @@ async fn large_batches(
 
 /// The size up to which the consumer of a topic takes answers. `None` if no route reads it.
 fn opened_bytes(connection: &Connection, routes: &[Arc<Route>], topic: &str) -> Option<u64> {
-    let of_group = |group: &str| {
-        let reads = |route: &&Arc<Route>| matches!(&route.from, Endpoint::Kafka { connection: at, group: g, .. } if *at == connection.name && g == group);
-        largest_record(routes.iter().filter(reads).map(|route| &**route))
-    };
     let group = routes.iter().find_map(|route| match &route.from {
         Endpoint::Kafka {
             connection: at,
@@ -315,8 +316,13 @@ fn opened_bytes(connection: &Connection, routes: &[Arc<Route>], topic: &str) -> 
         } if *at == connection.name && read.has(topic) => Some(group),
         _ => None,
     })?;
+    let of_group = routes.iter().filter(|route| {
+        reads(route, &connection.name)
+            && matches!(&route.from, Endpoint::Kafka { group: g, .. } if g == group)
+    });
+    let largest = largest_record(of_group.map(|route| &**route));
     connection
-        .consumer_config(group, of_group(group), FetchSizes::Usual)
+        .consumer_config(group, largest, FetchSizes::Usual)
         .ok()
         .map(|config| open_bytes(&config))
 }

@@ -14,11 +14,12 @@ pub fn sasl_problem(
     has_oauth: bool,
 ) -> Option<(&str, &'static str)> {
     let property = |name: &str| properties.get(name).map(Secret::expose);
-    let is_of_librdkafka = |name: &&String| name.to_ascii_lowercase().contains("sasl.oauthbearer.");
-    if let Some(name) = properties.keys().find(is_of_librdkafka) {
-        let problem =
-            "has no effect: tokens are fetched by Postdate, as `oauth` beside `brokers` says";
-        return Some((name, problem));
+    for name in properties.keys() {
+        if name.to_ascii_lowercase().contains("sasl.oauthbearer.") {
+            let problem =
+                "has no effect: tokens are fetched by Postdate, as `oauth` beside `brokers` says";
+            return Some((name, problem));
+        }
     }
     let protocol = property("security.protocol");
     let is_sasl = protocol.is_some_and(|text| text.to_ascii_lowercase().starts_with("sasl_"));

@@ -45,15 +45,13 @@ impl Broker {
             connection.close(200, "checked".into()).await?;
             Ok(found)
         };
-        let late = || {
-            AmqpFault::new(
+        match tokio::time::timeout(at_most, looking).await {
+            Ok(found) => found,
+            Err(_) => Err(AmqpFault::new(
                 FaultKind::Lost,
                 format!("no answer within {} s", at_most.as_secs()),
-            )
-        };
-        tokio::time::timeout(at_most, looking)
-            .await
-            .unwrap_or_else(|_| Err(late()))
+            )),
+        }
     }
 
     async fn look_for_one(

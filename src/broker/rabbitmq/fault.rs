@@ -74,12 +74,12 @@ impl From<lapin::Error> for AmqpFault {
 
 fn of_reply(error: &lapin::protocol::AMQPError) -> FaultKind {
     let text = error.get_message().as_str();
-    let about_size = || text.contains("message size") || text.contains("max size");
+    let is_about_size = text.contains("message size") || text.contains("max size");
     match (error.get_id(), error.kind()) {
         (404, _) => FaultKind::NotFound,
         (403 | 530, _) => FaultKind::NotAllowed,
         (311, _) => FaultKind::TooBig,
-        (406, _) if about_size() => FaultKind::TooBig,
+        (406, _) if is_about_size => FaultKind::TooBig,
         (320 | 402, _) => FaultKind::Lost,
         (_, AMQPErrorKind::Soft(_)) => FaultKind::Refused,
         (_, AMQPErrorKind::Hard(_)) => FaultKind::Poison,

@@ -154,10 +154,9 @@ impl QueueTraits {
             let argument = arguments[&format!("x-{name}")].as_i64();
             argument.into_iter().chain(policy[name].as_i64()).min()
         };
-        let text = |name: &str| {
-            let argument = arguments[&format!("x-{name}")].as_str();
-            argument.or(policy[name].as_str())
-        };
+        let overflow = arguments["x-overflow"]
+            .as_str()
+            .or(policy["overflow"].as_str());
         let has_max = smaller("max-length")
             .or(smaller("max-length-bytes"))
             .is_some();
@@ -170,8 +169,7 @@ impl QueueTraits {
             is_transient: description["durable"].as_bool() == Some(false),
             expires_ms: smaller("expires"),
             message_ttl_ms: smaller("message-ttl"),
-            drops_oldest: has_max
-                && text("overflow").is_none_or(|overflow| overflow == "drop-head"),
+            drops_oldest: has_max && overflow.is_none_or(|overflow| overflow == "drop-head"),
             delivery_limit: smaller("delivery-limit"),
         }
     }

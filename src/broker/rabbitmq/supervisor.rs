@@ -141,15 +141,14 @@ impl Broker {
 
     /// The URL of a host as its file has it now.
     fn uri(&self, turn: usize) -> Result<AMQPUri, AmqpFault> {
-        let not_a_url = |_| {
+        let url = self.connection.url_of(turn).current();
+        let url = url.map_err(|why| AmqpFault::new(FaultKind::Lost, why))?;
+        url.expose().parse::<AMQPUri>().map_err(|_| {
             AmqpFault::new(
                 FaultKind::Refused,
                 "the url is not an amqp:// or amqps:// URL",
             )
-        };
-        let url = self.connection.url_of(turn).current();
-        let url = url.map_err(|why| AmqpFault::new(FaultKind::Lost, why))?;
-        url.expose().parse::<AMQPUri>().map_err(not_a_url)
+        })
     }
 
     async fn connect(
@@ -219,10 +218,8 @@ impl SharedConnection {
 impl ConnectionHandle {
     /// Waits for a connection that is up. `None` if there will be none any more. Cancel-safe.
     pub async fn live(&mut self) -> Option<LiveConnection> {
-        let open =
-            |live: &Option<LiveConnection>| live.as_ref().is_some_and(LiveConnection::is_open);
         self.live
-            .wait_for(open)
+            .wait_for(|live| live.as_ref().is_some_and(LiveConnection::is_open))
             .await
             .ok()
             .and_then(|live| live.clone())

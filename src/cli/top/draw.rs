@@ -392,11 +392,16 @@ fn bars(numbers: impl DoubleEndedIterator<Item = f64>, width: u16) -> String {
     let mut numbers: Vec<f64> = numbers.rev().take(width as usize).collect();
     numbers.reverse();
     let largest = numbers.iter().copied().fold(0.0, f64::max);
-    let bar = |number: f64| match (number / largest * 7.0).round() as usize {
-        height if largest > 0.0 => BAR_SYMBOLS[height.min(7)],
-        _ => BAR_SYMBOLS[0],
-    };
-    numbers.into_iter().map(bar).collect()
+    let mut bars = String::new();
+    for number in numbers {
+        let height = (number / largest * 7.0).round() as usize;
+        bars.push(if largest > 0.0 {
+            BAR_SYMBOLS[height.min(7)]
+        } else {
+            BAR_SYMBOLS[0]
+        });
+    }
+    bars
 }
 
 #[cfg(test)]

@@ -60,14 +60,17 @@ impl Lane for KafkaLane {
         if state.gate == TopicGate::Ended {
             return Some("closed".to_owned());
         }
-        self.0
-            .connection
-            .trouble()
-            .or_else(|| state.refusal.map(|refusal| self.0.sentence(refusal)))
-            .or_else(|| {
-                let sentence = || state.obstacles(&self.0.topic);
-                state.queues.is_blocked().then(sentence).flatten()
-            })
+        if let Some(trouble) = self.0.connection.trouble() {
+            return Some(trouble);
+        }
+        if let Some(refusal) = state.refusal {
+            return Some(self.0.sentence(refusal));
+        }
+        if state.queues.is_blocked() {
+            state.obstacles(&self.0.topic)
+        } else {
+            None
+        }
     }
 
     fn partial_trouble_of(&self, _: &Target) -> Option<String> {

@@ -58,8 +58,9 @@ pub(super) fn start(
             retired: Vec::new(),
         };
         let shutdown = shutdown.clone();
-        let body = move || thread.run(&shutdown);
-        tasks.thread(&name, body).map_err(failed)?;
+        tasks
+            .thread(&name, move || thread.run(&shutdown))
+            .map_err(failed)?;
     }
     let fed_connection = connection.clone();
     tasks

@@ -153,8 +153,8 @@ impl TopicQuestions {
         let Some(partitions) = found else {
             return TopicAnswer::unreachable(REPLACED.to_owned());
         };
-        let is_weak = |partition: &PartitionState| partition.in_sync < partition.replicas;
-        let least_replicas = if partitions.iter().any(is_weak) {
+        let is_weak = partitions.iter().any(|one| one.in_sync < one.replicas);
+        let least_replicas = if is_weak {
             self.least_replicas(topic).await
         } else {
             None

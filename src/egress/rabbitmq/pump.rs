@@ -364,8 +364,10 @@ impl LaneDriver {
         let outstanding = flow
             .window
             .abandon(returned, |one| self.properties(frame_max, one));
-        let may_be_blamed = |one: &&AbandonedPublication| one.verdict.is_none() && !one.was_read;
-        let alone = outstanding.iter().filter(may_be_blamed).count() == 1;
+        let may_be_blamed = outstanding
+            .iter()
+            .filter(|one| one.verdict.is_none() && !one.was_read);
+        let alone = may_be_blamed.count() == 1;
         let error = fault.to_string();
         for abandoned in outstanding {
             let AbandonedPublication {

@@ -62,17 +62,21 @@ fn unpublishable<T>(text: String) -> Result<T, (Refusal, String)> {
 
 /// The name of a `CC` or `BCC` header that RabbitMQ cannot read as routing keys.
 fn broken_copies(outgoing: &AmqpMessage) -> Option<&str> {
-    let is_key = |value: &HeaderValue| matches!(value, HeaderValue::LongString(_));
-    let is_keys =
-        |value: &HeaderValue| matches!(value, HeaderValue::Array(keys) if keys.iter().all(is_key));
-    let copies = outgoing
+    outgoing
         .headers
         .iter()
-        .filter(|h| matches!(h.name.as_str(), "CC" | "BCC"));
-    copies
-        .filter(|h| !is_keys(&h.value))
+        .filter(|h| matches!(h.name.as_str(), "CC" | "BCC"))
+        .find(|h| !are_routing_keys(&h.value))
         .map(|h| h.name.as_str())
-        .next()
+}
+
+/// Reports whether RabbitMQ can read a header's value as routing keys.
+fn are_routing_keys(value: &HeaderValue) -> bool {
+    let HeaderValue::Array(keys) = value else {
+        return false;
+    };
+    keys.iter()
+        .all(|key| matches!(key, HeaderValue::LongString(_)))
 }
 
 #[cfg(test)]

@@ -360,8 +360,7 @@ impl ConfirmWindow {
         let Some(LateSlot { routing_key, .. }) = self.late.remove(&number) else {
             return;
         };
-        let is_late = |slot: &LateSlot| slot.routing_key == routing_key;
-        if !self.late.values().any(is_late) {
+        if !self.late.values().any(|one| one.routing_key == routing_key) {
             self.recovered.push(routing_key.clone());
         }
         self.release(routing_key);

@@ -215,10 +215,6 @@ impl ForeignQueue {
         most_entry_bytes: usize,
     ) -> Result<Self, ForeignError> {
         let place = server.url.redacted_url();
-        let failed = |why: String| ForeignError::Server {
-            place: place.clone(),
-            why,
-        };
         let url = Credential::inline(server.url.expose());
         let files = ClientFiles {
             ca: server.ca.clone(),
@@ -227,7 +223,10 @@ impl ForeignQueue {
         let client = RedisClient::with_files(RedisServer::Url(url), files, key_hints());
         let wire = match open_connection(&client, RESPONSE_TIMEOUT).await {
             Ok(wire) => wire,
-            Err(fault) => return Err(failed(client.explain_silence(fault).await.to_string())),
+            Err(fault) => {
+                let why = client.explain_silence(fault).await.to_string();
+                return Err(ForeignError::Server { place, why });
+            }
         };
         Ok(Self {
             wire,
@@ -371,9 +370,10 @@ impl ForeignQueue {
             .invoke_async(&mut wire)
             .await
             .map_err(|error| self.failed(&error))?;
-        let entry = |(kind, member, score, body): (u8, Vec<u8>, String, Vec<u8>)| {
+        let mut entries = Vec::with_capacity(rows.len());
+        for (kind, member, score, body) in rows {
             let member = Bytes::from(member);
-            match kind {
+            entries.push(match kind {
                 0 => Ok(ForeignEntry {
                     member,
                     score,
@@ -382,9 +382,9 @@ impl ForeignQueue {
                 1 => Err((EntryProblem::TooLarge, member)),
                 2 => Err((EntryProblem::NoBody, member)),
                 _ => Err((EntryProblem::NoDueTime, member)),
-            }
-        };
-        Ok(rows.into_iter().map(entry).collect())
+            });
+        }
+        Ok(entries)
     }
 
     /// Takes the lock. [`ForeignError::Locked`] if another import has it.

@@ -71,9 +71,8 @@ impl Source {
 /// The producer's name for a message that is invalid for another reason.
 fn named(message: &Message, route: &Route) -> Option<Text> {
     let found = headers::find_delay_headers(&message.headers, &route.policy);
-    let read = |header: headers::DelayHeader<'_>| headers::id(header.value, message.origin);
     found
         .id
         .iter()
-        .find_map(|header| read(header).ok().flatten())
+        .find_map(|header| headers::id(header.value, message.origin).ok().flatten())
 }

@@ -240,15 +240,16 @@ fn end_consumer<S: Sink>(consumer: GroupClient<S>, end: &ConsumerExit) {
 fn unsubscribe<S: Sink>(consumer: &GroupClient<S>) {
     let deps = &consumer.context().setup.deps;
     let began_us = deps.clock.mono_us();
-    let limit_us = || {
-        if deps.shutdown.is_forced() {
+    consumer.unsubscribe();
+    while has_partitions(consumer) {
+        let limit_us = if deps.shutdown.is_forced() {
             FORCED_LEAVE_LIMIT_US
         } else {
             LEAVE_LIMIT_US
+        };
+        if deps.clock.mono_us() - began_us >= limit_us {
+            break;
         }
-    };
-    consumer.unsubscribe();
-    while has_partitions(consumer) && deps.clock.mono_us() - began_us < limit_us() {
         drop(consumer.poll(PAUSED_POLL_TIMEOUT));
     }
 }

@@ -75,7 +75,7 @@ impl<S: Sink> GroupSetup<S> {
             position,
             share: deps.budget.share(WINDOW_BYTES),
         };
-        let feeding = |inbox| {
+        Some(Assignment::begin(spec, &deps.tasks, &self.task, |inbox| {
             feed(
                 deps.sink.clone(),
                 deps.shutdown.clone(),
@@ -83,8 +83,7 @@ impl<S: Sink> GroupSetup<S> {
                 source,
                 inbox,
             )
-        };
-        Some(Assignment::begin(spec, &deps.tasks, &self.task, feeding))
+        }))
     }
 }
 

@@ -134,20 +134,17 @@ pub(super) fn ask_all_since<S: Sink>(
     consumer: &GroupClient<S>,
     since: &BTreeMap<TopicPartition, UnixMs>,
 ) -> BTreeMap<TopicPartition, i64> {
-    let questions = |time: &UnixMs| [Offset::Offset(time.0.max(0)), Offset::End];
     let asked = since
         .iter()
-        .map(|(key, time)| (key.clone(), questions(time)))
+        .map(|(key, time)| (key.clone(), [Offset::Offset(time.0.max(0)), Offset::End]))
         .collect();
-    let first = |found: [Offset; 2]| match found {
-        [Offset::Offset(first), _] => Some(first),
-        [_, Offset::Offset(end)] => Some(end),
-        _ => None,
-    };
-    let found = ask_offsets(consumer, &asked).into_iter();
-    found
-        .filter_map(|(key, found)| Some((key, first(found)?)))
-        .collect()
+    let mut first = BTreeMap::new();
+    for (key, found) in ask_offsets(consumer, &asked) {
+        if let [Offset::Offset(at), _] | [_, Offset::Offset(at)] = found {
+            first.insert(key, at);
+        }
+    }
+    first
 }
 
 fn by_leader<S: Sink>(

@@ -130,6 +130,11 @@ impl WindowReader {
             }
             kafka::TopicState::Unreachable(why) => return Err(self.broker(&why)),
         };
+        self.windows_of(partitions, since)
+            .map_err(|error| self.broker(&error.to_string()))
+    }
+
+    fn windows_of(&self, partitions: i32, since: UnixMs) -> Result<Vec<ReplayWindow>, KafkaError> {
         let list = |offset: Offset| {
             let mut list = TopicPartitionList::new();
             for partition in 0..partitions {
@@ -137,17 +142,15 @@ impl WindowReader {
             }
             Ok::<_, KafkaError>(list)
         };
-        let asked = || {
-            let committed = self
-                .consumer
-                .committed_offsets(list(Offset::Invalid)?, ANSWER_TIMEOUT)?;
-            let begins = self
-                .consumer
-                .offsets_for_times(list(Offset::Offset(since.0))?, ANSWER_TIMEOUT)?;
-            let windows = (0..partitions).map(|p| self.window(p, &committed, &begins));
-            windows.collect::<Result<_, KafkaError>>()
-        };
-        asked().map_err(|error| self.broker(&error.to_string()))
+        let committed = self
+            .consumer
+            .committed_offsets(list(Offset::Invalid)?, ANSWER_TIMEOUT)?;
+        let begins = self
+            .consumer
+            .offsets_for_times(list(Offset::Offset(since.0))?, ANSWER_TIMEOUT)?;
+        (0..partitions)
+            .map(|partition| self.window(partition, &committed, &begins))
+            .collect()
     }
 
     fn window(

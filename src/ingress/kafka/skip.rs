@@ -27,6 +27,7 @@ use super::standing::Standstill;
 use crate::broker::kafka::FetchSizes;
 use crate::domain::{OnUndecodable, RouteName, SkipGoal, SkipOutcome, Text};
 use crate::ingress::Sink;
+use crate::lifecycle::Shutdown;
 
 /// Rest of a partition after a probe that found nothing.
 const PROBE_REST_US: i64 = 10_000_000;
@@ -170,17 +171,10 @@ impl<S: Sink> GroupContext<S> {
         let (answer, found) = oneshot::channel();
         let shutdown = setup.deps.shutdown.clone();
         let owner = setup.owner.clone();
-        let body = move || {
-            let is_over = || shutdown.is_draining() || answer.is_closed();
-            match probe(&place, &is_over) {
-                Ok(Some(batch)) => drop(answer.send(batch)),
-                Ok(None) => {}
-                Err(error) => {
-                    warn!(consumer = %owner, %error, "no client looks at records that cannot be opened");
-                }
-            }
-        };
-        match setup.deps.tasks.thread(&setup.task, body) {
+        let started = setup.deps.tasks.thread(&setup.task, move || {
+            run_probe(&place, &owner, &shutdown, answer);
+        });
+        match started {
             Ok(()) => state.probe = Some(RunningProbe { key, offset, found }),
             Err(error) => {
                 warn!(consumer = %setup.owner, %error, "no thread looks at records that cannot be opened");
@@ -233,6 +227,24 @@ impl<S: Sink> GroupContext<S> {
         let until_us = self.setup.deps.clock.mono_us() + PROBE_REST_US;
         if let Some(assignment) = state.find(&key.0, key.1) {
             assignment.probe_after_us = until_us;
+        }
+    }
+}
+
+/// Probes until the process drains or nobody waits for the answer. Answers only with a batch that
+/// cannot be opened.
+fn run_probe(
+    place: &ProbePlace,
+    owner: &str,
+    shutdown: &Shutdown,
+    answer: oneshot::Sender<UndecodableBatch>,
+) {
+    let found = probe(place, &|| shutdown.is_draining() || answer.is_closed());
+    match found {
+        Ok(Some(batch)) => drop(answer.send(batch)),
+        Ok(None) => {}
+        Err(error) => {
+            warn!(consumer = %owner, %error, "no client looks at records that cannot be opened");
         }
     }
 }

@@ -104,12 +104,12 @@ impl SourceTopics {
 
     /// Why a route does not read all that its pattern says.
     pub fn trouble(&self, route: &RouteName) -> Option<String> {
-        let of_route = |matching: &&MatchingRoute| matching.route.name == *route;
-        let MatchingRoute {
-            pattern, matches, ..
-        } = self.by_pattern.iter().find(of_route)?;
-        let pattern = pattern.as_str();
-        match *matches {
+        let matching = self
+            .by_pattern
+            .iter()
+            .find(|matching| matching.route.name == *route)?;
+        let pattern = matching.pattern.as_str();
+        match matching.matches {
             0 => Some(format!("no topic matches {pattern:?} yet")),
             matches if matches > MAX_TOPICS => Some(format!(
                 "{matches} topics match {pattern:?}, and a route reads the first {MAX_TOPICS} by name: the others are not read; \

@@ -342,10 +342,10 @@ impl<S: Sink> GroupContext<S> {
         unplaced: &mut Vec<Unplaced>,
     ) -> Vec<KnownPartition> {
         let (unsure, mut known): (Vec<_>, Vec<_>) = known.into_iter().partition(|known| {
-            let tells_enough = |committed: CommittedPosition| {
+            let tells_enough = known.committed.is_some_and(|committed| {
                 committed.offset <= known.ends.end || committed.resolved.is_some()
-            };
-            known.of.cause == PlacementCause::Given && !known.committed.is_some_and(tells_enough)
+            });
+            known.of.cause == PlacementCause::Given && !tells_enough
         });
         let marks = unsure.iter().map(|unsure| {
             let (topic, partition) = &unsure.of.key;
@@ -440,12 +440,11 @@ impl<S: Sink> GroupContext<S> {
         if let Some(first) = setup.first_starts.lock().get(&route.name) {
             return Ok(first.clone());
         }
-        let is_read = |topic: &str| {
+        let listed = kafka::list_topics(consumer.client(), ANSWER_TIMEOUT)?;
+        let read = listed.into_iter().filter(|(topic, _)| {
             let reader = setup.route_of(topic);
             reader.is_some_and(|reader| reader.name == route.name)
-        };
-        let listed = kafka::list_topics(consumer.client(), ANSWER_TIMEOUT)?;
-        let read = listed.into_iter().filter(|(topic, _)| is_read(topic));
+        });
         let seen = FirstStart {
             at_ms: setup.deps.clock.wall().0,
             partitions: read.collect(),

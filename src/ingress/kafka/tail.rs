@@ -42,16 +42,20 @@ impl TopicTail {
             TopicState::NotAllowed => return Err(format!("topic {topic} may not be seen")),
             TopicState::Unreachable(why) => return Err(format!("kafka does not answer: {why}")),
         };
-        let assigned = || {
-            let mut ends = TopicPartitionList::new();
-            for partition in 0..partitions {
-                let (_, end) = consumer.fetch_watermarks(topic, partition, ANSWER_TIMEOUT)?;
-                ends.add_partition_offset(topic, partition, Offset::Offset(end))?;
-            }
-            consumer.assign(&ends)
-        };
-        assigned().map_err(|error: KafkaError| format!("topic {topic} cannot be read: {error}"))?;
-        Ok(Self(consumer))
+        let tail = Self(consumer);
+        tail.assign_ends(topic, partitions)
+            .map_err(|error| format!("topic {topic} cannot be read: {error}"))?;
+        Ok(tail)
+    }
+
+    /// Places the reader at the end of each partition.
+    fn assign_ends(&self, topic: &str, partitions: i32) -> Result<(), KafkaError> {
+        let mut ends = TopicPartitionList::new();
+        for partition in 0..partitions {
+            let (_, end) = self.0.fetch_watermarks(topic, partition, ANSWER_TIMEOUT)?;
+            ends.add_partition_offset(topic, partition, Offset::Offset(end))?;
+        }
+        self.0.assign(&ends)
     }
 
     /// Reads until `ended`. `each` takes the named header's value of each record that has it, and the time of

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::domain::{Entry, Flags, Header, HeaderValue, KafkaPosition, Message, Route, UnixMs};
+use crate::domain::{Entry, Flags, HeaderValue, KafkaPosition, Message, Route, UnixMs};
 use crate::ingress::admit::is_delay_header;
 use crate::store::ScannedState;
 use crate::telemetry::traces::is_context_header;
@@ -117,10 +117,10 @@ pub(super) fn content_of(message: &Message, route: &Route) -> u32 {
     };
     put(message.key.as_deref());
     put(message.body.as_deref());
-    let is_kept = |header: &&Header| {
-        !is_delay_header(header, route) && !is_context_header(header.name.as_str())
-    };
-    for header in message.headers.iter().filter(is_kept) {
+    for header in &message.headers {
+        if is_delay_header(header, route) || is_context_header(header.name.as_str()) {
+            continue;
+        }
         put(Some(header.name.bytes()));
         match &header.value {
             HeaderValue::Bytes(bytes) => put(Some(bytes)),

@@ -112,9 +112,10 @@ impl StoreLink {
             for pair in answers.chunks(2) {
                 measured.push(match pair {
                     [Value::Int(1..), Value::Array(elements)] => {
-                        let element = |value: &Value| read::<Vec<u8>>(value.clone());
-                        let elements: Vec<_> =
-                            elements.iter().map(element).collect::<Result<_, _>>()?;
+                        let elements: Vec<_> = elements
+                            .iter()
+                            .map(|value| read::<Vec<u8>>(value.clone()))
+                            .collect::<Result<_, _>>()?;
                         Some(BlobHead::whole(join_elements(
                             elements.iter().map(Vec::as_slice),
                         )))
@@ -137,10 +138,10 @@ impl StoreLink {
         slot: Slot,
         blobs: &[(String, BlobHead)],
     ) -> Result<Vec<Option<Bytes>>, StoreError> {
-        let short = |(_, blob): &(String, BlobHead)| {
-            (blob.head.len() == blob.len).then(|| blob.head.clone())
-        };
-        let mut contents: Vec<Option<Bytes>> = blobs.iter().map(short).collect();
+        let mut contents: Vec<Option<Bytes>> = blobs
+            .iter()
+            .map(|(_, blob)| (blob.head.len() == blob.len).then(|| blob.head.clone()))
+            .collect();
         let long = blobs.iter().map(|(_, blob)| {
             if blob.len > blob.head.len() {
                 blob.len
@@ -254,8 +255,11 @@ impl StoreLink {
         bytes: usize,
     ) -> Result<Vec<Value>, StoreError> {
         let permits = (bytes / PERMIT_BYTES).clamp(1, Self::asked_permits()) as u32;
-        let ended = |_| StoreError::Unavailable("shutting down".to_owned());
-        let _asked = self.asked().acquire_many(permits).await.map_err(ended)?;
+        let _asked = self
+            .asked()
+            .acquire_many(permits)
+            .await
+            .map_err(|_| StoreError::Unavailable("shutting down".to_owned()))?;
         let connected: Connected = self.reach(slot).await?;
         pipe.ignore_errors();
         let answers: Vec<Value> = pipe
@@ -263,12 +267,15 @@ impl StoreLink {
             .await
             .map_err(|error| self.judge(&connected, &error))?;
         self.still_counts(&connected)?;
-        let nil_of_another_type = |answer| match answer {
-            Value::ServerError(error) if error.code() == "WRONGTYPE" => Ok(Value::Nil),
-            Value::ServerError(error) => Err(self.judge(&connected, &error.into())),
-            answer => Ok(answer),
-        };
-        answers.into_iter().map(nil_of_another_type).collect()
+        let mut values = Vec::with_capacity(answers.len());
+        for answer in answers {
+            values.push(match answer {
+                Value::ServerError(error) if error.code() == "WRONGTYPE" => Value::Nil,
+                Value::ServerError(error) => return Err(self.judge(&connected, &error.into())),
+                answer => answer,
+            });
+        }
+        Ok(values)
     }
 }
 
@@ -296,8 +303,9 @@ fn steps(lengths: impl Iterator<Item = usize>) -> Vec<ReadStep> {
     let mut bytes = 0;
     for (at, len) in lengths.enumerate().filter(|(_, len)| *len > 0) {
         if len > STEP_BYTES {
-            let part = |from| ReadStep::Part(at, from, STEP_BYTES.min(len - from));
-            steps.extend((0..len).step_by(STEP_BYTES).map(part));
+            for from in (0..len).step_by(STEP_BYTES) {
+                steps.push(ReadStep::Part(at, from, STEP_BYTES.min(len - from)));
+            }
             continue;
         }
         if bytes + len > STEP_BYTES {

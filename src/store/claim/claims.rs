@@ -151,15 +151,16 @@ impl Store {
             asked_again = true;
             tokio::time::sleep(Backoff::CLIENT.wait(1)).await;
         };
-        let measured = |(claimed, head): (ClaimAnswer, Option<BlobHead>)| {
+        let mut measured = Vec::with_capacity(claimed.len());
+        for (claimed, head) in claimed.into_iter().zip(heads) {
             let bytes = head.as_ref().map_or(0, |blob| blob.opened_len(true));
-            MeasuredClaim {
+            measured.push(MeasuredClaim {
                 claimed,
                 bytes,
                 head,
-            }
-        };
-        Ok(claimed.into_iter().zip(heads).map(measured).collect())
+            });
+        }
+        Ok(measured)
     }
 
     /// Reads and opens claimed bundles of one partition. Retries until `until_us` (monotonic microseconds),

@@ -219,12 +219,13 @@ impl Store {
 }
 
 fn heads_of(partition: Partition, list: Vec<(String, f64)>) -> Vec<Head> {
-    let head = |(due_set, due)| Head {
-        partition,
-        due_set,
-        due: UnixMs(due as i64),
-    };
-    list.into_iter().map(head).collect()
+    list.into_iter()
+        .map(|(due_set, due)| Head {
+            partition,
+            due_set,
+            due: UnixMs(due as i64),
+        })
+        .collect()
 }
 
 /// The heads that a read has to show of a partition. The answers are: how many heads are due before the moment,

@@ -249,18 +249,15 @@ impl Store {
             return Ok(home);
         }
         let all: Vec<Partition> = self.0.partitions.all().collect();
-        let ask = |&p: &Partition| {
+        let mut commands = Vec::with_capacity(all.len());
+        for &p in &all {
             let mut entry = redis::cmd("HGET");
             entry
                 .arg(self.0.keys.of(p, "names"))
                 .arg(name_key(route, &id.into()));
-            (Keys::slot(p), entry)
-        };
-        let entries: Vec<Option<String>> = self
-            .0
-            .browse
-            .gather_all(all.iter().map(ask).collect())
-            .await?;
+            commands.push((Keys::slot(p), entry));
+        }
+        let entries: Vec<Option<String>> = self.0.browse.gather_all(commands).await?;
         let known: Vec<Partition> = all
             .into_iter()
             .zip(entries)

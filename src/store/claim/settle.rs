@@ -94,19 +94,20 @@ impl Store {
     /// Gives ids to what a division makes.
     fn plan_division<'a>(&self, division: &'a Division, gone: Option<&'a str>) -> DivisionPlan<'a> {
         let p = division.claim.partition;
-        let new_remainder = |remainder: &'a Remainder| {
+        let mut remainders = Vec::with_capacity(division.remainders.len());
+        for remainder in &division.remainders {
             let id = self.new_id(&division.claim.id, remainder);
             let claim = remainder.lease_ms.map(|_| Claim {
                 partition: p,
                 id: id.clone(),
                 token: self.0.ids.unique().into(),
             });
-            NewRemainder {
+            remainders.push(NewRemainder {
                 id,
                 remainder,
                 claim,
-            }
-        };
+            });
+        }
         let dead = division
             .dead
             .iter()
@@ -114,7 +115,7 @@ impl Store {
         DivisionPlan {
             division,
             gone,
-            remainders: division.remainders.iter().map(new_remainder).collect(),
+            remainders,
             dead: dead.collect(),
         }
     }

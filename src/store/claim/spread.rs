@@ -218,19 +218,22 @@ impl Spread {
 
     fn division(self, p: Partition, id: &BundleId, route: &RouteName) -> Division {
         let target = self.target;
-        let remainder = |(entries, from): (Vec<Entry>, Vec<u32>)| Remainder {
-            new_bundle: NewBundle {
-                route: route.clone(),
-                bundle: Bundle {
-                    target: target.clone(),
-                    entries: Arc::new(entries),
+        let mut remainders = Vec::with_capacity(self.spans.len());
+        for (entries, from) in self.spans.into_values() {
+            remainders.push(Remainder {
+                new_bundle: NewBundle {
+                    route: route.clone(),
+                    bundle: Bundle {
+                        target: target.clone(),
+                        entries: Arc::new(entries),
+                    },
                 },
-            },
-            from,
-            lease_ms: None,
-            expiries: 0,
-            sequence: None,
-        };
+                from,
+                lease_ms: None,
+                expiries: 0,
+                sequence: None,
+            });
+        }
         Division {
             claim: Claim {
                 partition: p,
@@ -240,7 +243,7 @@ impl Spread {
             confirmed: Vec::new(),
             delivered: Vec::new(),
             freed: Vec::new(),
-            remainders: self.spans.into_values().map(remainder).collect(),
+            remainders,
             dead: self.dead,
             held_keys: Vec::new(),
         }

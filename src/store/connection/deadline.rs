@@ -172,15 +172,14 @@ fn time_of(end: u64, answered: u64) -> Duration {
 
 /// The bytes of a command on the wire.
 fn size(command: &Cmd) -> u64 {
-    let of = |arg: Arg<&[u8]>| {
-        FRAME_BYTES
-            + if let Arg::Simple(bytes) = arg {
-                bytes.len()
-            } else {
-                0
-            }
-    };
-    command.args_iter().map(of).sum::<usize>() as u64
+    let mut size = 0;
+    for arg in command.args_iter() {
+        size += FRAME_BYTES;
+        if let Arg::Simple(bytes) = arg {
+            size += bytes.len();
+        }
+    }
+    size as u64
 }
 
 impl ConnectionLike for RedisWire {

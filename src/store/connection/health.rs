@@ -50,8 +50,10 @@ impl RedisHealth {
     /// Announces a connection that is about to be made, so that its reports count even before its role follows
     /// it.
     pub(in crate::store) fn expect(&self, which: ConnectionKey) {
-        let waiting = || Some(NOT_REACHED.to_owned());
-        self.connections.lock().entry(which).or_insert_with(waiting);
+        self.connections
+            .lock()
+            .entry(which)
+            .or_insert_with(|| Some(NOT_REACHED.to_owned()));
     }
 
     /// Notes that a role now has connections to these nodes, and to no others.

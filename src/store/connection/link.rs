@@ -52,6 +52,12 @@ impl NodeRoutes {
     fn node_of(&self, slot: Slot) -> Option<&NodeLink> {
         self.nodes.get(self.map.node_of(slot)?)?.as_ref()
     }
+
+    /// The connection to this node, if there is one already.
+    fn link_to(&self, node: &RedisNode) -> Option<NodeLink> {
+        let at = self.map.nodes.iter().position(|known| known == node)?;
+        self.nodes.get(at)?.clone()
+    }
 }
 
 /// Starts connections as the map asks for them.
@@ -124,7 +130,6 @@ impl StoreLink {
     /// The connection to the node that serves this slot, as soon as there is one. Waits for ever: callers have
     /// their own deadline or are meant to wait. Cancel-safe.
     pub(in crate::store) async fn to(&self, slot: Slot) -> Result<Connected, StoreError> {
-        let ended = || StoreError::Unavailable("shutting down".to_owned());
         let mut routes = self.0.routes.clone();
         loop {
             let node = routes.borrow_and_update().node_of(slot).cloned();
@@ -136,7 +141,9 @@ impl StoreLink {
             };
             tokio::select! {
                 Some(connected) = connected => return Ok(connected.of(slot)),
-                changed = routes.changed() => changed.map_err(|_| ended())?,
+                changed = routes.changed() => {
+                    changed.map_err(|_| StoreError::Unavailable("shutting down".to_owned()))?;
+                }
             }
         }
     }
@@ -172,8 +179,13 @@ impl StoreLink {
     /// Reports whether every slot is served and every master can be reached.
     pub(in crate::store) fn is_up(&self) -> bool {
         let routes = self.0.routes.borrow();
-        let up = |node: &Option<NodeLink>| node.as_ref().is_some_and(|node| node.now().is_some());
-        routes.map.trouble.is_none() && !routes.nodes.is_empty() && routes.nodes.iter().all(up)
+        if routes.map.trouble.is_some() || routes.nodes.is_empty() {
+            return false;
+        }
+        routes
+            .nodes
+            .iter()
+            .all(|node| node.as_ref().is_some_and(|node| node.now().is_some()))
     }
 
     /// Reports whether the answers of this connection still count: its node serves the slot that was asked for.
@@ -223,8 +235,9 @@ impl StoreLink {
             }
             match reached {
                 Ok(connected) => {
-                    let fresh = || (connected.clone(), redis::pipe(), Vec::new());
-                    let (_, pipe, places) = trips.entry(connected.node).or_insert_with(fresh);
+                    let (_, pipe, places) = trips
+                        .entry(connected.node)
+                        .or_insert_with(|| (connected.clone(), redis::pipe(), Vec::new()));
                     pipe.add_command(command);
                     places.push(at);
                     answers.push(Ok(Value::Nil));
@@ -353,12 +366,8 @@ impl LinkStarter {
     /// Follows a new map: known nodes keep their connections, new nodes get theirs, and the others' connections
     /// end.
     fn follow(&self, had: &NodeRoutes, map: &Arc<SlotMap>) -> NodeRoutes {
-        let find = |node: &RedisNode| {
-            let at = had.map.nodes.iter().position(|old| old == node)?;
-            had.nodes.get(at)?.clone()
-        };
         let nodes: Vec<Option<NodeLink>> = (0..map.nodes.len())
-            .map(|at| find(&map.nodes[at]).or_else(|| self.node(map, at)))
+            .map(|at| had.link_to(&map.nodes[at]).or_else(|| self.node(map, at)))
             .collect();
         let ids: Vec<u64> = nodes.iter().flatten().map(|node| node.id).collect();
         self.health

@@ -87,11 +87,11 @@ pub async fn preflight(config: &Config, claim_it: bool) -> Result<(), PreflightF
             home == Some(at) && claim_it,
             home == Some(at),
         );
-        let checked = tokio::time::timeout(NODE_TIMEOUT, checks).await;
-        let late = || Err(PreflightFailure::Away("no answer in time".to_owned()));
-        checked
-            .unwrap_or_else(|_| late())
-            .map_err(|failure| failure.at(&place))?;
+        let checked = match tokio::time::timeout(NODE_TIMEOUT, checks).await {
+            Ok(checked) => checked,
+            Err(_) => Err(PreflightFailure::Away("no answer in time".to_owned())),
+        };
+        checked.map_err(|failure| failure.at(&place))?;
     }
     Ok(())
 }

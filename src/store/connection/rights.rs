@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 
-use redis::cluster_routing::Slot;
 use redis::{RedisError, RedisResult};
 
 use super::deadline::RedisWire;
@@ -105,10 +104,9 @@ impl RightsProbe {
         map: &SlotMap,
         at: usize,
     ) -> Option<Self> {
-        let is_there = |slot: Slot| map.node_of(slot) == Some(at);
         let partition: Partition = partitions
             .all()
-            .find(|&partition| is_there(Keys::slot(partition)))?;
+            .find(|&partition| map.node_of(Keys::slot(partition)) == Some(at))?;
         Some(Self {
             scratch_keys: Keys::new(prefix).scratch(partition),
         })

@@ -58,8 +58,12 @@ impl RoutePauses {
 
     /// Waits until the route's messages may be published. Cancel-safe.
     pub async fn until_publishing(&mut self, route: &str) {
-        let open = |known: &KnownPauses| may_publish(known, route);
-        if self.0.wait_for(open).await.is_err() {
+        let has_ended = self
+            .0
+            .wait_for(|known| may_publish(known, route))
+            .await
+            .is_err();
+        if has_ended {
             // The store's tasks have ended: nothing will resume any more, and the callers end too.
             std::future::pending::<()>().await;
         }

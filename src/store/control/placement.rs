@@ -27,10 +27,12 @@ impl Store {
         let slot = Slot::for_key(&meta);
         let (recorded,): (Vec<Option<String>>,) = self.0.side.pipe(slot, &pipe).await?;
         let of_key = |recorded: &Option<String>| recorded.as_deref() == Some("key");
-        let differ = |(route, recorded): &(&RouteName, Option<String>)| {
-            of_key(recorded) != self.0.order.has(route.as_str())
-        };
-        let changed: Vec<_> = routes.iter().zip(recorded).filter(differ).collect();
+        let mut changed = Vec::new();
+        for (route, recorded) in routes.iter().zip(recorded) {
+            if of_key(&recorded) != self.0.order.has(route.as_str()) {
+                changed.push((route, recorded));
+            }
+        }
         if changed.is_empty() {
             return Ok(Ok(()));
         }

@@ -28,12 +28,12 @@ struct ShardBell {
 
 impl WakeUps {
     pub(in crate::store) fn new(shards: usize, partitions: Partitions) -> Self {
-        let bell = || ShardBell {
+        let bells = (0..shards.max(1)).map(|_| ShardBell {
             earliest: AtomicI64::new(i64::MAX),
             rung: Notify::new(),
-        };
+        });
         Self(Arc::new(WakeInner {
-            bells: (0..shards.max(1)).map(|_| bell()).collect(),
+            bells: bells.collect(),
             earliest: partitions.all().map(|_| AtomicI64::new(i64::MAX)).collect(),
         }))
     }

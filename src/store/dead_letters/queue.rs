@@ -97,21 +97,13 @@ impl Store {
             .take(search_bound::STEP)
             .collect();
         let read = self.read_dead(&ids, filter.message.needs_bodies()).await?;
-        let has_message = |body: DeadBody| {
-            let bundle = body.bundle.ok();
-            let entry = bundle.as_ref().and_then(|bundle| bundle.entries.first());
-            entry.is_some_and(|entry| {
-                let id = entry.id.as_ref().map_or("", Text::as_str);
-                filter.message.lets_through(id, entry)
-            })
-        };
         let mut read = read.into_iter();
         let mut selected = Vec::with_capacity(marks.len());
         for mark in marks {
             if !has_reason(mark) {
                 selected.push(false);
             } else if let Some(body) = read.next() {
-                selected.push(body.is_some_and(has_message));
+                selected.push(body.is_some_and(|body| has_message(&body, filter)));
             } else {
                 break;
             }
@@ -226,7 +218,6 @@ impl Store {
         ids: &[DeadId],
         with_bodies: bool,
     ) -> Result<Vec<Option<DeadBody>>, StoreError> {
-        let is_known = |id: &DeadId| id.partition().0 < self.0.partitions.count();
         let mut bodies = Vec::new();
         let mut budget = READ_BYTES;
         for ids in ids.chunks(DROP_BATCH) {
@@ -250,8 +241,8 @@ impl Store {
                 .iter()
                 .zip(scores.iter().zip(keys.into_iter().zip(heads)))
             {
-                let is_there =
-                    is_known(id) && matches!(score, Value::BulkString(_) | Value::Double(_));
+                let is_known = id.partition().0 < self.0.partitions.count();
+                let is_there = is_known && matches!(score, Value::BulkString(_) | Value::Double(_));
                 if let Some(head) = head.filter(|_| is_there) {
                     let opened = head.opened_len(with_bodies);
                     if opened > budget && !(bodies.is_empty() && wanted.is_empty()) {
@@ -571,6 +562,18 @@ impl Store {
         };
         text(&self.0.deads.run(p, call).await?)
     }
+}
+
+/// Reports whether the filter selects a dead letter by its message. None whose message cannot be read.
+fn has_message(body: &DeadBody, filter: &DeadFilter) -> bool {
+    let Ok(bundle) = &body.bundle else {
+        return false;
+    };
+    let Some(entry) = bundle.entries.first() else {
+        return false;
+    };
+    let id = entry.id.as_ref().map_or("", Text::as_str);
+    filter.message.lets_through(id, entry)
 }
 
 /// One read of some dead-letter queues.

@@ -89,17 +89,15 @@ pub struct QuotaState {
 impl DeadLetterQuota {
     /// The full quota, until the first count.
     pub fn new(routes: &[Arc<Route>]) -> Arc<Self> {
-        let quota = |route: &Arc<Route>| {
-            let limits = route.policy.dead_letters;
-            (
-                route.name.clone(),
-                RouteQuota {
-                    limits,
-                    state: Mutex::default(),
-                },
-            )
-        };
-        Arc::new(Self(routes.iter().map(quota).collect()))
+        let mut quotas = BTreeMap::new();
+        for route in routes {
+            let quota = RouteQuota {
+                limits: route.policy.dead_letters,
+                state: Mutex::default(),
+            };
+            quotas.insert(route.name.clone(), quota);
+        }
+        Arc::new(Self(quotas))
     }
 
     /// Takes note of a count that was asked for at this moment.

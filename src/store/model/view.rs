@@ -125,23 +125,31 @@ impl MessageFilter {
     /// Reports whether it lets the message of this id through.
     pub fn lets_through(&self, id: &str, entry: &Entry) -> bool {
         let message = &entry.message;
-        let has_prefix = |prefix: &String| id.starts_with(prefix.as_str());
-        let has_key = |key: &String| message.key.as_deref() == Some(key.as_bytes());
-        let has_header = |(name, value): &(String, String)| {
-            message.headers.iter().any(|header| {
+        if let Some(prefix) = &self.id_prefix
+            && !id.starts_with(prefix.as_str())
+        {
+            return false;
+        }
+        if let Some(key) = &self.key
+            && message.key.as_deref() != Some(key.as_bytes())
+        {
+            return false;
+        }
+        for (name, value) in &self.headers {
+            let has_header = message.headers.iter().any(|header| {
                 let own = header.value.plain();
                 header.name.as_str().eq_ignore_ascii_case(name)
                     && own.as_deref() == Some(value.as_bytes())
-            })
-        };
-        let has_bytes = |wanted: &String| {
+            });
+            if !has_header {
+                return false;
+            }
+        }
+        if let Some(wanted) = &self.contains {
             let body = message.body.as_deref().unwrap_or_default();
-            memmem::find(body, wanted.as_bytes()).is_some()
-        };
-        self.id_prefix.as_ref().is_none_or(has_prefix)
-            && self.key.as_ref().is_none_or(has_key)
-            && self.headers.iter().all(has_header)
-            && self.contains.as_ref().is_none_or(has_bytes)
+            return memmem::find(body, wanted.as_bytes()).is_some();
+        }
+        true
     }
 }
 

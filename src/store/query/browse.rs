@@ -59,9 +59,10 @@ impl DueSetRange {
 
     /// The bundles that were read, each with the moment at which its first message may be due.
     fn by_first_message(&self, entries: Vec<(String, f64)>) -> Vec<(String, i64)> {
-        let first = |score: f64| first_message_due(&self.name, score as i64).0;
-        let entries = entries.into_iter();
-        entries.map(|(id, score)| (id, first(score))).collect()
+        entries
+            .into_iter()
+            .map(|(id, score)| (id, first_message_due(&self.name, score as i64).0))
+            .collect()
     }
 }
 
@@ -273,12 +274,8 @@ impl Store {
             ));
         }
         let answers: Vec<Vec<(String, f64)>> = self.trips(commands, TRIP_COMMANDS).await?;
-        let of_route = |due_set: &str| match &query.route {
-            Some(route) => is_of_route(due_set, route.as_str()),
-            None => true,
-        };
-        let mut begun = Vec::new();
-        let mut coming = Vec::new();
+        let mut begun: Vec<(i64, Partition, String)> = Vec::new();
+        let mut coming: Vec<(i64, Partition, String)> = Vec::new();
         let mut horizon = None::<i64>;
         for (p, lists) in self.0.partitions.all().zip(answers.chunks(2)) {
             let [now, later] = lists else { continue };
@@ -286,14 +283,16 @@ impl Store {
                 // Other due sets of that very moment may have been cut off.
                 horizon = Some(horizon.map_or(*last as i64, |h| h.min(*last as i64)));
             }
-            let mine = |list: &[(String, f64)]| {
-                list.iter()
-                    .filter(|(s, _)| of_route(s))
-                    .map(|(s, at)| (*at as i64, p, s.clone()))
-                    .collect::<Vec<_>>()
-            };
-            begun.extend(mine(now));
-            coming.extend(mine(later));
+            for (list, kept) in [(now, &mut begun), (later, &mut coming)] {
+                for (due_set, at) in list {
+                    if let Some(route) = &query.route
+                        && !is_of_route(due_set, route.as_str())
+                    {
+                        continue;
+                    }
+                    kept.push((*at as i64, p, due_set.clone()));
+                }
+            }
         }
         coming.sort();
         if let Some((first, ..)) = coming.get(ROUND_DUE_SETS) {
@@ -365,13 +364,15 @@ impl Store {
                 (_, Some(head)) => read_dues(&head.clone().into()).unwrap_or_default(),
                 (_, None) => Vec::new(),
             };
-            let waits = |(i, _): &(usize, UnixMs)| !is_set(gone, *i) && !is_set(done, *i);
-            let waiting = dues.into_iter().enumerate().filter(waits);
-            let keys = waiting.map(|(index, due)| c.key(index, due));
-            listed.extend(
-                keys.filter(|key| belongs(key, query, from, horizon))
-                    .map(|key| Listed { key, content: None }),
-            );
+            for (index, due) in dues.into_iter().enumerate() {
+                if is_set(gone, index) || is_set(done, index) {
+                    continue;
+                }
+                let key = c.key(index, due);
+                if belongs(&key, query, from, horizon) {
+                    listed.push(Listed { key, content: None });
+                }
+            }
         }
         Ok(listed)
     }
@@ -409,13 +410,12 @@ impl Round {
 
     /// Leaves bundles to the next round where enough messages come before them.
     fn cut(&mut self, from: i64, wanted: usize) {
-        let place = |c: &Candidate| (c.first, c.partition, c.id.clone());
         let mut all: Vec<Candidate> = self
             .growing
             .drain(..)
             .chain(self.others.drain(..))
             .collect();
-        all.sort_by_cached_key(place);
+        all.sort_by_cached_key(|c| (c.first, c.partition, c.id.clone()));
         let mut messages = 0;
         for at in 0..all.len() {
             let first = all[at].first;

@@ -197,15 +197,13 @@ fn fields_of(route: &str) -> [String; ROUTE_FIELDS] {
 /// Parses the counts. A missing one is zero. A malformed one, or one that no store can hold, is zero until a scrub
 /// counts anew.
 fn numbers(values: Vec<Option<String>>) -> Vec<i64> {
-    let number = |text: String| {
-        text.parse::<i64>()
-            .ok()
-            .filter(|n| n.unsigned_abs() < COUNT_END)
-    };
-    values
-        .into_iter()
-        .map(|value| value.and_then(number).unwrap_or_default())
-        .collect()
+    let mut numbers = Vec::with_capacity(values.len());
+    for value in values {
+        let number = value.and_then(|text| text.parse::<i64>().ok());
+        let number = number.filter(|n| n.unsigned_abs() < COUNT_END);
+        numbers.push(number.unwrap_or_default());
+    }
+    numbers
 }
 
 /// Adds the values of a route's fields in one partition to its counts.

@@ -73,7 +73,6 @@ pub(in crate::store) async fn read_place(
 ) -> Result<Option<PlaceReading>, StoreError> {
     let connected = link.reach(Keys::slot(p)).await?;
     let mut connection = connected.connection.clone();
-    let judged = |error| link.judge(&connected, &error);
     let mut script = scripts::FIND.prepare_invoke();
     for key in ["names", "claims", "gone", "done"] {
         script.key(keys.of(p, key));
@@ -82,8 +81,10 @@ pub(in crate::store) async fn read_place(
         .key(keys.due(p, place.bundle.due_set()))
         .arg(name)
         .arg(place.bundle.as_str());
-    let (listed, due, claimed, gone, done): (Bytes, String, String, Bytes, Bytes) =
-        script.invoke_async(&mut connection).await.map_err(judged)?;
+    let (listed, due, claimed, gone, done): (Bytes, String, String, Bytes, Bytes) = script
+        .invoke_async(&mut connection)
+        .await
+        .map_err(|error| link.judge(&connected, &error))?;
     let listed = String::from_utf8_lossy(&listed);
     if MessagePlace::of(p, name, Some(&*listed).filter(|l| !l.is_empty())).as_ref() != Some(place) {
         return Ok(None);

@@ -31,16 +31,15 @@ impl Store {
             (Keys::slot(p), fields)
         });
         let fields: Vec<Vec<String>> = self.trips(fields.collect(), TRIP_COMMANDS).await?;
-        let of_partition = |(&p, fields): (&Partition, Vec<String>)| {
-            let routes = fields.into_iter();
-            let names = routes.filter_map(|field| Some(growing_due_set(field.strip_prefix("n:")?)));
-            names.map(|name| (p, name)).collect::<Vec<_>>()
-        };
-        Ok(partitions
-            .iter()
-            .zip(fields)
-            .flat_map(of_partition)
-            .collect())
+        let mut due_sets = Vec::new();
+        for (&p, fields) in partitions.iter().zip(fields) {
+            for field in fields {
+                if let Some(route) = field.strip_prefix("n:") {
+                    due_sets.push((p, growing_due_set(route)));
+                }
+            }
+        }
+        Ok(due_sets)
     }
 
     /// The messages of these growing bundles that belong to the page, with their contents. `None`: one of them has been spread

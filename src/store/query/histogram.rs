@@ -126,16 +126,13 @@ impl Store {
             .filter(|due_set| !is_of_growing(&due_set.name))
             .collect();
         for trip in due_sets.chunks(TRIP_COMMANDS) {
-            let of = |due_set: &&SampledDueSet| {
+            let mut commands = Vec::with_capacity(trip.len());
+            for due_set in trip {
                 let key = self.0.keys.due(p, &due_set.name);
-                (
-                    Keys::slot(p),
-                    range(&key, first.begin(), last.until, 0, DUE_SET_ENTRIES),
-                )
-            };
-            let lists: Vec<Vec<(String, f64)>> = self
-                .trips(trip.iter().map(of).collect(), TRIP_COMMANDS)
-                .await?;
+                let entries = range(&key, first.begin(), last.until, 0, DUE_SET_ENTRIES);
+                commands.push((Keys::slot(p), entries));
+            }
+            let lists: Vec<Vec<(String, f64)>> = self.trips(commands, TRIP_COMMANDS).await?;
             for (due_set, list) in trip.iter().zip(lists) {
                 whole &= list.len() < DUE_SET_ENTRIES;
                 read += list.len();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::domain::{Partition, UnixMs};
+use crate::domain::UnixMs;
 use crate::health::{Overdue, RedisMemory};
 use crate::store::call::keys::Keys;
 use crate::store::connection::link::read;
@@ -82,10 +82,11 @@ impl Store {
             for (route, oldest) in reports.values().flat_map(|report| &report.oldest) {
                 earliest(&mut waiting, route, *oldest);
             }
-            let is_unseen = |p: &Partition| {
-                !reports.contains_key(&(self.0.wake.shard_of(*p), ReportKind::Heads))
-            };
-            unseen.extend(self.0.partitions.all().filter(is_unseen));
+            for p in self.0.partitions.all() {
+                if !reports.contains_key(&(self.0.wake.shard_of(p), ReportKind::Heads)) {
+                    unseen.push(p);
+                }
+            }
         }
         let heads = async {
             if unseen.is_empty() {

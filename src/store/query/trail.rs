@@ -154,13 +154,13 @@ fn parts(element: Vec<u8>) -> Option<(u64, Bytes)> {
 /// Adds the events of a message in one blob.
 fn read_events(blob: &Bytes, id: &str, reading: &mut TrailReading) {
     let TrailReading { events, since } = reading;
-    let visit = |own: &[u8], event: TrailEvent| {
+    let read = read_trail(blob, |own, event| {
         *since = Some(since.map_or(event.at, |since| since.min(event.at)));
         if own == id.as_bytes() {
             events.push(event);
         }
-    };
-    if let Err(why) = read_trail(blob, visit) {
+    });
+    if let Err(why) = read {
         debug!(error = %why, "a part of the trail cannot be read");
     }
 }

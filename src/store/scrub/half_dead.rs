@@ -113,13 +113,16 @@ pub(super) fn is_mostly_gone(gone: &str) -> bool {
 
 /// Reports whether the messages that are gone take most of a bundle, by the beginning of its blob.
 fn is_worth_it(head: &Bytes, gone: &str) -> bool {
-    let is_gone = |index: usize| gone.as_bytes().get(index) == Some(&b'1');
     let Some(bytes) = plain_bytes(head) else {
         return false;
     };
     let all: usize = bytes.iter().sum();
-    let of_gone = (0..).zip(&bytes).filter(|(index, _)| is_gone(*index));
-    let dead: usize = of_gone.map(|(_, bytes)| bytes).sum();
+    let mut dead: usize = 0;
+    for (bytes, gone) in bytes.iter().zip(gone.bytes()) {
+        if gone == b'1' {
+            dead += bytes;
+        }
+    }
     let count = gone.matches('1').count();
     // A larger one has a single large message, and the blob of that goes with it.
     all <= 2 * BUNDLE_BYTES && is_most(dead, all) && dead > count * EMPTIED_BYTES

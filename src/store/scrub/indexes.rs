@@ -72,8 +72,9 @@ impl DueIndexes {
                 found.junk.push(place.clone());
                 continue;
             };
-            let is_right = |due: &f64| place_of(&due_set, *due) == *place;
-            if is_of_growing(&due_set) || !self.idx.get(&due_set).is_some_and(is_right) {
+            let due = self.idx.get(&due_set);
+            let is_right = due.is_some_and(|due| place_of(&due_set, *due) == *place);
+            if is_of_growing(&due_set) || !is_right {
                 found.due_sets.insert(due_set);
             }
         }

@@ -130,8 +130,10 @@ impl Store {
         let mut suspects = SuspectKeys::default();
         for (p, key, count) in meanings {
             let of_key: Vec<KeyAnswer> = answers.by_ref().take(count).collect();
-            let is_away = |answer: &&KeyAnswer| matches!(answer, Err(StoreError::Unavailable(_)));
-            if let Some(Err(why)) = of_key.iter().find(is_away) {
+            let away = of_key
+                .iter()
+                .find(|answer| matches!(answer, Err(StoreError::Unavailable(_))));
+            if let Some(Err(why)) = away {
                 ignore_of_others(own, p, Err(why.clone()))?;
                 continue;
             }

@@ -358,16 +358,15 @@ fn error_of(
             .and_then(|n| n.parse::<i64>().ok())
             .unwrap_or(0)
     };
-    let ours = |field: &&String| {
-        ["n:", "b:", "x:", "r:"]
-            .iter()
-            .any(|kind| field.starts_with(kind))
-    };
     let fields: BTreeSet<&String> = before
         .keys()
         .chain(after.keys())
         .chain(counted.keys())
-        .filter(ours)
+        .filter(|field| {
+            ["n:", "b:", "x:", "r:"]
+                .iter()
+                .any(|kind| field.starts_with(kind))
+        })
         .collect();
     let mut errors = Counts::new();
     for field in fields {

@@ -25,20 +25,13 @@ pub(super) struct Trails(Arc<BTreeMap<RouteName, Arc<RouteTrail>>>);
 impl Trails {
     pub(super) fn new(limits: &BTreeMap<RouteName, TrailLimits>, metrics: &Metrics) -> Self {
         let held = Arc::<AtomicUsize>::default();
-        let on = limits.iter().filter(|(_, limits)| limits.is_on());
-        let trail = |(route, limits): (&RouteName, &TrailLimits)| {
+        let mut trails = BTreeMap::new();
+        for (route, limits) in limits.iter().filter(|(_, limits)| limits.is_on()) {
             let metrics = metrics.route(route).cloned();
-            (
-                route.clone(),
-                Arc::new(RouteTrail::new(
-                    route.clone(),
-                    *limits,
-                    held.clone(),
-                    metrics,
-                )),
-            )
-        };
-        Self(Arc::new(on.map(trail).collect()))
+            let trail = RouteTrail::new(route.clone(), *limits, held.clone(), metrics);
+            trails.insert(route.clone(), Arc::new(trail));
+        }
+        Self(Arc::new(trails))
     }
 
     /// The trail of a route. `None`: it has none.

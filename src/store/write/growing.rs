@@ -133,16 +133,17 @@ impl GrowthPlan {
     /// all new bundles.
     pub(super) fn places_in_call(&self, new_bundles: usize) -> Vec<usize> {
         let (mut new, mut standing) = (0, new_bundles);
-        let place = |growth: &Growth| {
+        let mut places = Vec::with_capacity(self.growths.len());
+        for growth in &self.growths {
             let at = if growth.is_new {
                 &mut new
             } else {
                 &mut standing
             };
             *at += 1;
-            *at
-        };
-        self.growths.iter().map(place).collect()
+            places.push(*at);
+        }
+        places
     }
 
     /// The places of a bundle's messages, if all of them join growing bundles.

@@ -68,12 +68,13 @@ impl PartitionWriter {
 
     /// The places of these names. A `~` id without an entry names its place itself.
     async fn places(&self, names: &[String]) -> Result<Vec<Option<MessagePlace>>, StoreError> {
-        let place = |(name, listed): (&String, Option<Bytes>)| {
-            let listed = listed.map(|listed| String::from_utf8_lossy(&listed).into_owned());
-            MessagePlace::of(self.partition, name, listed.as_deref())
-        };
         let listed = self.listed(names).await?;
-        Ok(names.iter().zip(listed).map(place).collect())
+        let mut places = Vec::with_capacity(names.len());
+        for (name, listed) in names.iter().zip(listed) {
+            let listed = listed.map(|listed| String::from_utf8_lossy(&listed).into_owned());
+            places.push(MessagePlace::of(self.partition, name, listed.as_deref()));
+        }
+        Ok(places)
     }
 
     /// Frees those of these names whose entry is no place. Another program wrote it, and no call can be applied under

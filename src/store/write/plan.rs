@@ -216,8 +216,10 @@ impl<'a> CallParts<'a> {
                 grown.added.into(),
             ]);
         }
-        let is_standing = |id: &&BundleId| standing.iter().any(|grown| grown.id == **id);
-        let meant: Vec<&BundleId> = meant.iter().filter(|id| !is_standing(id)).collect();
+        let meant: Vec<&BundleId> = meant
+            .iter()
+            .filter(|id| standing.iter().all(|grown| grown.id != **id))
+            .collect();
         for id in &meant {
             behind.extend::<[ScriptArg; 3]>([
                 id.as_str().into(),

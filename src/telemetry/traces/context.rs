@@ -122,8 +122,11 @@ fn hex<const N: usize>(text: &str) -> Option<u128> {
 /// on.
 pub(super) fn note_admission(message: &mut Message, at: UnixMs) {
     let own = format!("{OWN_STATE}={at}");
-    let is_state = |header: &&mut Header| header.name.as_str() == TRACESTATE;
-    let Some(header) = message.headers.iter_mut().find(is_state) else {
+    let Some(header) = message
+        .headers
+        .iter_mut()
+        .find(|header| header.name.as_str() == TRACESTATE)
+    else {
         let value = match message
             .headers
             .iter()

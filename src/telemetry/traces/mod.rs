@@ -147,20 +147,23 @@ impl Tracer {
         if self.0.is_none() {
             return Vec::new();
         }
-        let begin = |(index, entry): (u32, &Entry)| {
-            let admission = SpanContext::of(&entry.message)?;
+        let mut spans = Vec::new();
+        for (index, entry) in (0..).zip(entries) {
+            let Some(admission) = SpanContext::of(&entry.message) else {
+                continue;
+            };
             let context = SpanContext::new_in(admission.delivery_trace());
             let traceparent = Text::from(context.to_string());
             let admitted_at = context::admission(&entry.message);
-            Some(DeliverySpan {
+            spans.push(DeliverySpan {
                 index,
                 admission,
                 context,
                 admitted_at,
                 traceparent,
-            })
-        };
-        (0..).zip(entries).filter_map(begin).collect()
+            });
+        }
+        spans
     }
 
     /// Records how a delivery ended.

@@ -65,13 +65,12 @@ impl BytePool {
     /// Takes bytes for a route that already holds `own`. A route may hold as much as is free, so that no route takes
     /// all of a pool. An empty pool takes a bundle of any size.
     fn take(&self, own: i64, bytes: i64, forced: bool) -> bool {
-        let taken = |held: i64| {
-            let fits = own + bytes <= (self.limit - held).max(MIN_ROUTE_BYTES);
-            let is_unbounded = mutants::is(Mutant::UnboundedClaims);
-            (forced || held == 0 || fits || is_unbounded).then_some(held + bytes)
-        };
         self.held
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, taken)
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |held| {
+                let fits = own + bytes <= (self.limit - held).max(MIN_ROUTE_BYTES);
+                let is_unbounded = mutants::is(Mutant::UnboundedClaims);
+                (forced || held == 0 || fits || is_unbounded).then_some(held + bytes)
+            })
             .is_ok()
     }
 }

@@ -306,11 +306,10 @@ impl KeyQueueClaim {
     /// Builds the request. `None` if the queue closes, or if another claim for it is on its way.
     fn begin(&self) -> Option<(OrderedRequest, ReadPolicy, ClaimGuard<'_>)> {
         let mut slots = self.shard.table.lock();
-        let new_queue = || KeyQueue::new(self.shard.store.unique());
         let key_queue = slots
             .key_queues
             .entry(self.id.clone())
-            .or_insert_with(new_queue);
+            .or_insert_with(|| KeyQueue::new(self.shard.store.unique()));
         if key_queue.closing || key_queue.claiming {
             return None;
         }

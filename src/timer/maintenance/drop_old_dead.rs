@@ -8,7 +8,7 @@ use tracing::{debug, info};
 use super::{MaintenanceTask, maintained};
 use crate::domain::{Actor, Partition, RouteName, UnixMs};
 use crate::store::StoreError;
-use crate::timer::{ServedRoute, Shard};
+use crate::timer::Shard;
 
 /// Seconds in which a round visits all partitions of a shard, and steps that one visit takes at most.
 const ROUND_SECONDS: usize = 10;
@@ -37,14 +37,12 @@ impl DeadLetterDropper {
     async fn expire(&mut self) {
         let shard = self.shard.clone();
         let now = shard.store.clock().now();
-        let keep = |served: &Arc<ServedRoute>| {
+        let mut routes = Vec::with_capacity(shard.routes.len());
+        for served in shard.routes.values() {
             let route = &served.route;
-            (
-                route.name.clone(),
-                now.plus(-route.policy.dead_letters.keep_ms),
-            )
-        };
-        let routes: Vec<_> = shard.routes.values().map(keep).collect();
+            let kept_from = now.plus(-route.policy.dead_letters.keep_ms);
+            routes.push((route.name.clone(), kept_from));
+        }
         let partitions = maintained(&shard);
         for _ in 0..partitions.len().div_ceil(ROUND_SECONDS) {
             self.place = (self.place + 1) % partitions.len();

@@ -130,14 +130,14 @@ impl Sweeper {
         }
         self.said_exhausted = exhausted;
         let of_all = self.stepped.is_active(now_us, lease_us);
-        let is_paused = |p: &Partition| {
-            of_all
-                || self
-                    .away
-                    .get(p)
-                    .is_some_and(|away| away.is_active(now_us, lease_us))
-        };
-        swept.iter().copied().filter(is_paused).collect()
+        let mut paused = BTreeSet::new();
+        for p in swept {
+            let away = self.away.get(p);
+            if of_all || away.is_some_and(|away| away.is_active(now_us, lease_us)) {
+                paused.insert(*p);
+            }
+        }
+        paused
     }
 
     fn note(

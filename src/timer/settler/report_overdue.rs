@@ -44,10 +44,9 @@ impl Settler {
                     .entry((route, Arc::as_ptr(target).addr()))
                     .or_insert_with(|| (target.clone(), 0));
                 *all += messages;
-                let fresh = || (target.clone(), handed_us);
                 let (_, oldest) = unanswered
                     .entry(Arc::as_ptr(target).addr())
-                    .or_insert_with(fresh);
+                    .or_insert_with(|| (target.clone(), handed_us));
                 *oldest = handed_us.min(*oldest);
             }
         }

@@ -27,6 +27,17 @@ pub(in crate::timer) async fn until_returned<T, F: Future<Output = Result<T, Sto
     until_available(RETURN_TIMEOUT, call).await
 }
 
+/// True for a bundle that has nothing at a broker.
+fn is_untried(claimed: &ClaimedBundle) -> bool {
+    // Bundles of an ordered route go back one by one, because the holder gives it up only behind the last of them.
+    claimed.key_queue_id().is_none()
+        && !claimed.busy
+        && !claimed.lost
+        && claimed.open == 0
+        && !claimed.is_clean()
+        && claimed.only_untried()
+}
+
 impl Settler {
     /// Returns the claims that another replica should have: of moved partitions, unless their messages are due soon,
     /// and those that would wait long because the local clock is wrong.
@@ -78,16 +89,6 @@ impl Settler {
     fn return_untried(&mut self) {
         let mut back: BTreeMap<Partition, Vec<ClaimProgress>> = BTreeMap::new();
         let mut slots = self.shard.table.lock();
-        let is_untried = |h: &ClaimedBundle| {
-            // Bundles of an ordered route go back one by one, because the holder gives it up only behind the last of
-            // them.
-            h.key_queue_id().is_none()
-                && !h.busy
-                && !h.lost
-                && h.open == 0
-                && !h.is_clean()
-                && h.only_untried()
-        };
         let untried = slots
             .bundles
             .iter()

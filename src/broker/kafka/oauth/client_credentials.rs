@@ -125,13 +125,17 @@ fn read(answer: &HttpAnswer, secret: &Secret) -> Result<IssuedToken, String> {
 
 /// Reports whether a text has the characters of a bearer token (RFC 6750). Others could end its field in the login.
 fn is_token(text: &str) -> bool {
-    let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
-    !text.is_empty() && text.bytes().all(is_fit)
+    !text.is_empty()
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte))
 }
 
 fn is_code(text: &str) -> bool {
-    let is_fit = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
-    text.len() <= MAX_CODE_CHARS && text.bytes().all(is_fit)
+    text.len() <= MAX_CODE_CHARS
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte == b'_')
 }
 
 #[cfg(test)]

@@ -157,8 +157,8 @@ async fn try_ask(
         .query_async(connection)
         .await
         .map_err(|error| error.to_string())?;
-    let unreadable = || ConnectFault::from("an answer of an unexpected shape".to_owned());
-    read_slots(&answer, address).ok_or_else(unreadable)
+    read_slots(&answer, address)
+        .ok_or_else(|| ConnectFault::from("an answer of an unexpected shape".to_owned()))
 }
 
 fn client_of(address: &Address, config: &Config) -> RedisClient {
@@ -287,10 +287,9 @@ fn merge(views: &[NodeView], before: &SlotMap) -> SlotMap {
                 .find(|(first, last, _)| *first <= from && from <= *last);
             *votes.entry(owner.map(|(.., owner)| owner)).or_default() += 1;
         }
-        let known = |owner: Option<&Address>| matches!((owner, had), (Some(o), Some(RedisNode::At(h))) if o == h);
         let most = votes
             .into_iter()
-            .max_by_key(|(owner, count)| (*count, known(*owner), *owner));
+            .max_by_key(|(owner, count)| (*count, is_same(*owner, had), *owner));
         let Some((Some(owner), _)) = most else {
             continue;
         };
@@ -317,6 +316,17 @@ fn merge(views: &[NodeView], before: &SlotMap) -> SlotMap {
         nodes,
         slots: Some(slots),
         ..SlotMap::default()
+    }
+}
+
+/// Reports whether this is the owner of before.
+fn is_same(owner: Option<&Address>, before: Option<&RedisNode>) -> bool {
+    if let Some(owner) = owner
+        && let Some(RedisNode::At(before)) = before
+    {
+        owner == before
+    } else {
+        false
     }
 }
 

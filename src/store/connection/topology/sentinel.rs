@@ -40,15 +40,19 @@ type SentinelVote = (Address, u64);
 
 impl Sentinels {
     pub(super) fn new(nodes: &[Address], master: &str, login: &Login, config: &Config) -> Self {
-        let sentinel = |address: &Address| Sentinel {
-            address: address.clone(),
-            client: RedisClient::new(RedisServer::Node(address.clone(), login.clone()), config),
-            connection: None,
-            silent: None,
-        };
+        let mut sentinels = Vec::with_capacity(nodes.len());
+        for address in nodes {
+            let server = RedisServer::Node(address.clone(), login.clone());
+            sentinels.push(Sentinel {
+                address: address.clone(),
+                client: RedisClient::new(server, config),
+                connection: None,
+                silent: None,
+            });
+        }
         Self {
             master: master.to_owned(),
-            sentinels: nodes.iter().map(sentinel).collect(),
+            sentinels,
         }
     }
 

@@ -148,23 +148,23 @@ fn outline_of(
 }
 
 pub(super) fn dues_of(elements: &[Bytes]) -> Result<Vec<UnixMs>, CodecError> {
-    let due = |element: &Bytes| {
-        if element.is_empty() || is_example(element) {
-            return Ok(NO_DUE);
-        }
-        let dues = read_dues(element)?;
-        dues.first().copied().ok_or(CodecError::Malformed(0))
-    };
-    elements.iter().map(due).collect()
+    elements.iter().map(due_of).collect()
+}
+
+fn due_of(element: &Bytes) -> Result<UnixMs, CodecError> {
+    if element.is_empty() || is_example(element) {
+        return Ok(NO_DUE);
+    }
+    let dues = read_dues(element)?;
+    dues.first().copied().ok_or(CodecError::Malformed(0))
 }
 
 pub(super) fn are_whole(elements: &[Bytes]) -> bool {
     let example = elements.first().and_then(example_content);
     let example = example.unwrap_or_default();
-    let is_good = |element: &Bytes| {
+    elements.iter().all(|element| {
         element.is_empty() || is_whole_by(element, &example) || example_content(element).is_some()
-    };
-    elements.iter().all(is_good)
+    })
 }
 
 pub(super) fn later_version_of(elements: &[Bytes]) -> Option<u8> {

@@ -133,12 +133,10 @@ fn of_shared_file(environment: &AwsEnvironment) -> Found {
         .get("AWS_SHARED_CREDENTIALS_FILE")
         .map(PathBuf::from);
     let is_named = named.is_some() || wanted.is_some();
-    let usual = || {
-        let home = Path::new(environment.get("HOME")?);
-        Some(home.join(".aws").join("credentials"))
-    };
-    let Some(file) = named.or_else(usual) else {
-        return Ok(None);
+    let file = match (named, environment.get("HOME")) {
+        (Some(named), _) => named,
+        (None, Some(home)) => Path::new(home).join(".aws").join("credentials"),
+        (None, None) => return Ok(None),
     };
     if !is_named && !file.exists() {
         return Ok(None);
