@@ -22,12 +22,6 @@ const LOOK_DEADLINE: Duration = Duration::from_secs(10);
 /// Targets, by what must be there for them.
 type Wanted<T> = BTreeMap<T, Vec<Arc<Target>>>;
 
-/// Reports whether a target of a route is at a connection of Kafka.
-fn publishes_at(route: &Route, name: &str) -> bool {
-    let mut targets = route.targets();
-    targets.any(|to| matches!(&**to, Target::Kafka { connection, .. } if connection == name))
-}
-
 /// Starts a task for each connection that has targets which can be looked at.
 pub(super) fn start(app: &App, brokers: &BTreeMap<String, Arc<Broker>>) {
     let tasks = app.tasks.of(Stage::Egress);
@@ -35,7 +29,7 @@ pub(super) fn start(app: &App, brokers: &BTreeMap<String, Arc<Broker>>) {
     for connection in app.config.kafka.values() {
         let routes: Vec<Arc<Route>> = routes
             .iter()
-            .filter(|route| publishes_at(route, &connection.name))
+            .filter(|route| route.publishes_to_kafka(&connection.name))
             .cloned()
             .collect();
         if routes.is_empty() {

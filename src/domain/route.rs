@@ -78,6 +78,12 @@ impl Route {
         message.order_key().filter(|_| self.policy.ordered).cloned()
     }
 
+    /// Reports whether one of its targets is at this connection to Kafka.
+    pub fn publishes_to_kafka(&self, name: &str) -> bool {
+        let mut targets = self.targets();
+        targets.any(|to| matches!(&**to, Target::Kafka { connection, .. } if connection == name))
+    }
+
     /// The route as one of its topics is read: with that topic as its source, and the topic's own target. A route
     /// that reads one topic is its own view.
     pub fn of_topic(self: &Arc<Self>, topic: &str) -> Arc<Self> {

@@ -200,12 +200,6 @@ fn reads(route: &Route, name: &str) -> bool {
     matches!(&route.from, Endpoint::Kafka { connection, .. } if connection == name)
 }
 
-/// Reports whether a target of a route is at a connection.
-fn writes(route: &Route, name: &str) -> bool {
-    let mut targets = route.targets();
-    targets.any(|to| matches!(&**to, Target::Kafka { connection, .. } if connection == name))
-}
-
 /// Tries one connection. A connection that no route uses is not tried.
 async fn check(
     connection: &Connection,
@@ -215,7 +209,7 @@ async fn check(
     let name = &connection.name;
     if !routes
         .iter()
-        .any(|route| reads(route, name) || writes(route, name))
+        .any(|route| reads(route, name) || route.publishes_to_kafka(name))
     {
         return vec![CheckFinding::good(format!(
             "kafka {name}: not tried, for no route uses it"
