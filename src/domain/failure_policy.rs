@@ -182,8 +182,13 @@ fn decide_living(
         jitter,
     } = publish;
     if let Some(decision) = not_counted(publish, route.policy.retry) {
+        // It was not handed over now. Those whose claims on it expired may have done that.
+        let entry = Entry {
+            handouts: handouts.saturating_sub(1),
+            ..entry.clone()
+        };
         return FailedMessage {
-            entry: entry.clone(),
+            entry,
             decision,
             is_full: None,
         };

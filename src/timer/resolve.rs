@@ -208,8 +208,16 @@ fn dead_letter(claimed: &ClaimedBundle, entry: Entry, reason: DeadReason) -> Dea
     DeadLetter::of(route, reason, in_flight.target_ref.clone(), entry)
 }
 
-/// Groups returning messages into few bundles: messages due close together share one.
-fn group_by_due(claimed: &ClaimedBundle, mut again: Vec<(u32, Entry)>) -> Vec<Remainder> {
+fn group_by_due(claimed: &ClaimedBundle, again: Vec<(u32, Entry)>) -> Vec<Remainder> {
+    groups_by_due(again, claimed.in_flight.served.route.policy.ordered)
+        .into_iter()
+        .map(|group| remainder(claimed, group, None, 0))
+        .collect()
+}
+
+/// Groups returning messages into few bundles: messages due close together share one. On an ordered route they must also
+/// follow each other in their bundle: a bundle's messages have consecutive sequence numbers, and each keeps its own.
+fn groups_by_due(mut again: Vec<(u32, Entry)>, is_ordered: bool) -> Vec<Vec<(u32, Entry)>> {
     again.sort_by_key(|(_, entry)| entry.due);
     let mut groups: Vec<Vec<(u32, Entry)>> = Vec::new();
     for (position, entry) in again {
@@ -217,6 +225,7 @@ fn group_by_due(claimed: &ClaimedBundle, mut again: Vec<(u32, Entry)>) -> Vec<Re
             && let Some((_, first)) = group.first()
             && entry.due.since(first.due) <= RETRY_SPAN_MS
             && slice_of(entry.due) == slice_of(first.due)
+            && (!is_ordered || group.last().is_some_and(|(last, _)| last + 1 == position))
         {
             group.push((position, entry));
         } else {
@@ -224,9 +233,6 @@ fn group_by_due(claimed: &ClaimedBundle, mut again: Vec<(u32, Entry)>) -> Vec<Re
         }
     }
     groups
-        .into_iter()
-        .map(|group| remainder(claimed, group, None, 0))
-        .collect()
 }
 
 /// Groups returning messages with sequence numbers of their own: consecutive messages with one due time share a
@@ -279,6 +285,19 @@ fn remainder(
 #[cfg(all(test, feature = "test-util"))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_message_of_an_ordered_route_goes_back_with_its_own_sequence_number() {
+        let again = [0, 1, 3, 4, 7].map(|position| (position, entry(UnixMs(9), b"body")));
+        let positions = |is_ordered| {
+            let groups = groups_by_due(again.to_vec(), is_ordered);
+            let positions =
+                |group: Vec<(u32, Entry)>| group.into_iter().map(|(at, _)| at).collect();
+            groups.into_iter().map(positions).collect::<Vec<Vec<u32>>>()
+        };
+        assert_eq!(positions(true), [vec![0, 1], vec![3, 4], vec![7]]);
+        assert_eq!(positions(false), [vec![0, 1, 3, 4, 7]]);
+    }
     use crate::domain::testing::entry;
     use crate::domain::{Clock, RepeatCause};
     use crate::timer::simulation;

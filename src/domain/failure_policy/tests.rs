@@ -344,6 +344,28 @@ fn only_what_may_have_been_written_is_a_repeat_and_what_was_not_waits_as_it_is_l
 }
 
 #[test]
+fn what_is_not_handed_over_keeps_the_count_of_the_claims_before() {
+    let entry = testing::entry(NOW, b"body");
+    for (verdict, flow) in [
+        (refused(Refusal::PartitionAway), PublishFlow::Delayed),
+        (refused(Refusal::PartitionAway), PublishFlow::Dying),
+        (Verdict::NotTried, PublishFlow::Delayed),
+        (Verdict::NotTried, PASSING),
+    ] {
+        let publish = FailedPublish {
+            entry: &entry,
+            verdict: &verdict,
+            handouts: 3,
+            flow,
+            now: NOW,
+            jitter: 1.0,
+        };
+        let failed = decide(publish, &testing::route(), |_| true);
+        assert_eq!(failed.entry.handouts, 2, "{verdict:?}, {flow:?}");
+    }
+}
+
+#[test]
 fn a_dead_message_is_tried_again_for_ever_unless_its_target_can_never_take_it() {
     let mut entry = testing::entry(NOW, b"body");
     dying::begin(&mut entry, NOW, DeadReason::NotAllowed);

@@ -315,6 +315,8 @@ impl LaneDriver {
             .window
             .take_overdue(now_us, |one| self.properties(frame_max, one))
         {
+            // The broker has read it long ago, and the channel is there.
+            self.suspects.clear(&publication);
             self.lane.answer(&publication, verdict);
             if let Some(key) = late_key
                 && self.lane.set_hanging(&key)
@@ -361,9 +363,9 @@ impl LaneDriver {
     fn lost(&mut self, flow: &mut ChannelFlow, fault: &AmqpFault) {
         let returned = flow.channel.returned();
         let frame_max = flow.frame_max;
-        let outstanding = flow
-            .window
-            .abandon(returned, |one| self.properties(frame_max, one));
+        let outstanding = flow.window.abandon(returned, self.clock.mono_us(), |one| {
+            self.properties(frame_max, one)
+        });
         let may_be_blamed = outstanding
             .iter()
             .filter(|one| one.verdict.is_none() && !one.was_read);

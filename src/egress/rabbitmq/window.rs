@@ -165,7 +165,13 @@ impl ConfirmWindow {
     pub(super) fn is_settled(&self, now_us: i64) -> bool {
         self.open
             .range(self.read_end..)
-            .all(|(_, slot)| slot.published_us + SETTLED_US <= now_us)
+            .all(|(&number, slot)| self.was_read(number, slot.published_us, now_us))
+    }
+
+    /// Reports whether the broker has surely read a publication: it has answered that one or a later one, or has had it
+    /// for long.
+    fn was_read(&self, number: u64, published_us: i64, now_us: i64) -> bool {
+        number < self.read_end || published_us + SETTLED_US <= now_us
     }
 
     /// The routing keys whose share has grown. The caller empties it.
@@ -431,6 +437,7 @@ impl ConfirmWindow {
     pub(super) fn abandon(
         &mut self,
         returned: u64,
+        now_us: i64,
         properties: impl Fn(&Publication) -> Option<BasicProperties>,
     ) -> Vec<AbandonedPublication> {
         let open = std::mem::take(&mut self.open);
@@ -443,7 +450,7 @@ impl ConfirmWindow {
             abandoned.push(AbandonedPublication {
                 publication: slot.publication,
                 verdict,
-                was_read: number < self.read_end,
+                was_read: self.was_read(number, slot.published_us, now_us),
             });
         }
         *self = Self {

@@ -76,7 +76,7 @@ fn judged(window: &mut ConfirmWindow, returned: u64) -> String {
 
 fn abandoned(window: &mut ConfirmWindow, returned: u64) -> String {
     let mut all = String::new();
-    for one in window.abandon(returned, own_properties) {
+    for one in window.abandon(returned, 0, own_properties) {
         all.push(one.verdict.as_ref().map_or('.', letter));
     }
     all
@@ -151,11 +151,16 @@ fn a_lost_channel_leaves_what_the_broker_has_answered() {
         "c's return may have been on its way"
     );
     let read: Vec<_> = channel()
-        .abandon(1, own_properties)
+        .abandon(1, 0, own_properties)
         .into_iter()
         .map(|one| one.was_read)
         .collect();
     assert_eq!(read, [true, true, true, false, false]);
+    let long_ago = channel().abandon(1, SETTLED_US, own_properties);
+    assert!(
+        long_ago.iter().all(|one| one.was_read),
+        "what hangs for long is not what closed the channel"
+    );
 }
 
 #[test]
@@ -388,7 +393,7 @@ impl World {
         let is_clear = self.window.matched == self.counted && !self.in_doubt;
         for one in self
             .window
-            .abandon(self.counted, properties_in(&self.published))
+            .abandon(self.counted, 0, properties_in(&self.published))
         {
             let published = &mut self.published[one.publication.ticket().batch as usize];
             let certain = published.content.is_none() && published.fate == Fate::Ack;
