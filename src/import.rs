@@ -70,8 +70,13 @@ async fn run_import(
     let audit = rooms
         .audit("postdate import", &subject, request.because.as_ref())
         .await?;
-    take_lock(&queue, watcher).await?;
-    let moved = move_all(config, &rooms, request, &queue, size, watcher).await;
+    let moved = match take_lock(&queue, watcher).await {
+        Ok(()) => move_all(config, &rooms, request, &queue, size, watcher).await,
+        Err(why) => {
+            audit.end(&format!("{why:#}")).await?;
+            return Err(why);
+        }
+    };
     let unlocked = queue.unlock().await;
     let result = match &moved {
         Ok(tally) => format!("{} messages moved", tally.moved),

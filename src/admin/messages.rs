@@ -283,6 +283,7 @@ pub(super) async fn cancel(
         },
         WriteResult::Cancelled => "cancelled",
         WriteResult::InFlight => "in_flight",
+        WriteResult::Published => "published",
         other => return Err(unexpected_result(&id, other)),
     };
     count(&admin, &route, "cancel", result);

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use tokio::sync::oneshot;
 use tracing::debug;
 
 pub use self::import::ImportedMessage;
@@ -37,7 +38,7 @@ use crate::backoff::Backoff;
 use crate::domain::failure_policy::PublishFlow;
 use crate::domain::{
     Arrival, Entry, FirstStart, Flags, KafkaPosition, Partition, ReadMark, Route, RouteName,
-    Target, Text, UnixMs,
+    Target, Text, UnixMs, Verdict,
 };
 use crate::egress::Lanes;
 use crate::health::Health;
@@ -344,7 +345,7 @@ impl Source {
                 }
             }
             Offer::StartTimer(generation) => self.flush_later(generation),
-            Offer::Flush(full) => self.submitter.submit_all(full).await,
+            Offer::Flush(full) => self.flush(full).await,
             Offer::Buffered => {}
         }
         self.submitter.submit_all(work).await;
@@ -527,11 +528,12 @@ impl Source {
         let clock = self.intake.store.clock();
         let wanted = entry.wanted_until();
         let is_expired = wanted.is_some_and(|last| clock.is_past(last));
-        // What is expired is not published: its lane gives it back, whatever it waits for. What is due is judged by
-        // the wheel's own clock, which is not asked about a due time in the future.
+        // What is due is judged by the wheel's own clock, which is not asked about a due time in the future.
         let is_direct =
             !is_named && self.bypasses_store && entry.due <= now && clock.is_due(entry.due);
-        if is_expired || is_direct {
+        if is_expired {
+            self.expire(read, target, now, judged);
+        } else if is_direct {
             let message = self.direct(read, target, PublishFlow::Delayed);
             judged.direct.push(message);
         } else if !is_named && read.key.is_none() && LingerBuffer::may_linger(entry, now) {
@@ -539,6 +541,30 @@ impl Source {
         } else {
             judged.work.store(self.place(read, &target));
         }
+    }
+
+    /// Makes a message that is not wanted any more a dead letter, or drops it.
+    fn expire(
+        &self,
+        mut read: ReadMessage,
+        target: Arc<Target>,
+        now: UnixMs,
+        judged: &mut JudgedBatch,
+    ) {
+        let partition = self.partition_of_message(&read);
+        if read.entry.id.is_none() {
+            let home = std::iter::once(partition);
+            read.entry.id = self.intake.store.unique_ids(home).pop();
+        }
+        let message = DirectMessage {
+            partition,
+            target,
+            entry: read.entry,
+            receipt: read.receipt,
+            flow: PublishFlow::Delayed,
+        };
+        let waits = message.carry_out(&Verdict::Expired, &self.submitter, now, &mut judged.work);
+        debug_assert!(waits.is_none(), "nothing that is expired waits");
     }
 
     /// The message on its way into the store.
@@ -587,6 +613,18 @@ impl Source {
             }
             (_, None, None) => partitions.of_block(&self.name, self.batches),
         }
+    }
+
+    /// Stores a buffer that is full. It holds messages of other sources too: they go on if this one ends meanwhile.
+    async fn flush(&self, full: StoreWork) {
+        let (stored, is_stored) = oneshot::channel::<()>();
+        let submitter = self.submitter.clone();
+        self.intake.tasks.spawn("ingress:linger", async move {
+            submitter.submit_all(full).await;
+            drop(stored);
+        });
+        // It never says anything: it is dropped in the end.
+        drop(is_stored.await);
     }
 
     /// Flushes a generation of the linger buffer after [`LINGER`].

@@ -25,6 +25,9 @@ const MIN_REPEATS: u32 = 1000;
 const REPEATED_WINDOW_US: i64 = 10_000_000;
 /// Most contents in one window. A full window ends early.
 const MAX_CONTENTS: usize = 8192;
+/// The same of marked ones: as many may go round at once, since a burst that a mistaken binding brings back is one of the
+/// backlog's size. Some 16 bytes each.
+const MAX_MARKED: usize = 1 << 18;
 
 /// The judgement on a passing message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +70,9 @@ impl LoopWatch {
         let hash = content_hash(message, is_marked);
         let mut counts = self.0.lock();
         if !is_marked {
-            counts.contents.rotate(now_us, REPEATED_WINDOW_US);
+            counts
+                .contents
+                .rotate(now_us, REPEATED_WINDOW_US, MAX_CONTENTS);
             let count = counts.contents.count(hash, 0);
             return if count == MIN_REPEATS {
                 Passage::Repeated
@@ -75,7 +80,7 @@ impl LoopWatch {
                 Passage::Usual
             };
         }
-        counts.marked.rotate(now_us, MARKED_WINDOW_US);
+        counts.marked.rotate(now_us, MARKED_WINDOW_US, MAX_MARKED);
         let before = counts.marked.previous.remove(&hash).unwrap_or_default();
         match counts.marked.count(hash, before) {
             0 | 1 => Passage::Usual,
@@ -91,9 +96,9 @@ impl LoopWatch {
 
 impl ContentCounts {
     /// Begins the next window once this one is over or full.
-    fn rotate(&mut self, now_us: i64, window_us: i64) {
+    fn rotate(&mut self, now_us: i64, window_us: i64, most: usize) {
         let age_us = now_us - self.began_us;
-        if age_us < window_us && self.current.len() < MAX_CONTENTS {
+        if age_us < window_us && self.current.len() < most {
             return;
         }
         self.previous = std::mem::take(&mut self.current);
@@ -188,6 +193,20 @@ mod tests {
     }
 
     #[test]
+    fn a_whole_backlog_that_goes_round_is_stopped_message_by_message() {
+        let watch = LoopWatch::default();
+        let messages: Vec<_> = (0..100_000).map(|due| message(b"m", Some(due))).collect();
+        let mut stopped = 0;
+        for round in 0..9 {
+            for message in &messages {
+                let passage = watch.pass(message, round * 1_000_000);
+                stopped += usize::from(passage == Passage::Looping);
+            }
+        }
+        assert_eq!(stopped, messages.len());
+    }
+
+    #[test]
     fn what_a_broker_adds_on_the_way_does_not_hide_a_marked_message() {
         let watch = LoopWatch::default();
         let mut again = message(b"m", Some(7));
@@ -242,7 +261,7 @@ mod tests {
         assert!(hashes[0] != hashes[1] && hashes[0] != hashes[2] && hashes[1] != hashes[2]);
         let mut counts = ContentCounts::default();
         for hash in 0..5 * MAX_CONTENTS as u64 {
-            counts.rotate(0, REPEATED_WINDOW_US);
+            counts.rotate(0, REPEATED_WINDOW_US, MAX_CONTENTS);
             counts.count(hash, 0);
         }
         assert!(counts.current.len() + counts.previous.len() <= 2 * MAX_CONTENTS);

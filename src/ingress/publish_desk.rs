@@ -150,10 +150,15 @@ impl PublishDesk {
         let flow = together[0].flow;
         let (ids, not_after_us) = match flow {
             PublishFlow::Passing { .. } => (Vec::new(), i64::MAX),
-            PublishFlow::Delayed | PublishFlow::Dying => (
-                store.unique_ids(together.iter().map(|message| message.partition)),
-                after(handed, LANE_DEADLINE),
-            ),
+            PublishFlow::Delayed | PublishFlow::Dying => {
+                let mut ids = store.unique_ids(together.iter().map(|message| message.partition));
+                for (id, message) in ids.iter_mut().zip(&together) {
+                    if let Some(own) = &message.entry.id {
+                        id.clone_from(own);
+                    }
+                }
+                (ids, after(handed, LANE_DEADLINE))
+            }
         };
         let mut entries = Vec::with_capacity(together.len());
         let mut open = Vec::with_capacity(together.len());
@@ -324,29 +329,37 @@ impl DirectMessage {
 }
 
 impl FailedDirect {
-    /// Decides what becomes of the message. What leaves its source is added to the work for the store. Returns the
-    /// message if it waits in its source, and until when.
+    /// See [`DirectMessage::carry_out`].
     pub(super) fn carry_out(
         self,
         now: UnixMs,
         work: &mut StoreWork,
     ) -> Option<(DirectMessage, UnixMs)> {
+        self.message
+            .carry_out(&self.verdict, &self.submitter, now, work)
+    }
+}
+
+impl DirectMessage {
+    /// Decides what becomes of the message after this verdict. What leaves its source is added to the work for the store.
+    /// Returns the message if it waits in its source, and until when.
+    pub(super) fn carry_out(
+        self,
+        verdict: &Verdict,
+        submitter: &Submitter,
+        now: UnixMs,
+        work: &mut StoreWork,
+    ) -> Option<(DirectMessage, UnixMs)> {
         let Self {
-            submitter,
-            message,
-            verdict,
-            ..
-        } = self;
-        let DirectMessage {
             entry,
             target,
             partition,
             receipt,
             flow,
-        } = message;
+        } = self;
         let failed = FailedPublish {
             entry: &entry,
-            verdict: &verdict,
+            verdict,
             handouts: entry.handouts + 1,
             flow,
             now,

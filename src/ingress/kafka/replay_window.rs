@@ -206,7 +206,6 @@ impl WindowReader {
             match self.consumer.poll(POLL_TIMEOUT) {
                 Some(Ok(message)) if message.offset() >= window.to => return Ok(()),
                 Some(Ok(message)) => {
-                    heard_us = self.clock.mono_us();
                     next = message.offset() + 1;
                     let copied = record::copy(&message);
                     let position = KafkaPosition {
@@ -219,15 +218,17 @@ impl WindowReader {
                         produced,
                         ..
                     } = copied;
-                    if !each(ReplayRecord {
+                    let goes_on = each(ReplayRecord {
                         position,
                         message,
                         malformed,
                         produced,
-                    }) || next >= window.to
-                    {
+                    });
+                    if !goes_on || next >= window.to {
                         return Ok(());
                     }
+                    // It may have waited for the route's gate for long.
+                    heard_us = self.clock.mono_us();
                 }
                 Some(Err(KafkaError::PartitionEOF(_))) => return Ok(()),
                 Some(Err(error)) => match error.rdkafka_error_code() {

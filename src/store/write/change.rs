@@ -236,6 +236,9 @@ impl PartitionWriter {
                 PendingMessage::Yes(_) | PendingMessage::No(None) => {
                     return Ok(WriteResult::Unknown);
                 }
+                PendingMessage::No(Some(StoredState::Published)) => {
+                    return Ok(WriteResult::Published);
+                }
                 PendingMessage::No(Some(_)) => return Ok(WriteResult::InFlight),
                 PendingMessage::Unreadable(why) => {
                     error!(%route, %id, error = why, "a message cannot be cancelled: its bundle cannot be read");

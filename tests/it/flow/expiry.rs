@@ -102,7 +102,11 @@ async fn after_an_outage_what_is_stale_is_dead_and_the_rest_arrives() {
             message(
                 path,
                 "stale when read",
-                &[("x-deliver-at", &due), ("x-delay-expires", &soon)],
+                &[
+                    ("x-deliver-at", &due),
+                    ("x-delay-expires", &soon),
+                    ("x-delay-id", "named when read"),
+                ],
             ),
             message(path, "passing", &[("x-delay-expires", "1ms")]),
         ];
@@ -120,6 +124,10 @@ async fn after_an_outage_what_is_stale_is_dead_and_the_rest_arrives() {
         let labels = [("route", path.route.as_str())];
         await_metric(&relay, "dead", &labels, 4).await;
         let letters = dead(&relay, &path.route).await;
+        for name in ["named", "named when read"] {
+            let named = letters.iter().filter(|letter| letter["id"] == name);
+            assert_eq!(named.count(), 1, "{name}: {letters:?}");
+        }
         for letter in &letters {
             assert_eq!(letter["reason"], "expired", "{letter}");
             assert!(letter["expires_ms"].is_i64(), "{letter}");

@@ -477,6 +477,14 @@ async fn a_name_is_remembered_after_its_delivery() {
         };
         await_metric(&relay, "duplicates_total", &[("route", &path.route)], 3).await;
         await_metric(&relay, "commands_total", &of("cancel", "published"), 1).await;
+        let by_name = format!("/api/v1/routes/{}/messages/a", path.route);
+        let (status, answer) = relay
+            .request("DELETE", &by_name, None, "")
+            .await
+            .expect("an answer");
+        assert_eq!(status, 409, "{answer}");
+        assert!(answer.contains("\"published\""), "{answer}");
+        await_metric(&relay, "commands_total", &of("cancel", "published"), 2).await;
         await_metric(&relay, "commands_total", &of("reschedule", "too_late"), 1).await;
         await_metric(&relay, "stored_total", &[("route", &path.route)], 1).await;
         await_metric(&relay, "pending", &[("route", &path.route)], 0).await;
