@@ -6,6 +6,7 @@
 //! later.
 
 mod commands;
+mod delayed;
 mod gate;
 mod import;
 mod invalid;
@@ -23,7 +24,7 @@ use tracing::debug;
 
 pub use self::import::ImportedMessage;
 
-use super::admit::{Admission, AskedTime, admit, refuse_incomplete};
+use super::admit::{Admission, admit, refuse_incomplete};
 use super::bundling::{PlacedMessage, StoreWork};
 use super::direct_publisher::DirectPublisher;
 use super::jitter::SourceJitter;
@@ -37,8 +38,8 @@ use super::{Delivery, Missing, Receipt};
 use crate::backoff::Backoff;
 use crate::domain::failure_policy::PublishFlow;
 use crate::domain::{
-    Arrival, Entry, FirstStart, Flags, KafkaPosition, Partition, ReadMark, Route, RouteName,
-    Target, Text, UnixMs, Verdict,
+    Arrival, Entry, FirstStart, Flags, KafkaPosition, Partition, ReadMark, Route, RouteName, Text,
+    UnixMs,
 };
 use crate::egress::Lanes;
 use crate::health::Health;
@@ -494,106 +495,6 @@ impl Source {
                 self.invalid(reason, &error, incomplete, read, judged);
             }
         }
-    }
-
-    /// Notes on a message when it is due and what it asked for, and begins its trace.
-    fn schedule(&mut self, read: &mut ReadMessage, asked: AskedTime) {
-        let AskedTime {
-            due,
-            request,
-            spread_ms,
-        } = asked;
-        let entry = &mut read.entry;
-        entry.due = self
-            .jitter
-            .apply(due, spread_ms, entry.id.as_ref(), entry.position);
-        entry.request = Some(request);
-        if entry.id.is_some() {
-            entry.flags = entry.flags.with(Flags::NAMED);
-        }
-        self.trace(read);
-    }
-
-    /// Begins the trace of a message that is to be stored.
-    fn trace(&self, read: &mut ReadMessage) {
-        let ReadMessage { entry, receipt, .. } = read;
-        let tracer = &self.intake.tracer;
-        receipt.trace(tracer.admit(&self.route, &mut entry.message, entry.due));
-    }
-
-    /// Sends a delayed message on its way: past the store if it is due, else into it, perhaps after a wait for others.
-    fn delay(&self, read: ReadMessage, target: Arc<Target>, now: UnixMs, judged: &mut JudgedBatch) {
-        let entry = &read.entry;
-        let is_named = entry.id.is_some();
-        let clock = self.intake.store.clock();
-        let wanted = entry.wanted_until();
-        let is_expired = wanted.is_some_and(|last| clock.is_past(last));
-        // What is due is judged by the wheel's own clock, which is not asked about a due time in the future.
-        let is_direct =
-            !is_named && self.bypasses_store && entry.due <= now && clock.is_due(entry.due);
-        if is_expired {
-            self.expire(read, target, now, judged);
-        } else if is_direct {
-            let message = self.direct(read, target, PublishFlow::Delayed);
-            judged.direct.push(message);
-        } else if !is_named && read.key.is_none() && LingerBuffer::may_linger(entry, now) {
-            judged.far_ahead.push(self.place(read, &target));
-        } else {
-            judged.work.store(self.place(read, &target));
-        }
-    }
-
-    /// Makes a message that is not wanted any more a dead letter, or drops it.
-    fn expire(
-        &self,
-        mut read: ReadMessage,
-        target: Arc<Target>,
-        now: UnixMs,
-        judged: &mut JudgedBatch,
-    ) {
-        let partition = self.partition_of_message(&read);
-        if read.entry.id.is_none() {
-            let home = std::iter::once(partition);
-            read.entry.id = self.intake.store.unique_ids(home).pop();
-        }
-        let message = DirectMessage {
-            partition,
-            target,
-            entry: read.entry,
-            receipt: read.receipt,
-            flow: PublishFlow::Delayed,
-        };
-        let waits = message.carry_out(&Verdict::Expired, &self.submitter, now, &mut judged.work);
-        debug_assert!(waits.is_none(), "nothing that is expired waits");
-    }
-
-    /// The message on its way into the store.
-    fn place(&self, read: ReadMessage, target: &Arc<Target>) -> PlacedMessage {
-        PlacedMessage {
-            partition: self.partition_of_message(&read),
-            target: self.route.target_ref(target),
-            entry: read.entry,
-            receipt: read.receipt,
-        }
-    }
-
-    /// The message on its way past the store.
-    fn direct(&self, read: ReadMessage, target: Arc<Target>, flow: PublishFlow) -> DirectMessage {
-        DirectMessage {
-            partition: self.partition_of_message(&read),
-            target,
-            entry: read.entry,
-            receipt: read.receipt,
-            flow,
-        }
-    }
-
-    fn partition_of_message(&self, read: &ReadMessage) -> Partition {
-        self.partition_of(
-            read.key.as_ref(),
-            read.entry.id.as_ref(),
-            read.entry.position,
-        )
     }
 
     /// The partition that stores a message. A key on an ordered route decides, else the name, else the block of

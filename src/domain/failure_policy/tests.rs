@@ -348,7 +348,6 @@ fn what_is_not_handed_over_keeps_the_count_of_the_claims_before() {
     let entry = testing::entry(NOW, b"body");
     for (verdict, flow) in [
         (refused(Refusal::PartitionAway), PublishFlow::Delayed),
-        (refused(Refusal::PartitionAway), PublishFlow::Dying),
         (Verdict::NotTried, PublishFlow::Delayed),
         (Verdict::NotTried, PASSING),
     ] {
