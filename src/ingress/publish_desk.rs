@@ -150,15 +150,11 @@ impl PublishDesk {
         let flow = together[0].flow;
         let (ids, not_after_us) = match flow {
             PublishFlow::Passing { .. } => (Vec::new(), i64::MAX),
-            PublishFlow::Delayed | PublishFlow::Dying => {
-                let mut ids = store.unique_ids(together.iter().map(|message| message.partition));
-                for (id, message) in ids.iter_mut().zip(&together) {
-                    if let Some(own) = &message.entry.id {
-                        id.clone_from(own);
-                    }
-                }
-                (ids, after(handed, LANE_DEADLINE))
-            }
+            // None of them has a name: the store alone can say whether it is free.
+            PublishFlow::Delayed | PublishFlow::Dying => (
+                store.unique_ids(together.iter().map(|message| message.partition)),
+                after(handed, LANE_DEADLINE),
+            ),
         };
         let mut entries = Vec::with_capacity(together.len());
         let mut open = Vec::with_capacity(together.len());

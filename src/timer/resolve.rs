@@ -285,6 +285,9 @@ fn remainder(
 #[cfg(all(test, feature = "test-util"))]
 mod tests {
     use super::*;
+    use crate::domain::testing::entry;
+    use crate::domain::{Clock, RepeatCause};
+    use crate::timer::simulation;
 
     #[test]
     fn a_message_of_an_ordered_route_goes_back_with_its_own_sequence_number() {
@@ -298,9 +301,6 @@ mod tests {
         assert_eq!(positions(true), [vec![0, 1], vec![3, 4], vec![7]]);
         assert_eq!(positions(false), [vec![0, 1, 3, 4, 7]]);
     }
-    use crate::domain::testing::entry;
-    use crate::domain::{Clock, RepeatCause};
-    use crate::timer::simulation;
 
     #[test]
     fn what_a_holder_did_not_publish_counts_the_claims_of_those_before_him() {

@@ -67,23 +67,16 @@ impl Source {
     /// Makes a message that is not wanted any more a dead letter, or drops it.
     fn expire(
         &self,
-        mut read: ReadMessage,
+        read: ReadMessage,
         target: Arc<Target>,
         now: UnixMs,
         judged: &mut JudgedBatch,
     ) {
-        let partition = self.partition_of_message(&read);
-        if read.entry.id.is_none() {
-            let home = std::iter::once(partition);
-            read.entry.id = self.intake.store.unique_ids(home).pop();
+        let mut message = self.direct(read, target, PublishFlow::Delayed);
+        if message.entry.id.is_none() {
+            let home = std::iter::once(message.partition);
+            message.entry.id = self.intake.store.unique_ids(home).pop();
         }
-        let message = DirectMessage {
-            partition,
-            target,
-            entry: read.entry,
-            receipt: read.receipt,
-            flow: PublishFlow::Delayed,
-        };
         let waits = message.carry_out(&Verdict::Expired, &self.submitter, now, &mut judged.work);
         debug_assert!(waits.is_none(), "nothing that is expired waits");
     }

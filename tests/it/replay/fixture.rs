@@ -280,6 +280,11 @@ impl ReplayFixture {
         self.query(redis::cmd("KEYS").arg("*")).await
     }
 
+    /// The keys of the bundles' blobs.
+    pub(crate) async fn blobs(&self) -> Vec<String> {
+        self.query(redis::cmd("KEYS").arg("*:b:*")).await
+    }
+
     pub(crate) async fn wipe(&self) {
         self.query::<()>(&mut redis::cmd("FLUSHALL")).await;
     }

@@ -220,11 +220,7 @@ async fn a_relay_puts_what_a_later_version_wrote_off_and_delivers_all_else() {
         .await;
     replay.committed().await;
     let mut raw = replay.redis.connection().await.expect("connected");
-    let blobs: Vec<String> = redis::cmd("KEYS")
-        .arg("*:b:*")
-        .query_async(&mut raw)
-        .await
-        .expect("keys");
+    let blobs = replay.blobs().await;
     redis::cmd("SETRANGE")
         .arg(&blobs[0])
         .arg(2)
@@ -268,8 +264,6 @@ async fn a_relay_puts_what_a_later_version_wrote_off_and_delivers_all_else() {
     assert!(dead.is_empty(), "{dead:?}");
 }
 
-/// A bundle may kill whoever decodes it: who claims it after fifty-one expiries does not. A redrive brings back its
-/// messages, but not the one that was cancelled before.
 #[tokio::test]
 async fn a_delivered_message_is_not_buried_though_its_claims_have_expired_too_often() {
     let replay = ReplayFixture::new(1, "").await;
@@ -278,11 +272,7 @@ async fn a_delivered_message_is_not_buried_though_its_claims_have_expired_too_of
     replay.produce(&[record(0, "delivered", &headers)]).await;
     replay.committed().await;
     let mut redis = replay.redis.connection().await.expect("connected");
-    let blobs: Vec<String> = redis::cmd("KEYS")
-        .arg("*:b:*")
-        .query_async(&mut redis)
-        .await
-        .expect("keys");
+    let blobs = replay.blobs().await;
     let [blob] = &blobs[..] else {
         panic!("one bundle: {blobs:?}")
     };
@@ -311,6 +301,8 @@ async fn a_delivered_message_is_not_buried_though_its_claims_have_expired_too_of
     assert_eq!(replay.arrivals(), [""; 0], "it was delivered before");
 }
 
+/// A bundle may kill whoever decodes it: who claims it after fifty-one expiries does not. A redrive brings back its
+/// messages, but not the one that was cancelled before.
 #[tokio::test]
 async fn interleaving_26_a_bundle_that_expired_too_often_is_buried_unopened_and_can_be_redriven() {
     let replay = ReplayFixture::new(1, "").await;
@@ -338,11 +330,7 @@ async fn interleaving_26_a_bundle_that_expired_too_often_is_buried_unopened_and_
         .expect("an answer");
     assert_eq!(status, 200, "{answer}");
     let mut redis = replay.redis.connection().await.expect("connected");
-    let blobs: Vec<String> = redis::cmd("KEYS")
-        .arg("*:b:*")
-        .query_async(&mut redis)
-        .await
-        .expect("keys");
+    let blobs = replay.blobs().await;
     let mut bundles = 0;
     let mut single = 0;
     for blob in &blobs {
