@@ -138,7 +138,9 @@ impl Store {
             request.longest_lease_ms.into(),
             request.freed.len().into(),
         ];
-        head.extend(request.freed.iter().cloned().map(ScriptArg::Blob));
+        for (key, hold) in &request.freed {
+            head.extend([ScriptArg::Blob(key.clone()), hold.text().into()]);
+        }
         let (token, mut values) = self
             .send_claim(
                 &request.claim,

@@ -78,8 +78,8 @@ pub struct OrderedRequest {
     pub may_take: bool,
     /// The longest lease of a replica, ms. A deadline further ahead was written by another clock.
     pub longest_lease_ms: u64,
-    /// Keys that are no longer held.
-    pub freed: Vec<Bytes>,
+    /// Keys that are no longer held, with the holds that ended. A key that was held again since stays held.
+    pub freed: Vec<(Bytes, HeldKey)>,
 }
 
 /// The answer to an [`OrderedRequest`]: bundles with or without their contents.

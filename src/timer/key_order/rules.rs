@@ -13,7 +13,7 @@
 //! place. The key is free again after a poll that began after all of that, and after the held due time, has left none
 //! of its held messages in the store, and none is in the queue.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 
 use bytes::Bytes;
 
@@ -108,7 +108,7 @@ pub(in crate::timer) struct KeyQueue {
     holds: HashMap<Bytes, TrackedHold>,
     /// The last position of each held key that has no message in the queue.
     ends: BTreeSet<(OrderPosition, Bytes)>,
-    freed: HashSet<Bytes>,
+    freed: HashMap<Bytes, HeldKey>,
     /// Moments at which the queue needs a poll.
     dues: BTreeSet<UnixMs>,
 }
@@ -151,7 +151,7 @@ impl KeyQueue {
             blocked: BTreeSet::new(),
             holds: HashMap::new(),
             ends: BTreeSet::new(),
-            freed: HashSet::new(),
+            freed: HashMap::new(),
             dues: BTreeSet::new(),
         }
     }
@@ -241,11 +241,16 @@ impl KeyQueue {
         }
     }
 
-    /// Takes keys that are no longer held, for the store to forget, up to [`MAX_FREED_KEYS`]. A successor finds out
-    /// by itself that the others are free.
-    pub(in crate::timer) fn take_freed(&mut self) -> Vec<Bytes> {
-        let freed: Vec<Bytes> = self.freed.iter().take(MAX_FREED_KEYS).cloned().collect();
-        for key in &freed {
+    /// Takes keys that are no longer held, with their last holds, for the store to forget, up to [`MAX_FREED_KEYS`]. A
+    /// successor finds out by itself that the others are free.
+    pub(in crate::timer) fn take_freed(&mut self) -> Vec<(Bytes, HeldKey)> {
+        let freed: Vec<(Bytes, HeldKey)> = self
+            .freed
+            .iter()
+            .take(MAX_FREED_KEYS)
+            .map(|(key, hold)| (key.clone(), *hold))
+            .collect();
+        for (key, _) in &freed {
             self.freed.remove(key);
         }
         freed
@@ -444,7 +449,7 @@ impl KeyQueue {
     fn free(&mut self, key: &Bytes) {
         if let Some(held) = self.holds.remove(key) {
             self.ends.remove(&(held.hold.last(), key.clone()));
-            self.freed.insert(key.clone());
+            self.freed.insert(key.clone(), held.hold);
         }
     }
 }

@@ -32,7 +32,7 @@ impl RouteOwner {
         }
     }
 
-    async fn ask(&self, lease_ms: u64, freed: &[&'static str]) -> OrderedAnswer {
+    async fn ask(&self, lease_ms: u64, freed: &[(&'static str, HeldKey)]) -> OrderedAnswer {
         let request = OrderedRequest {
             claim: self.fixture.request(lease_ms).await,
             until: past(),
@@ -40,7 +40,10 @@ impl RouteOwner {
             owner: self.name.clone(),
             may_take: self.claims.is_empty(),
             longest_lease_ms: lease_ms,
-            freed: freed.iter().map(|key| Bytes::from(*key)).collect(),
+            freed: freed
+                .iter()
+                .map(|(key, hold)| (Bytes::from(*key), *hold))
+                .collect(),
         };
         self.fixture
             .store
@@ -332,6 +335,28 @@ async fn held_keys_are_forgotten_once_nothing_of_their_route_waits() {
         1,
         "the key goes on"
     );
+}
+
+/// A claim that frees a key may come after the division that holds the key again: the two calls go by two connections.
+#[tokio::test]
+async fn a_claim_frees_the_hold_that_ended_and_no_later_one() {
+    let fixture = fixture().await;
+    let mut owner = RouteOwner::new(&fixture);
+    fixture.keep(vec![of("k", past(), "1")]).await;
+    let claimed = owner.take(LONG).await.expect("it is the owner").claimed;
+    let (_, ended) = owner.fail(&claimed[0], past()).await;
+    let claimed = owner.take(LONG).await.expect("it is the owner").claimed;
+    let (_, later) = owner.fail(&claimed[0], far()).await;
+    let field = format!("k:{}/k", route());
+    let held = async || {
+        fixture
+            .command::<i64>(&["HEXISTS", &fixture.key("order"), &field])
+            .await
+    };
+    owner.ask(LONG, &[("k", ended)]).await;
+    assert_eq!(held().await, 1, "it is held again");
+    owner.ask(LONG, &[("k", later)]).await;
+    assert_eq!(held().await, 0);
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@
 -- lease of a replica (the clock stepped), nobody may claim.
 -- KEYS  the fixed ones; then the due sets to be served (from a read-only peek), in their order
 -- ARGV  caller number answered; ordered: route, claimant, "1" if it may become the owner (again), the moment up to
---       which to claim at least, the longest lease of a replica (ms), keys to be freed, and these;
+--       which to claim at least, the longest lease of a replica (ms), keys to be freed, and per key: it, its hold;
 --       token, lookahead ms, lease ms, bundles at most, due sets;
 --       then per due set: due set, messages at most (the first bundle of a due set is always taken)
 -- returns {s, us, rolled_back, answer}: per bundle a text: "due id", or if there is more to say
@@ -27,7 +27,7 @@ local route, claimant, may_take, least, longest, freed
 if ORDERED then
   route, claimant, may_take, least, longest, freed = arg(), arg(), arg() == '1', num(), num(), {}
   for i = 1, num() do
-    freed[i] = arg()
+    freed[i] = { field = 'k:' .. route .. '/' .. arg(), hold = arg() }
   end
 end
 local token, horizon, lease, room, due_sets = arg(), now + num(), num(), num(), num()
@@ -77,7 +77,10 @@ if ORDERED then
     return answer({ reply[1], int(wait) })
   end
   for _, key in ipairs(freed) do
-    redis.call('HDEL', ORDER, 'k:' .. route .. '/' .. key)
+    -- A division that held the key again may have come before this call.
+    if redis.call('HGET', ORDER, key.field) == key.hold then
+      redis.call('HDEL', ORDER, key.field)
+    end
   end
 end
 -- A bitmap as the answer says it: as long as a bundle can be, and of zeros and ones alone.
