@@ -41,7 +41,7 @@ acting_body!(ReplaceRequest);
         (status = 404, description = "No such route; or no such message waits (`result`: `unknown`). Nothing is stored."),
         (status = 409, description = "`result`: `too_late`: it is being published, or was, or it is not wanted any more by then."),
         (status = 412, description = "`result`: `changed`: it is not as `If-Match` says. Nothing was done."),
-        (status = 503, description = "Redis is away. Nothing was done."),
+        (status = 503, description = "Redis is away, or has no room for it. Nothing was done."),
         (status = 504, description = "Redis did not answer in time. It may have been done."),
     )
 )]

@@ -5,8 +5,8 @@
 //! finds exactly one [`Verdict`] for it in the [`VerdictInbox`] that the publication names. A target that is missing,
 //! slow or refusing delays no other: each lane has its own queue, window and gate.
 //!
-//! Guarantees: `submit` never blocks. Every publication gets exactly one verdict, within [`CONFIRM_DEADLINE`] of
-//! leaving the queue of its lane. `Confirmed` means that the broker has the message stored *and* routed. Messages that
+//! Guarantees: `submit` never blocks. Every publication gets exactly one verdict. The broker's answer is awaited for
+//! [`CONFIRM_DEADLINE`]; Kafka's client itself may need a little longer. `Confirmed` means that the broker has the message stored *and* routed. Messages that
 //! pass through one lane from one submitter leave in the order submitted; on Kafka, those of one partition do.
 
 mod bridge_headers;

@@ -102,8 +102,8 @@ impl Store {
     }
 
     /// Cancels, moves or replaces a message for somebody who waits for the answer: beside the writes of ingress, not
-    /// behind them. A cancel and a move work at `maxmemory`. Waits while the store is away. `Err` if shutdown is forced.
-    /// Dropped in the middle, the command may still be applied.
+    /// behind them. A cancel and a move work at `maxmemory`. A replacement is answered [`StoreError::Full`] there. Waits
+    /// while the store is away. `Err` if shutdown is forced. Dropped in the middle, the command may still be applied.
     pub async fn command(&self, p: Partition, op: WriteOp) -> Result<WriteResult, StoreError> {
         let results = self.commands(p, &[op]).await?;
         let result = results.into_iter().next();
@@ -121,13 +121,9 @@ impl Store {
         } = &self.0.writer;
         let writer = &commands[usize::from(p.0)];
         let ops: Vec<&WriteOp> = ops.iter().collect();
-        let done = async {
-            let mut turn = writer.calls.turn(p).await;
-            writer.in_calls(&mut turn, &ops).await
-        };
         let results = tokio::select! {
             () = force.cancelled() => return Err(stopped()),
-            results = done => results,
+            results = writer.carry_out(&ops) => results?,
         };
         Ok(results.concat())
     }
@@ -241,6 +237,26 @@ impl PartitionWriter {
         }
     }
 
+    /// Carries out commands of people. A replacement does not wait for room in the store: cancels, which make room, would
+    /// wait behind it.
+    async fn carry_out(&self, ops: &[&WriteOp]) -> Result<Vec<Vec<WriteResult>>, StoreError> {
+        let mut turn = self.calls.turn(self.partition).await;
+        let [op @ WriteOp::Replace { .. }] = ops else {
+            return Ok(self.in_calls(&mut turn, ops).await);
+        };
+        turn.waits_for_room = false;
+        let mut failures = 0;
+        loop {
+            match self.attempt(&mut turn, &[op]).await {
+                Err(StoreError::Unavailable(_)) => {
+                    failures += 1;
+                    tokio::time::sleep(Backoff::CLIENT.wait(failures)).await;
+                }
+                answer => return answer,
+            }
+        }
+    }
+
     /// Makes the calls of a batch and answers each submission when all of its operations are done.
     async fn serve(&self, batch: Vec<Submission>) {
         let mut turn = self.calls.turn(self.partition).await;
@@ -293,55 +309,11 @@ impl PartitionWriter {
         results
     }
 
+    /// Makes the calls of these operations, again and again until the store has done them.
     async fn until_done(&self, turn: &mut CallTurn<'_>, ops: &[&WriteOp]) -> Vec<Vec<WriteResult>> {
         let mut failures = 0;
         loop {
-            let done = match ops {
-                [
-                    WriteOp::Reschedule {
-                        route,
-                        id,
-                        due,
-                        fallback,
-                        of,
-                    },
-                ] => {
-                    let change = Change::Move {
-                        due: *due,
-                        fallback: fallback.as_ref(),
-                    };
-                    let changed = self.change(turn, route, id, of.as_ref(), change).await;
-                    changed.map(|r| vec![vec![r]])
-                }
-                [
-                    WriteOp::Replace {
-                        route,
-                        id,
-                        bundle,
-                        or_store,
-                        of,
-                    },
-                ] => {
-                    let change = Change::Replace {
-                        bundle,
-                        or_store: *or_store,
-                    };
-                    let changed = self.change(turn, route, id, of.as_ref(), change).await;
-                    changed.map(|r| vec![vec![r]])
-                }
-                [
-                    WriteOp::Cancel {
-                        route,
-                        id,
-                        of: Some(of),
-                    },
-                ] => self
-                    .cancel_of(turn, route, id, of, ops)
-                    .await
-                    .map(|r| vec![vec![r]]),
-                _ => self.write(turn, ops).await,
-            };
-            match done {
+            match self.attempt(turn, ops).await {
                 Ok(results) => return results,
                 Err(why) => {
                     failures += 1;
@@ -354,6 +326,59 @@ impl PartitionWriter {
                     tokio::time::sleep(Backoff::CLIENT.wait(failures)).await;
                 }
             }
+        }
+    }
+
+    /// Makes the calls of these operations. A change reads first, and goes alone.
+    async fn attempt(
+        &self,
+        turn: &mut CallTurn<'_>,
+        ops: &[&WriteOp],
+    ) -> Result<Vec<Vec<WriteResult>>, StoreError> {
+        match ops {
+            [
+                WriteOp::Reschedule {
+                    route,
+                    id,
+                    due,
+                    fallback,
+                    of,
+                },
+            ] => {
+                let change = Change::Move {
+                    due: *due,
+                    fallback: fallback.as_ref(),
+                };
+                let changed = self.change(turn, route, id, of.as_ref(), change).await;
+                changed.map(|r| vec![vec![r]])
+            }
+            [
+                WriteOp::Replace {
+                    route,
+                    id,
+                    bundle,
+                    or_store,
+                    of,
+                },
+            ] => {
+                let change = Change::Replace {
+                    bundle,
+                    or_store: *or_store,
+                };
+                let changed = self.change(turn, route, id, of.as_ref(), change).await;
+                changed.map(|r| vec![vec![r]])
+            }
+            [
+                WriteOp::Cancel {
+                    route,
+                    id,
+                    of: Some(of),
+                },
+            ] => self
+                .cancel_of(turn, route, id, of, ops)
+                .await
+                .map(|r| vec![vec![r]]),
+            _ => self.write(turn, ops).await,
         }
     }
 

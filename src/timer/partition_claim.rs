@@ -71,8 +71,8 @@ impl PartitionClaim {
     }
 }
 
-/// Puts bundles off whose target gets no more messages. They are due again later, in the order that they had, and
-/// neither an attempt nor an expiry is counted.
+/// Puts bundles off whose target gets no more messages. All are due again at one later moment. Neither an
+/// attempt nor an expiry is counted.
 async fn put_off(shard: &Shard, p: Partition, bundles: Vec<(Claim, HeldCredit)>) {
     if bundles.is_empty() {
         return;

@@ -401,6 +401,11 @@ impl PartitionQueues {
             publication,
         } in back.into_iter().rev()
         {
+            // The topic was made anew with fewer partitions.
+            if partition >= self.count {
+                self.unassigned.push_front(publication);
+                continue;
+            }
             let queue = &mut self.partitions[partition];
             if suspects {
                 queue.suspects.put_back(publication);

@@ -287,8 +287,10 @@ impl Subscription {
                 }
                 // What waits must not hide from us what comes behind it.
                 batch.deliveries = tokio::select! {
-                    rest = feed.take(batch.deliveries) => rest,
+                    // First, for it clears the press on an earlier batch, which is none on this one.
+                    biased;
                     never = incoming.look_ahead() => match never {},
+                    rest = feed.take(batch.deliveries) => rest,
                 };
             }
             match batch.end {

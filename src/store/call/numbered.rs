@@ -123,6 +123,8 @@ pub(in crate::store) struct NumberedCalls {
 pub(in crate::store) struct CallTurn<'a> {
     calls: &'a NumberedCalls,
     numbers: MutexGuard<'a, CallNumbers>,
+    /// Whether a call is sent again while the store is full, and not answered [`StoreError::Full`].
+    pub(in crate::store) waits_for_room: bool,
 }
 
 impl NumberedCalls {
@@ -154,6 +156,7 @@ impl NumberedCalls {
         CallTurn {
             calls: self,
             numbers: self.numbers[usize::from(p.0)].lock().await,
+            waits_for_room: true,
         }
     }
 
@@ -279,6 +282,10 @@ impl CallTurn<'_> {
                             Ok(reply.answer)
                         }
                     };
+                }
+                // An attempt before this one may have been applied.
+                Err(full @ StoreError::Full(_)) if failures == 0 && !self.waits_for_room => {
+                    return Err(full);
                 }
                 Err(error @ (StoreError::Unavailable(_) | StoreError::Full(_))) => {
                     failures += 1;

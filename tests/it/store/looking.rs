@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use postdate::domain::{Entry, Text, UnixMs};
 use postdate::store::{
-    BrowseKey, BrowseQuery, MessageFilter, StoredMessage, StoredState, WriteOp, WriteResult,
+    BrowseKey, BrowseQuery, MessageFilter, StoreError, StoredMessage, StoredState, WriteOp,
+    WriteResult,
 };
 
 use super::fixture::*;
@@ -326,7 +328,25 @@ async fn looking_and_moving_work_at_maxmemory() {
         move_to(&fixture, &id, far().plus(1)).await,
         WriteResult::Rescheduled
     );
+    let room = async |wanted| {
+        let replaced = fixture.store.command(
+            fixture.p,
+            WriteOp::Replace {
+                route: route(),
+                id: "a".into(),
+                bundle: bundle(vec![named("a", far(), wanted)]),
+                or_store: false,
+                of: None,
+            },
+        );
+        tokio::time::timeout(Duration::from_secs(5), replaced)
+            .await
+            .expect("it does not wait for room")
+    };
+    assert!(matches!(room("y").await, Err(StoreError::Full(_))));
     assert_eq!(cancel_at_home(&fixture, &id).await, WriteResult::Cancelled);
+    let () = fixture.command(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    assert_eq!(room("y").await, Ok(WriteResult::Replaced));
 }
 
 #[tokio::test]

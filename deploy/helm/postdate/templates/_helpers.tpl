@@ -251,7 +251,10 @@ securityContext:
 # What it said last, for `kubectl describe pod`.
 terminationMessagePolicy: FallbackToLogsOnError
 env:
-  # So that `kubectl exec ... -- postdate status` can log in.
+  # So that all that is run in the container, by `kubectl exec` too, reads the configuration,
+  - name: POSTDATE_CONFIG
+    value: /etc/postdate/postdate.yaml
+  # and `kubectl exec ... -- postdate status` can log in.
   - name: POSTDATE_TOKEN_FILE
     value: /run/secrets/postdate/admin/{{ ternary "write-tokens" "read-tokens" (not (empty .Values.secrets.writeTokens.name)) }}
   {{- if include "postdate.speaksTls" . }}
@@ -287,7 +290,7 @@ volumeMounts:
 {{/* The container that judges the configuration with the very image, files and environment: (list ROOT CONNECT). */}}
 {{- define "postdate.checkContainer" -}}
 name: check
-args: [check, --config, /etc/postdate/postdate.yaml{{ if index . 1 }}, --connect{{ end }}]
+args: [check{{ if index . 1 }}, --connect{{ end }}]
 {{ include "postdate.container" (index . 0) }}
 {{- end -}}
 

@@ -267,3 +267,36 @@ fn a_topic_that_grows_gives_keys_other_partitions() {
     all.sort_unstable_by_key(|(_, ticket)| *ticket);
     assert_eq!(all.len(), 20);
 }
+
+/// The topic was made anew, with fewer partitions, while messages were in the producer.
+#[test]
+fn a_message_that_comes_back_for_a_partition_that_is_gone_goes_to_one_that_is_there() {
+    for suspects in [false, true] {
+        let mut maker = Maker::default();
+        let mut queues = queues(&[HEALTHY, HEALTHY]);
+        let key = key_of(1);
+        queues.submit(
+            (0..3)
+                .map(|_| maker.publication(Some(&key), true))
+                .collect(),
+        );
+        let run = queues.take("t", 0).expect("all may go");
+        assert!(run.messages.iter().all(|message| message.partition == 1));
+        queues.learn("t", &[HEALTHY], None, 0);
+        let weights: Vec<usize> = run
+            .messages
+            .iter()
+            .map(|message| weight(&message.publication))
+            .collect();
+        queues.put_back(run.messages, suspects);
+        for bytes in weights {
+            queues.end_flight(1, bytes, 0);
+        }
+        assert_eq!(
+            taken(&mut queues),
+            [(0, 1), (0, 2), (0, 3)],
+            "suspects: {suspects}"
+        );
+        assert_eq!((queues.backlog(), queues.in_flight()), (3, 3));
+    }
+}
