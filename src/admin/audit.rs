@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State as Extract;
+use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::Response;
 use serde::Deserialize;
@@ -101,25 +102,30 @@ impl AuditedCall {
     }
 
     /// Completes the record with the call's answer, logs it, and returns it for the store. `None` for a call that only
-    /// looked, at nothing that is noted.
+    /// looked, at nothing that is noted, and was not refused.
     pub(super) fn end(mut self, response: &Response) -> Option<AuditRecord> {
         let mut record = self.take()?;
         let note = response.extensions().get::<AuditNote>();
-        if !self.caller.acts && (note.is_none() || !response.status().is_success()) {
+        let status = response.status();
+        let is_noted = status.is_success() || status == StatusCode::FORBIDDEN;
+        if !self.caller.acts && !(note.is_some() && is_noted) {
             return None;
         }
         if let Some(note) = note {
-            record.subject = clipped(&note.subject);
+            if record.subject.is_empty() {
+                record.subject = clipped(&note.subject);
+            }
             record.result = clipped(&note.result);
         }
-        record.status = response.status().as_u16().to_string();
+        record.status = status.as_u16().to_string();
         record.log();
         Some(record)
     }
 
-    /// The record, with why the caller has made the call.
+    /// The record, with what the call is about and why the caller has made it.
     fn take(&mut self) -> Option<AuditRecord> {
         let mut record = self.record.take()?;
+        record.subject = clipped(self.caller.subject().unwrap_or_default());
         let because = self.caller.actor().because;
         record.because = because.map_or_else(String::new, String::from);
         Some(record)

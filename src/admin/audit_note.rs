@@ -1,19 +1,19 @@
 //! A handler's note for the audit log.
 
-/// Note of a handler for the audit log: the message, route or filter that the call was about, and its result. A handler
-/// returns it as `(Extension(AuditNote), ...)` beside its answer.
+/// Note of a handler for the audit log: the result of the call. A handler returns it as `(Extension(AuditNote), ...)` beside
+/// its answer. What the call is about it says before, by [`Caller::is_about`](super::auth::Caller::is_about).
 #[derive(Clone, Debug)]
 pub(super) struct AuditNote {
+    /// The message that a problem is about.
     pub(super) subject: String,
     pub(super) result: String,
 }
 
 impl AuditNote {
-    /// A note with this result. `subject` names what the path does not show already (a filter, ids in a body); it is
-    /// empty where there is nothing to add.
-    pub(super) fn new(subject: impl Into<String>, result: impl Into<String>) -> Self {
+    /// A note with this result.
+    pub(super) fn new(result: impl Into<String>) -> Self {
         Self {
-            subject: subject.into(),
+            subject: String::new(),
             result: result.into(),
         }
     }

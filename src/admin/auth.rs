@@ -35,6 +35,8 @@ pub(super) struct Caller {
     pub(super) acts: bool,
     /// Why it makes the call, in its own words. Shared by all that serve the call.
     because: Arc<OnceLock<Because>>,
+    /// What the call is about, as far as its path does not show it.
+    subject: Arc<OnceLock<String>>,
 }
 
 impl Caller {
@@ -44,7 +46,20 @@ impl Caller {
             name,
             acts,
             because: Arc::default(),
+            subject: Arc::default(),
         }
+    }
+
+    /// Notes for the audit log what the call is about, which its path does not show: a filter, or ids of its body. To be
+    /// said before the call does anything: the entry has it however the call ends.
+    pub(super) fn is_about(&self, subject: impl Into<String>) {
+        // A call says this once. If it says more, the first word holds.
+        self.subject.get_or_init(|| subject.into());
+    }
+
+    /// What the call is about, if it has said so.
+    pub(super) fn subject(&self) -> Option<&str> {
+        self.subject.get().map(String::as_str)
     }
 
     /// Takes down why the caller makes this call. It may say so once.

@@ -55,5 +55,5 @@ pub(super) async fn body(
         shown: shown.len(),
         base64: STANDARD.encode(shown),
     };
-    Ok((Extension(AuditNote::new("", "shown")), Json(view)))
+    Ok((Extension(AuditNote::new("shown")), Json(view)))
 }

@@ -49,6 +49,7 @@ pub(super) async fn cancel_many(
         )));
     }
     ids.iter().try_for_each(|id| judge_id(id))?;
+    caller.is_about(ids.join(" "));
     let results = admin.ask(cancel_all(&admin, &route, &ids)?).await?;
     let actor = caller.actor();
     let mut items = Vec::with_capacity(ids.len());
@@ -74,9 +75,10 @@ pub(super) async fn cancel_many(
         .iter()
         .filter(|item| item.result == CancelResult::Cancelled.into());
     let done = format!("{} of {} cancelled", done.count(), items.len());
-    let ids: Vec<&str> = items.iter().map(|item| item.id.as_str()).collect();
-    let note = AuditNote::new(ids.join(" "), done);
-    Ok((Extension(note), Json(CancelledPage { items })))
+    Ok((
+        Extension(AuditNote::new(done)),
+        Json(CancelledPage { items }),
+    ))
 }
 
 /// Cancels the messages of these ids. Answers for each, in order.

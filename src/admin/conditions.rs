@@ -112,10 +112,8 @@ pub(super) fn message_filter(
 }
 
 /// The audit's note of a look into bodies, if it is one.
-pub(super) fn searched(filter: &MessageFilter) -> Option<Extension<AuditNote>> {
+pub(super) fn searched(caller: &Caller, filter: &MessageFilter) -> Option<Extension<AuditNote>> {
     let text = filter.contains.as_ref()?;
-    Some(Extension(AuditNote::new(
-        format!("contains={text}"),
-        "bodies searched",
-    )))
+    caller.is_about(format!("contains={text}"));
+    Some(Extension(AuditNote::new("bodies searched")))
 }

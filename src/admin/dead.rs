@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use axum::extract::State as Extract;
 use axum::{Extension, Json};
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -131,14 +130,17 @@ pub(super) async fn list(
         order: order.into(),
         ..store_filter(&admin, &caller, &filter)?
     };
-    let looked = look_at_content(body, &caller)?.or_else(|| searched(&wanted.message));
+    let looked = look_at_content(body, &caller)?.or_else(|| searched(&caller, &wanted.message));
     let limit = match limit {
         None => DEFAULT_PAGE,
         Some(limit @ 1..=MAX_PAGE) => limit,
         Some(_) => return Err(Problem::bad(format!("`limit` is 1 to {MAX_PAGE}"))),
     };
     let after = cursor
-        .map(|cursor| read_mark(&cursor, &(filter.clone(), order)))
+        .map(|cursor| {
+            let (at, id): (i64, String) = read_cursor(&cursor, &(filter.clone(), order))?;
+            read_mark(at, &id)
+        })
         .transpose()?;
     let store = admin.store()?;
     let mut page = admin
@@ -166,7 +168,7 @@ pub(super) async fn list(
         .collect();
     let next = page
         .next
-        .map(|mark| write_mark(&mark, &(filter, order)))
+        .map(|mark| write_cursor((filter, order), (mark.at.0, mark.id.as_str())))
         .transpose()?;
     Ok((looked, Json(Page { items, next })))
 }
@@ -220,11 +222,21 @@ pub(super) async fn one(
     Extract(admin): Extract<Arc<Admin>>,
     Extension(caller): Extension<Caller>,
     PathParams(DeadLetterPath { id }): PathParams<DeadLetterPath>,
+    query: QueryParams<DeadShowQuery>,
+) -> Result<(Option<Extension<AuditNote>>, Json<DeadLetterView>), Problem> {
+    show(Extract(admin), Extension(caller), &id, query).await
+}
+
+/// The answer about the dead letter that this id means.
+pub(super) async fn show(
+    Extract(admin): Extract<Arc<Admin>>,
+    Extension(caller): Extension<Caller>,
+    id: &str,
     QueryParams(DeadShowQuery { route, body }): QueryParams<DeadShowQuery>,
 ) -> Result<(Option<Extension<AuditNote>>, Json<DeadLetterView>), Problem> {
     let looked = look_at_content(body, &caller)?;
     let unknown = || Problem::not_found(format!("there is no dead letter `{}`", id.escape_debug()));
-    let dead = match &find_dead(&admin, &id, route.as_deref()).await?[..] {
+    let dead = match &find_dead(&admin, id, route.as_deref()).await?[..] {
         [] => return Err(unknown()),
         [one] => one.clone(),
         several => {
@@ -259,7 +271,7 @@ fn look_at_content(body: bool, caller: &Caller) -> Result<Option<Extension<Audit
         return Ok(None);
     }
     caller.may_see_content()?;
-    Ok(Some(Extension(AuditNote::new("", "bodies shown"))))
+    Ok(Some(Extension(AuditNote::new("bodies shown"))))
 }
 
 /// The first ten ids in a row, for a sentence.
@@ -346,18 +358,9 @@ pub(super) fn store_filter(
     })
 }
 
-/// Writes the cursor of a page that goes on after this dead letter, of a list that this selects.
-pub(super) fn write_mark(mark: &DeadMark, query: &impl Serialize) -> Result<String, Problem> {
-    write_cursor(query, (mark.at.0, mark.id.as_str()))
-}
-
-/// Reads a cursor of the same list back.
-pub(super) fn read_mark<Q>(cursor: &str, query: &Q) -> Result<DeadMark, Problem>
-where
-    Q: DeserializeOwned + PartialEq,
-{
-    let (at, id): (i64, String) = read_cursor(cursor, query)?;
-    let id = DeadId::parse(&id)
-        .ok_or_else(|| Problem::bad("`cursor` is not one that this list gave"))?;
+/// The dead letter after which a cursor goes on.
+pub(super) fn read_mark(at: i64, id: &str) -> Result<DeadMark, Problem> {
+    let id =
+        DeadId::parse(id).ok_or_else(|| Problem::bad("`cursor` is not one that this list gave"))?;
     Ok(DeadMark { at: UnixMs(at), id })
 }

@@ -8,18 +8,19 @@ use axum::{Extension, Json};
 use super::audit_note::AuditNote;
 use super::auth::Caller;
 use super::context::Admin;
-use super::dead::{find_dead, list_of, read_mark, store_filter, write_mark};
+use super::dead::{find_dead, list_of, read_mark, store_filter};
 use super::extract::{JsonBody, acting_body};
+use super::page::{read_cursor, write_cursor};
 use super::problem::Problem;
 use super::redrive::{RedriveOrder, RedriveOutcome};
 use super::times::moment;
 use crate::api::{
     DeadActionEnd, DeadActionItem, DeadActionRequest, DeadLetterFilter, DeadLetterResults,
-    Timestamp,
+    Timestamp, Word,
 };
 use crate::domain::UnixMs;
 use crate::domain::duration::parse_header;
-use crate::store::DeadId;
+use crate::store::{DeadFilter, DeadId, DeadMark, DeadOrder};
 
 /// Most dead letters that one call acts on.
 const MAX_ACTION_ITEMS: usize = 100;
@@ -61,19 +62,18 @@ pub(super) async fn redrive(
         };
         let redriven = admin.state.redrive.redrive(&id, order);
         // A redrive opens the whole message.
-        let (result, error) = match admin.browse(redriven).await? {
+        let redriven = admin.browse(redriven).await;
+        let redriven = redriven.map_err(|problem| {
+            problem.after(format_args!("{} of {number} redriven", done(&items)))
+        })?;
+        let (result, error) = match redriven {
             RedriveOutcome::Done => (DeadActionEnd::Redriven, None),
             RedriveOutcome::Unknown => (DeadActionEnd::Unknown, None),
             RedriveOutcome::Refused(why) => (DeadActionEnd::Refused, Some(why)),
         };
         items.push(ended(asked, &id, result, error));
     }
-    Ok(answer(
-        &request,
-        items,
-        DeadActionEnd::Redriven,
-        selected.next,
-    ))
+    Ok(answer(items, selected.next))
 }
 
 /// Drops dead letters for good
@@ -113,12 +113,7 @@ pub(super) async fn drop_dead(
         };
         items.push(ended(asked, &id, result, None));
     }
-    Ok(answer(
-        &request,
-        items,
-        DeadActionEnd::Dropped,
-        selected.next,
-    ))
+    Ok(answer(items, selected.next))
 }
 
 /// When redriven messages are due.
@@ -169,6 +164,7 @@ impl RedriveTimes {
 }
 
 /// Dead letters that a request selects, and the items that have ended already: ids that mean none or several.
+#[derive(Default)]
 struct SelectedDead {
     ids: Vec<(String, DeadId)>,
     ended: Vec<DeadActionItem>,
@@ -181,8 +177,14 @@ async fn select(
     request: &DeadActionRequest,
 ) -> Result<SelectedDead, Problem> {
     match (&request.ids, &request.filter) {
-        (Some(ids), None) => select_by_ids(admin, request, ids).await,
-        (None, Some(filter)) => select_by_filter(admin, caller, request, filter).await,
+        (Some(ids), None) => {
+            caller.is_about(ids.join(" "));
+            select_by_ids(admin, request, ids).await
+        }
+        (None, Some(filter)) => {
+            caller.is_about(serde_json::to_string(filter).unwrap_or_default());
+            select_by_filter(admin, caller, request, filter).await
+        }
         _ => Err(Problem::bad(
             "say which dead letters: either `ids` or `filter` (`{}` means all)",
         )),
@@ -202,11 +204,7 @@ async fn select_by_ids(
             "`ids` holds 1 to {MAX_ACTION_ITEMS} ids"
         )));
     }
-    let mut selected = SelectedDead {
-        ids: Vec::new(),
-        ended: Vec::new(),
-        next: None,
-    };
+    let mut selected = SelectedDead::default();
     for id in ids {
         let found = find_dead(admin, id, request.route.as_deref()).await?;
         match &found[..] {
@@ -239,12 +237,21 @@ async fn select_by_filter(
             "`route` goes with `ids`; a filter has its own",
         ));
     }
-    let wanted = store_filter(admin, caller, filter)?;
-    let after = request
-        .cursor
-        .as_deref()
-        .map(|cursor| read_mark(cursor, filter))
-        .transpose()?;
+    let mut wanted = store_filter(admin, caller, filter)?;
+    let cursor = request.cursor.as_deref();
+    let place = cursor.map(|cursor| ActionPlace::read(cursor, filter));
+    let place = place.transpose()?;
+    // A message that is redriven and dies again is a new dead letter: without an end it would be redriven for ever.
+    let end = match (&place, wanted.to) {
+        (Some(place), _) => Some(place.end),
+        (None, Some(to)) => Some(to),
+        (None, None) => newest(admin, &wanted).await?.map(|newest| newest.plus(1)),
+    };
+    let Some(end) = end else {
+        return Ok(SelectedDead::default());
+    };
+    wanted.to = Some(end);
+    let after = place.map(|place| place.after);
     let page = admin
         .browse(
             admin
@@ -261,9 +268,44 @@ async fn select_by_filter(
         ended: Vec::new(),
         next: page
             .next
-            .map(|mark| write_mark(&mark, filter))
+            .map(|after| ActionPlace { after, end }.write(filter))
             .transpose()?,
     })
+}
+
+/// The moment of the newest dead letter of a filter's route, or of all.
+async fn newest(admin: &Admin, filter: &DeadFilter) -> Result<Option<UnixMs>, Problem> {
+    let all = DeadFilter {
+        route: filter.route.clone(),
+        order: DeadOrder::NewestFirst,
+        ..DeadFilter::default()
+    };
+    let page = admin
+        .browse(admin.store()?.dead_page(&all, None, 1))
+        .await?;
+    Ok(page.marks.first().map(|mark| mark.at))
+}
+
+/// Where the calls of one action have come to.
+struct ActionPlace {
+    after: DeadMark,
+    /// What died from this moment on is not acted on.
+    end: UnixMs,
+}
+
+impl ActionPlace {
+    fn read(cursor: &str, filter: &DeadLetterFilter) -> Result<Self, Problem> {
+        let (at, id, end): (i64, String, i64) = read_cursor(cursor, filter)?;
+        Ok(Self {
+            after: read_mark(at, &id)?,
+            end: UnixMs(end),
+        })
+    }
+
+    fn write(&self, filter: &DeadLetterFilter) -> Result<String, Problem> {
+        let Self { after, end } = self;
+        write_cursor(filter, (after.at.0, after.id.as_str(), end.0))
+    }
 }
 
 /// The item of an id that means no dead letter, or several.
@@ -293,23 +335,20 @@ fn ended(
     }
 }
 
-/// The answer to a request, and the note of how many items ended well, which is as `good`.
+/// The answer to a request, and the note of how many items ended well.
 fn answer(
-    request: &DeadActionRequest,
     items: Vec<DeadActionItem>,
-    good: DeadActionEnd,
     next: Option<String>,
 ) -> (Extension<AuditNote>, Json<DeadLetterResults>) {
-    let done = items
-        .iter()
-        .filter(|item| item.result == good.into())
-        .count();
-    let subject = match (&request.ids, &request.filter) {
-        (Some(ids), _) => ids.join(" "),
-        (None, filter) => serde_json::to_string(filter).unwrap_or_default(),
-    };
-    let note = AuditNote::new(subject, format!("{done} of {} done", items.len()));
+    let note = AuditNote::new(format!("{} of {} done", done(&items), items.len()));
     (Extension(note), Json(DeadLetterResults { items, next }))
+}
+
+/// The number of items that ended well.
+fn done(items: &[DeadActionItem]) -> usize {
+    let good = [DeadActionEnd::Redriven, DeadActionEnd::Dropped].map(Word::from);
+    let items = items.iter().filter(|item| good.contains(&item.result));
+    items.count()
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! A dead letter, as answers show it.
 
-use super::message::{failure_views, header_views, position_view, request_view};
+use super::message::{failure_views, header_views, key_text, position_view, request_view};
 use super::times::rfc3339;
 use crate::api::{Base64Body, DeadLetterMessage, DeadLetterView, TextBody};
 use crate::domain::{DeadReason, Entry, Flags, Text, UnixMs};
@@ -82,16 +82,15 @@ fn message_of(
         .and_then(Text::from_utf8)
         .filter(is_short_in_json)
         .map(TextBody);
+    let key = message.key.as_ref().map(|key| key_text(key));
     DeadLetterMessage {
         due_ms: due.map(|due| due.0),
         due: due.and_then(rfc3339),
         request: request_view(entry),
         attempt: entry.handouts,
         target: target.to_owned(),
-        key: message
-            .key
-            .as_ref()
-            .map(|key| String::from_utf8_lossy(key).into_owned()),
+        key_is_base64: key.as_ref().is_some_and(|(_, coded)| *coded),
+        key: key.map(|(text, _)| text),
         size,
         left_out: entry.flags.has(Flags::LEFT_OUT),
         position: position_view(entry),
@@ -114,4 +113,29 @@ fn is_short_in_json(text: &Text) -> bool {
         })
         .sum();
     extra <= text.as_str().len() / 3 + SHORT_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::domain::testing::entry;
+
+    #[test]
+    fn a_key_that_is_no_text_is_shown_as_base64() {
+        for (key, shown, is_base64) in [
+            (&b"order"[..], "order", false),
+            ("m\u{e9}".as_bytes(), "m\u{e9}", false),
+            (&[0, 0, 0, 255], "AAAA/w==", true),
+        ] {
+            let mut entry = entry(UnixMs(7), b"body");
+            entry.message.key = Some(Bytes::copy_from_slice(key));
+            let message = message_of(DeadReason::Attempts, &entry, 4, "", DetailLevel::Headers);
+            assert_eq!(
+                (message.key.as_deref(), message.key_is_base64),
+                (Some(shown), is_base64)
+            );
+        }
+    }
 }

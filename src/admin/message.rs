@@ -117,6 +117,14 @@ pub(super) fn place_view(at: KafkaPosition, topic: Option<&Text>) -> PositionVie
     }
 }
 
+/// A key as text, and whether that is base64: then the key is not UTF-8.
+pub(super) fn key_text(key: &[u8]) -> (String, bool) {
+    match std::str::from_utf8(key) {
+        Ok(text) => (text.to_owned(), false),
+        Err(_) => (STANDARD.encode(key), true),
+    }
+}
+
 /// A message that the store found, as answers show it.
 pub(super) fn message_view(admin: &Admin, found: &StoredMessage) -> MessageView {
     let entry = &found.entry;
@@ -127,13 +135,7 @@ pub(super) fn message_view(admin: &Admin, found: &StoredMessage) -> MessageView 
         Some(route) if found.target == TargetRef::Own => route.to.name(),
         _ => found.target.as_str().to_owned(),
     };
-    let key = message
-        .key
-        .as_ref()
-        .map(|key| match std::str::from_utf8(key) {
-            Ok(text) => (text.to_owned(), false),
-            Err(_) => (STANDARD.encode(key), true),
-        });
+    let key = message.key.as_ref().map(|key| key_text(key));
     MessageView {
         id: found.id.to_string(),
         route: found.route.clone(),

@@ -19,7 +19,7 @@ use super::extract::{
 use super::message::{dead_message, message_view, single_message_view};
 use super::page::limit;
 use super::problem::{Problem, StoreAway};
-use super::times::LAST_MOMENT;
+use super::times::{LAST_MOMENT, unix_ms};
 use super::trail::{
     event_views, last_told, message_trail, reach, read_trail, record_cancel, record_move,
 };
@@ -102,7 +102,7 @@ pub(super) async fn list(
     };
     let limit = limit(query.limit.as_deref())?;
     let store_query = selection.query(&caller, route, query.cursor.as_deref(), limit)?;
-    let looked = searched(&store_query.filter);
+    let looked = searched(&caller, &store_query.filter);
     let browsed = admin.browse(admin.store()?.browse(&store_query)).await?;
     let next = browsed.next.map(|after| selection.cursor(after));
     let items = browsed
@@ -328,13 +328,12 @@ pub(super) async fn reschedule(
 ) -> Result<(Extension<AuditNote>, Json<CommandAnswer>), Problem> {
     let now = admin.store()?.clock().arrival().latest;
     let due = match (body.due_ms, body.delay) {
-        (Some(due), None) if due >= 0 => UnixMs(due),
+        (Some(due), None) => unix_ms("due_ms", due)?,
         (None, Some(delay)) => {
             let delay =
                 parse_header(&delay.text()).map_err(|e| Problem::bad(format!("`delay`: {e}")))?;
             UnixMs(now.0.saturating_add(delay))
         }
-        (Some(_), None) => return Err(Problem::bad("`due_ms` is before 1970")),
         _ => return Err(Problem::bad("give either `due_ms` or `delay`")),
     };
     if due.since(now) > route.policy.max_delay_ms {
@@ -425,7 +424,7 @@ pub(super) fn commanded(
         route: route.name.to_string(),
         result: result.into(),
     };
-    (Extension(AuditNote::new("", note)), Json(body))
+    (Extension(AuditNote::new(note)), Json(body))
 }
 
 /// The problem of a command that missed its message, which is gone or another one than was meant. The trail tells who

@@ -69,8 +69,8 @@
 //!    sentence without its final stop that says what to do; `.nearest(..)`, `.id(..)`, `.reason(..)` add members.
 //!    In `responses` a status from 400 on needs a description only.
 //! 5. **Lists** answer `Page<T>`; `page::write_cursor` and `read_cursor` tie a cursor to its query.
-//! 6. **Audit**: `router::guard_call` writes the entry of every call that is no `GET`. A handler adds the details that the
-//!    path does not show, and the result: `(Extension(AuditNote::new(subject, result)), Json(answer))`.
+//! 6. **Audit**: `router::guard_call` writes the entry of every call that is no `GET`. Before it does anything a handler says
+//!    what the path does not show: `caller.is_about(..)`. It adds the result: `(Extension(AuditNote::new(result)), Json(answer))`.
 //! 7. A line `.routes(routes!(file::handler))` in `router.rs` (handlers of one path in one `routes!`), a row
 //!    in the table above, and `UPDATE_DOCS=1 cargo test --lib fresh`. The tests of the table then walk it
 //!    by every role.

@@ -131,5 +131,5 @@ async fn answer(
         paused: pauses.iter().map(|pause| pause.part.clone()).collect(),
         pauses,
     };
-    Ok((Extension(AuditNote::new("", result)), Json(view)))
+    Ok((Extension(AuditNote::new(result)), Json(view)))
 }

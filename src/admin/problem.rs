@@ -1,5 +1,7 @@
 //! Every error of the API, in the form of RFC 9457.
 
+use std::fmt;
+
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -84,6 +86,13 @@ impl Problem {
         self
     }
 
+    /// Adds what the call had done before.
+    #[must_use]
+    pub(super) fn after(mut self, done: fmt::Arguments<'_>) -> Self {
+        self.detail = format!("{}; before that: {done}", self.detail).into_boxed_str();
+        self
+    }
+
     /// Adds the name that was probably meant, to the sentence too.
     #[must_use]
     pub(super) fn nearest(mut self, nearest: Option<String>) -> Self {
@@ -103,7 +112,10 @@ impl Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = self.status();
-        let note = AuditNote::new(self.id.as_deref().unwrap_or_default(), &*self.detail);
+        let note = AuditNote {
+            subject: self.id.as_deref().unwrap_or_default().to_owned(),
+            result: self.detail.to_string(),
+        };
         let mut response = (status, Json(self)).into_response();
         response.extensions_mut().insert(note);
         let headers = response.headers_mut();

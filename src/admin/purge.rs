@@ -64,6 +64,7 @@ pub(super) async fn purge(
         request.cursor.as_deref(),
         MAX_PURGE_ITEMS,
     )?;
+    caller.is_about(subject(&request));
     let store = admin.store()?;
     let actor = caller.actor();
     let is_first = query.after.is_none();
@@ -93,7 +94,9 @@ pub(super) async fn purge(
         let result = if request.dry_run {
             WriteResult::Cancelled
         } else {
-            cancel(&admin, &route, found).await?
+            cancel(&admin, &route, found)
+                .await
+                .map_err(|problem| problem.after(format_args!("{} cancelled", answer.messages)))?
         };
         match result {
             WriteResult::Cancelled => {
@@ -120,8 +123,7 @@ pub(super) async fn purge(
         ..
     } = answer;
     let result = format!("{messages} {verb}, {in_flight} in flight, {changed} changed");
-    let note = AuditNote::new(subject(&request), result);
-    Ok((Extension(note), Json(answer)))
+    Ok((Extension(AuditNote::new(result)), Json(answer)))
 }
 
 /// Waits until a pause of the route's ingress that has just begun is in effect on every replica: what is taken in until

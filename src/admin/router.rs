@@ -72,6 +72,9 @@ fn calls() -> OpenApiRouter<Arc<Admin>> {
 /// The router of the whole service.
 pub(super) fn router(admin: Arc<Admin>) -> Router {
     let (router, _) = calls().split_for_parts();
+    let show_dead = |id: &'static str| {
+        get(async move |admin, caller, query| dead::show(admin, caller, id, query).await)
+    };
     let named_cancel = get(messages::one)
         .delete(messages::cancel)
         .patch(messages::reschedule)
@@ -79,6 +82,8 @@ pub(super) fn router(admin: Arc<Admin>) -> Router {
     router
         // A message may be named so too.
         .route("/api/v1/routes/{route}/messages/cancel", named_cancel)
+        .route("/api/v1/dead/redrive", show_dead("redrive"))
+        .route("/api/v1/dead/drop", show_dead("drop"))
         .fallback(console::file)
         .method_not_allowed_fallback(|method: Method| async move {
             Problem::new(
@@ -116,22 +121,27 @@ async fn guard_call(Extract(admin): Extract<Arc<Admin>>, request: Request, next:
         .as_ref()
         .map_or(Ok(()), |caller| caller.hear_why(&parts.headers));
     let verdict = judge_connection(&parts, needed).and(verdict).and(heard);
+    let peer = parts.extensions.get().copied();
     let audited = caller
         .as_ref()
         .map(|caller| AuditedCall::begin(&admin, &parts, caller));
     let response = if let Err(problem) = verdict {
-        note_refusal(&admin, &parts, &problem);
+        note_refusal(&admin, peer, problem.status());
         problem.into_response()
     } else {
         if let Some(caller) = &caller {
             parts.extensions.insert(caller.clone());
         }
         let answer = AssertUnwindSafe(next.run(Request::from_parts(parts, body))).catch_unwind();
-        turns::serve(caller, answer).await.unwrap_or_else(|_| {
+        let answer = turns::serve(caller, answer).await.unwrap_or_else(|_| {
             error!("a call of the admin API panicked");
             let detail = "an internal error; the log says more";
             Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail).into_response()
-        })
+        });
+        if answer.status() == StatusCode::FORBIDDEN {
+            note_refusal(&admin, peer, answer.status());
+        }
+        answer
     };
     // The entry is in the audit log before the caller has its answer.
     let record = audited.and_then(|audited| audited.end(&response));
@@ -172,14 +182,14 @@ fn judge_connection(parts: &Parts, needed: Option<AccessRole>) -> Result<(), Pro
 }
 
 /// Counts a refused call.
-fn note_refusal(admin: &Admin, parts: &Parts, problem: &Problem) {
-    let reason = match problem.status() {
+fn note_refusal(admin: &Admin, peer: Option<PeerAddress>, status: StatusCode) {
+    let reason = match status {
         StatusCode::UNAUTHORIZED => RefusalReason::Unauthorized,
         StatusCode::TOO_MANY_REQUESTS => RefusalReason::Address,
         _ => RefusalReason::Forbidden,
     };
-    if let Some(PeerAddress(peer)) = parts.extensions.get() {
-        admin.refusals.note(reason, *peer);
+    if let Some(PeerAddress(peer)) = peer {
+        admin.refusals.note(reason, peer);
     }
 }
 

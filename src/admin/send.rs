@@ -10,6 +10,7 @@ use axum::{Extension, Json};
 use bytes::Bytes;
 
 use super::audit_note::AuditNote;
+use super::auth::Caller;
 use super::content::{self, not_taken};
 use super::context::Admin;
 use super::extract::{JsonBody, NamedRoute, RoutePath, acting_body};
@@ -55,6 +56,7 @@ acting_body!(SendRequest);
 )]
 pub(super) async fn send(
     Extract(admin): Extract<Arc<Admin>>,
+    Extension(caller): Extension<Caller>,
     NamedRoute(route): NamedRoute,
     JsonBody(mut request): JsonBody<SendRequest>,
 ) -> Result<Response, Problem> {
@@ -71,6 +73,7 @@ pub(super) async fn send(
         .id
         .take()
         .unwrap_or_else(|| fresh_id(admin.state.clock));
+    caller.is_about(&id);
     let message = message(&route, request, &id)?;
     let admitted = admin.state.inject.admit(&route, message.clone());
     let due = admitted.map_err(|unfit| not_taken(&unfit))?.due;
@@ -78,12 +81,12 @@ pub(super) async fn send(
     if !wait {
         inject(&admin, &route, message, &id).await?;
         let sent = AcceptedMessage {
-            id: id.clone(),
+            id,
             route: route.name.to_string(),
         };
         return Ok((
             StatusCode::ACCEPTED,
-            Extension(AuditNote::new(id, "sent")),
+            Extension(AuditNote::new("sent")),
             Json(sent),
         )
             .into_response());
@@ -102,12 +105,8 @@ pub(super) async fn send(
     inject(&admin, &route, message, &id).await?;
     let patience = Duration::from_millis((left_ms + FOLLOW_MARGIN_MS) as u64);
     let outcome = follow(&admin, &route, follower, patience, &id).await?;
-    let ended = ended(&route, id.clone(), &outcome);
-    Ok((
-        Extension(AuditNote::new(id, "sent and followed")),
-        Json(ended),
-    )
-        .into_response())
+    let ended = ended(&route, id, &outcome);
+    Ok((Extension(AuditNote::new("sent and followed")), Json(ended)).into_response())
 }
 
 /// An id that no producer uses: time and 64 random bits.

@@ -9,6 +9,7 @@ use axum::{Extension, Json};
 use futures_util::future::BoxFuture;
 
 use super::audit_note::AuditNote;
+use super::auth::Caller;
 use super::context::Admin;
 use super::extract::{JsonBody, NamedRoute, RoutePath, acting_body};
 use super::problem::Problem;
@@ -53,6 +54,7 @@ acting_body!(SkipRequest);
 )]
 pub(super) async fn skip(
     Extract(admin): Extract<Arc<Admin>>,
+    Extension(caller): Extension<Caller>,
     NamedRoute(route): NamedRoute,
     JsonBody(request): JsonBody<SkipRequest>,
 ) -> Result<(Extension<AuditNote>, Json<SkippedView>), Problem> {
@@ -80,6 +82,7 @@ pub(super) async fn skip(
     let goal = read_goal(&request)?;
     let partition = request.partition;
     let place = format!("partition {partition} of topic {topic}");
+    caller.is_about(&place);
     let next = match admin
         .state
         .skip
@@ -89,11 +92,9 @@ pub(super) async fn skip(
         SkipOutcome::GoesOn(next) => next,
         outcome => return Err(refusal(&outcome, &place, goal, &admin.state.replica)),
     };
-    let note = match goal {
-        SkipGoal::Past(offset) => AuditNote::new(format!("{place}, offset {offset}"), "skipped"),
-        SkipGoal::To(_) | SkipGoal::Since(_) => {
-            AuditNote::new(format!("{place}, to offset {next}"), "skipped")
-        }
+    let done = match goal {
+        SkipGoal::Past(offset) => format!("skipped offset {offset}"),
+        SkipGoal::To(_) | SkipGoal::Since(_) => format!("skipped to offset {next}"),
     };
     let view = SkippedView {
         route: route.name.to_string(),
@@ -102,7 +103,7 @@ pub(super) async fn skip(
         offset: request.offset,
         next,
     };
-    Ok((Extension(note), Json(view)))
+    Ok((Extension(AuditNote::new(done)), Json(view)))
 }
 
 fn read_goal(request: &SkipRequest) -> Result<SkipGoal, Problem> {

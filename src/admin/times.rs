@@ -12,9 +12,9 @@ pub(super) fn moment(name: &str, text: &str) -> Result<UnixMs, Problem> {
         let ms = text
             .parse()
             .ok()
-            .map(UnixMs)
-            .filter(|ms| *ms <= LAST_MOMENT);
-        return ms.ok_or_else(|| Problem::bad(format!("`{name}` is beyond the year 9999")));
+            .filter(|ms| *ms <= LAST_MOMENT.0)
+            .ok_or_else(|| Problem::bad(format!("`{name}` is beyond the year 9999")))?;
+        return unix_ms(name, ms);
     }
     moment::parse(text).map_err(|e| {
         let detail = format!(
@@ -22,6 +22,17 @@ pub(super) fn moment(name: &str, text: &str) -> Result<UnixMs, Problem> {
         );
         Problem::bad(detail)
     })
+}
+
+/// Reads a moment of a call as Unix milliseconds. Seconds are refused: as milliseconds they would be long past, and a call
+/// would act at once, or on everything.
+pub(super) fn unix_ms(name: &str, ms: i64) -> Result<UnixMs, Problem> {
+    if ms < moment::MIN_UNIX_MS {
+        return Err(Problem::bad(format!(
+            "`{name}`: Unix milliseconds have 12 digits or more (are these seconds?)"
+        )));
+    }
+    Ok(UnixMs(ms))
 }
 
 /// Writes a moment as RFC 3339 in UTC; `None` beyond the year 9999.

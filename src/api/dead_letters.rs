@@ -63,10 +63,14 @@ pub struct DeadLetterMessage {
     pub attempt: u32,
     /// The target it was for; empty: the route's own.
     pub target: String,
-    /// Kafka's key, or the routing key; as text where it is one.
+    /// Kafka's record key or AMQP's routing key, as text (not UTF-8: base64, and `key_is_base64`).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub key: Option<String>,
+    /// True if `key` is base64.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
+    pub key_is_base64: bool,
     /// Length of the body.
     pub size: usize,
     /// True if the body was not kept: it was too large, or its record could not be opened (`undecodable`).

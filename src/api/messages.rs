@@ -279,7 +279,7 @@ pub enum CancelResult {
 pub struct RescheduleRequest {
     /// The moment, Unix ms; a past one: at once.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, minimum = 0)]
+    #[schema(nullable = false, minimum = 100_000_000_000_i64)]
     pub due_ms: Option<i64>,
     /// So long from now, as `x-delay`.
     #[serde(skip_serializing_if = "Option::is_none")]

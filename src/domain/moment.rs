@@ -7,6 +7,9 @@ use jiff::civil::DateTime;
 
 use super::due::UnixMs;
 
+/// Smallest number that is taken for Unix milliseconds (March 1973). A smaller one is surely seconds, or a delay.
+pub const MIN_UNIX_MS: i64 = 100_000_000_000;
+
 const UNIX_EPOCH_DAY: DateTime = jiff::civil::date(1970, 1, 1).at(0, 0, 0, 0);
 
 /// Why a text is no moment.

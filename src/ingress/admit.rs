@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::Missing;
 use super::headers::{self, DelayHeader, DelayHeaders, ExpiryHeader, HeaderCommand, Said};
+use crate::domain::moment::MIN_UNIX_MS;
 use crate::domain::route::DelayFrom;
 use crate::domain::{
     Arrival, ConsumerRetry, DelayRequest, Expiry, Header, InvalidReason, Message, OnInvalid,
@@ -465,7 +466,7 @@ fn said<'a, T: PartialEq>(
 /// The time of production, unless it cannot be one: a time in the future, or a number that is too small for Unix
 /// milliseconds (Kafka's -1 for "no timestamp", 0, seconds).
 pub(super) fn credible(produced: Option<UnixMs>, now: UnixMs) -> Option<UnixMs> {
-    produced.filter(|at| (headers::MIN_UNIX_MS..=now.0).contains(&at.0))
+    produced.filter(|at| (MIN_UNIX_MS..=now.0).contains(&at.0))
 }
 
 /// Reports whether a delayed message loses this header: the delay headers of the route and of its dialects, and the three that

@@ -6,14 +6,12 @@
 
 use bytes::Bytes;
 
+use crate::domain::moment::MIN_UNIX_MS;
 use crate::domain::route::Dialects;
 use crate::domain::{
     Header, HeaderValue, Origin, RoutePolicy, Text, UnixMs, duration, limits, moment,
 };
 
-/// Smallest number that is taken for Unix milliseconds (March 1973). A smaller one is surely seconds, or a
-/// delay.
-pub(super) const MIN_UNIX_MS: i64 = 100_000_000_000;
 /// Most bytes of the input that an error quotes.
 const MAX_QUOTED_BYTES: usize = 64;
 

@@ -366,6 +366,7 @@ async fn messages_are_shown_moved_and_cancelled() {
         json!({}),
         json!({ "delay": "1s", "due_ms": 1 }),
         json!({ "due": 1 }),
+        json!({ "due_ms": 1_798_761_600 }),
         json!({ "delay": "soon" }),
     ] {
         assert_eq!(
@@ -1120,6 +1121,10 @@ async fn what_is_redriven_may_be_due_later_and_one_after_the_other() {
     for (body, says) in [
         (json!({ "ids": ["a"], "delay": "1h", "at": 5 }), "either"),
         (json!({ "ids": ["a"], "delay": "soon" }), "`delay`"),
+        (
+            json!({ "ids": ["a"], "at": 1_798_761_600 }),
+            "are these seconds?",
+        ),
         (json!({ "ids": ["a"], "spread": "x" }), "`spread`"),
     ] {
         let (status, problem) = write(&relay, "POST", "/dead/redrive", Some(body)).await;

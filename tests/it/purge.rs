@@ -234,9 +234,10 @@ async fn what_is_in_flight_stays_and_is_counted_and_a_cursor_belongs_to_its_cond
         (json!({ "state": "dead" }), "state"),
         (json!({ "from": "soon" }), "`from` is no moment"),
         (
-            json!({ "from": "7", "to": "5" }),
+            json!({ "from": "100000000007", "to": "100000000005" }),
             "`from` is later than `to`",
         ),
+        (json!({ "from": "1798761600" }), "are these seconds?"),
         (json!({ "cursor": "x" }), "`cursor`"),
         (json!({ "all": true }), "all"),
     ] {

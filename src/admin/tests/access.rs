@@ -345,14 +345,61 @@ async fn what_is_not_named_as_open_is_closed_and_leaves_no_entry() {
 
 #[tokio::test]
 async fn what_messages_say_is_for_write_tokens() {
+    let (lines, _guard) = capture();
     let server = TestServer::start().await;
-    for path in [
+    let paths = [
         "/api/v1/dead?body=true",
+        "/api/v1/dead?contains=secret",
+        "/api/v1/messages?contains=secret",
         "/api/v1/dead/orders.attempts.0.n.z?body=true",
         "/api/v1/routes/orders/messages/a/body",
-    ] {
+    ];
+    for path in paths {
         problem(&server.call("GET", path, Some(READ_TOKEN), "").await, 403);
         problem(&server.call("GET", path, Some(WRITE_TOKEN), "").await, 503);
+    }
+    server.end().await;
+    let lines = lines.text();
+    for path in paths {
+        let told = |line: &&str| line.contains(path) && line.contains("status=\"403\"");
+        assert_eq!(lines.lines().filter(told).count(), 1, "{path}: {lines}");
+    }
+}
+
+/// Whatever went wrong, the audit has what a call was about.
+#[tokio::test]
+async fn a_call_that_fails_is_audited_with_what_it_was_about() {
+    let (lines, _guard) = capture();
+    let server = TestServer::start().await;
+    for (path, body, subject) in [
+        ("dead/redrive", r#"{"ids":["a","b"]}"#, "a b"),
+        ("dead/drop", r#"{"ids":["c"]}"#, "c"),
+        (
+            "dead/drop",
+            r#"{"filter":{"reason":"attempts"}}"#,
+            "attempts",
+        ),
+        (
+            "routes/orders/messages/cancel",
+            r#"{"ids":["d","e"]}"#,
+            "d e",
+        ),
+        ("routes/orders/purge", r#"{"id_prefix":"f"}"#, "id_prefix=f"),
+    ] {
+        let path = format!("/api/v1/{path}");
+        problem(
+            &server.call("POST", &path, Some(WRITE_TOKEN), body).await,
+            503,
+        );
+        let text = lines.text();
+        let last = text
+            .lines()
+            .rfind(|line| line.contains("a call of the admin API"));
+        let last = last.unwrap_or_default();
+        assert!(
+            last.contains(&path) && last.contains(subject),
+            "{subject}: {last}"
+        );
     }
     server.end().await;
 }

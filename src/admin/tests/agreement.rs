@@ -94,9 +94,13 @@ async fn the_router_has_what_the_table_says_and_nothing_else() {
         for method in ["GET", "POST", "PUT", "PATCH", "DELETE"] {
             let is_at = |path| move |row: &&TableRow| (row.method, row.path) == (method, path);
             // A message may be named as the call is.
-            let as_message = path
-                .ends_with("/messages/cancel")
-                .then_some("/api/v1/routes/{route}/messages/{id}");
+            let as_message = match path {
+                "/api/v1/routes/{route}/messages/cancel" => {
+                    Some("/api/v1/routes/{route}/messages/{id}")
+                }
+                "/api/v1/dead/redrive" | "/api/v1/dead/drop" => Some("/api/v1/dead/{id}"),
+                _ => None,
+            };
             let mut paths = [Some(path), as_message].into_iter().flatten();
             let row = paths.find_map(|path| rows.iter().find(is_at(path)));
             let of_path = rows.iter().find(|row| row.path == path).expect("listed");

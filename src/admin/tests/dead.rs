@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::super::dead::{ListedOrder, write_mark};
+use super::super::dead::ListedOrder;
+use super::super::page::write_cursor;
 use super::super::testing::{DEAD_ID, READ_TOKEN, TestServer, WRITE_TOKEN};
 use crate::api::DeadLetterFilter;
-use crate::domain::UnixMs;
-use crate::store::{DeadId, DeadMark};
+use crate::store::DeadId;
 
 async fn get(server: &TestServer, path: &str) -> (u16, Value) {
     let answer = server.call("GET", path, Some(READ_TOKEN), "").await;
@@ -24,13 +24,8 @@ async fn post(server: &TestServer, action: &str, body: Value) -> (u16, Value) {
 /// A cursor that the list of all dead letters could have given.
 fn cursor_of_all() -> String {
     let id = DeadId::parse(DEAD_ID).expect("an id");
-    let written = write_mark(
-        &DeadMark {
-            at: UnixMs(1000),
-            id,
-        },
-        &(DeadLetterFilter::default(), ListedOrder::Oldest),
-    );
+    let query = (DeadLetterFilter::default(), ListedOrder::Oldest);
+    let written = write_cursor(query, (1000, id.as_str()));
     written.unwrap_or_else(|_| panic!("written"))
 }
 
@@ -43,7 +38,8 @@ async fn what_cannot_be_is_refused_with_a_sentence() {
         ("limit=x", "limit"),
         ("reason=attempt", "did you mean `attempts`?"),
         ("from=yesterday", "RFC 3339"),
-        ("from=7&to=7", "before"),
+        ("from=100000000007&to=100000000007", "before"),
+        ("from=1798761600", "are these seconds?"),
         ("cursor=AAAA", "cursor"),
         ("root=orders", "unknown field"),
     ] {
@@ -98,6 +94,7 @@ async fn an_action_must_say_which_dead_letters() {
             json!({ "filter": { "reasn": "attempts" } }),
             json!({ "filter": { "reason": "because" } }),
             json!({ "filter": {}, "route": "orders" }),
+            json!({ "filter": { "from": "1798761600" } }),
         ] {
             let (status, problem) = post(&server, action, body.clone()).await;
             assert_eq!(status, 400, "{body}: {problem}");

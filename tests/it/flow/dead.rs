@@ -492,3 +492,55 @@ async fn what_dies_is_confirmed_by_dead_letter_to_before_it_counts_as_dead() {
         assert!(relay.terminate().await.success());
     }
 }
+
+/// A message that is redriven and dies again is a new dead letter. It is not redriven again by the same action, which would
+/// never end.
+#[tokio::test]
+async fn an_action_on_many_redrives_each_once_though_they_die_again() {
+    const ALL: u32 = 130;
+    let fixture = FlowFixture::new().await;
+    let path = Path::new("again".to_owned(), Side::Kafka, Side::Kafka);
+    let missing = names::unique("missing");
+    fixture.open(std::slice::from_ref(&path)).await;
+    let more = format!(
+        "allow_targets = [\"{missing}\"]\nretry = {{ attempts = 1, initial = \"50ms\", max = \"100ms\" }}"
+    );
+    let config =
+        config(&fixture).route(&path.route, &path.source_text(), &path.target_text(), &more);
+    let mut relay = Relay::start(&config).await;
+    let messages: Vec<_> = (0..ALL)
+        .map(|n| {
+            let plain = Side::Kafka.plain(&format!("{} | {n}", path.route), "k", b"v");
+            let message = plain
+                .header("x-delay", "200")
+                .header("x-delay-target", &missing);
+            (message, now_ms())
+        })
+        .collect();
+    fixture.send(&path, &messages).await;
+    let route = [("route", path.route.as_str())];
+    await_metric(&relay, "dead_letters_total", &route, ALL).await;
+    let mut cursor = Value::Null;
+    let mut redriven = 0;
+    for call in 1.. {
+        let mut body = json!({ "filter": { "route": path.route } });
+        if cursor != Value::Null {
+            body["cursor"] = cursor;
+        }
+        let answer = post(&relay, "redrive", body).await;
+        redriven += results(&answer).len() as u32;
+        await_metric(&relay, "dead_letters_total", &route, ALL + redriven).await;
+        cursor = answer["next"].clone();
+        if cursor == Value::Null {
+            assert_eq!((call, redriven), (2, ALL));
+            break;
+        }
+    }
+    assert_eq!(
+        dead(&relay, &format!("route={}&limit=1000", path.route))
+            .await
+            .len(),
+        ALL as usize
+    );
+    assert!(relay.terminate().await.success());
+}

@@ -27,6 +27,14 @@ export function readBody(all, whole) {
   return { bytes, text, json, modes, whole };
 }
 
+/**
+ * The text that a field can hold as it is; `null` if there is none: the content is no text, was cut, or has carriage
+ * returns, which a field would drop.
+ */
+export function editableText({ bytes, text, whole }) {
+  return text !== null && bytes.length === whole && !text.includes("\r") ? text : null;
+}
+
 /** A content in its panel. `mode` is the chosen form; `choose` is called with another. */
 export function bodyView(body, mode, choose) {
   const { bytes, text, json, modes, whole } = body;

@@ -1,4 +1,4 @@
-// Headers, failures and positions, which messages and dead letters have alike.
+// Headers, keys, failures and positions, which messages and dead letters have alike.
 
 import { count, lateness, span } from "./format.js";
 import { h } from "./dom.js";
@@ -24,6 +24,11 @@ function kindOf(value) {
   if (value === null) return "nothing";
   if (Array.isArray(value)) return "list";
   return { number: "number", boolean: "truth value" }[typeof value] ?? "table";
+}
+
+/** The key of a message; one that is no text stands there as base64. */
+export function keyWords({ key, key_is_base64: isBytes }) {
+  return key !== undefined && [name(key), isBytes && h("small", null, " base64")];
 }
 
 /** The failures that a message remembers, newest first. */

@@ -80,6 +80,7 @@ const PART_TROUBLES = {
   source: "is not read",
   target: "does not take all messages",
   route: "are late",
+  tokens: "has a fault",
 };
 
 /** States of a part: the word for it, and its mark. */
@@ -172,7 +173,10 @@ const CALLS = [
   [/^POST routes\/([^/]+)\/messages$/, "sent a test message to", "route"],
   [/^DELETE routes\/([^/]+)\/messages\/([^/]+)$/, "cancelled", "message"],
   [/^PATCH routes\/([^/]+)\/messages\/([^/]+)$/, "moved", "message"],
+  [/^PUT routes\/([^/]+)\/messages\/([^/]+)$/, "replaced", "message"],
+  [/^POST routes\/([^/]+)\/messages\/cancel$/, "cancelled messages of", "route"],
   [/^GET routes\/([^/]+)\/messages\/([^/]+)\/body$/, "looked at the body of", "message"],
+  [/^GET dead\/[^/]+$/, "looked at the body of a dead letter"],
   [/^POST dead\/redrive$/, "redrove dead letters"],
   [/^POST dead\/drop$/, "dropped dead letters"],
 ];

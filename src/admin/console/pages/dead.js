@@ -18,9 +18,19 @@ const LOADED = 1_000;
 const DRAWN = 100;
 
 export function deadPage(view) {
-  const state = { items: null, next: null, asOf: null, drawn: DRAWN, problem: null, chosen: new Set(), group: null, progress: {}, export: null };
-  const page = { view, state, filter: filterOf(view.params) };
-  page.load = (cursor) => load(page, cursor);
+  const state = { items: null, next: null, asOf: null, drawn: DRAWN, problem: null, chosen: new Set(), group: null, progress: {}, export: null, isLoading: false };
+  const page = { view, state, filter: filterOf(view.params), cursor: null };
+  const { refresh, load } = view.looks(() => look(page));
+  page.load = () => {
+    page.cursor = null;
+    return load();
+  };
+  // The same page, asked for twice, would be listed twice.
+  page.loadNext = () => {
+    if (state.isLoading) return;
+    page.cursor = state.next;
+    refresh();
+  };
   view.show(() => [
     pageHead("Dead letters"),
     filters(view),
@@ -31,7 +41,7 @@ export function deadPage(view) {
         : [groups(page), letters(page)],
   ]);
   view.redrawLive();
-  page.load(null);
+  page.load();
 }
 
 function filterOf(params) {
@@ -43,7 +53,10 @@ function actionFilter({ header, ...filter }) {
   return header ? { ...filter, header: [header] } : filter;
 }
 
-async function load({ view, state, filter }, cursor) {
+/** Loads what comes after the page's cursor, or all anew if there is none. */
+async function look({ view, state, filter, cursor }) {
+  state.isLoading = true;
+  view.redraw();
   state.problem = await view.run(async (signal) => {
     const page = await getPage(path("dead"), { ...filter, order: "newest", cursor, limit: LOADED }, signal);
     if (cursor === null) Object.assign(state, { items: [], chosen: new Set(), asOf: nowMs() });
@@ -51,6 +64,7 @@ async function load({ view, state, filter }, cursor) {
     state.next = page.next;
     announceList(state, "dead letter");
   });
+  state.isLoading = false;
 }
 
 function filters({ params, mayWrite }) {
@@ -117,7 +131,7 @@ function groups(page) {
       ],
     };
   });
-  return section("Why", { key: "groups", aside: h("div", null, h("small", null, ofTheShown(state)), " ", h("button", { type: "button", class: "quiet", onclick: () => page.load(null) }, "Refresh")) },
+  return section("Why", { key: "groups", aside: h("div", null, h("small", null, ofTheShown(state)), " ", h("button", { type: "button", class: "quiet", onclick: () => page.load() }, "Refresh")) },
     table({ caption: "Dead letters by reason and target", columns, rows, class: "cards" }));
 }
 
@@ -146,7 +160,7 @@ function letters(page) {
     h("div", { class: "pager" },
       h("span", { class: "muted" }, `${count(shown.length)} of ${count(items.length)} shown`),
       shown.length < items.length && h("button", { type: "button", onclick: more }, `Show ${Math.min(DRAWN, items.length - shown.length)} more`),
-      state.next !== null && h("button", { type: "button", onclick: () => page.load(state.next) }, `Load the next ${count(LOADED)}`)));
+      state.next !== null && h("button", { type: "button", disabled: state.isLoading, onclick: page.loadNext }, `Load the next ${count(LOADED)}`)));
 }
 
 function columnsOf({ view, state }, items) {
@@ -194,7 +208,7 @@ function actions(page, items) {
   };
   const reload = () => {
     state.group = null;
-    return page.load(null);
+    return page.load();
   };
   const run = (act, choice) => () => act(view, choice, state.progress, reload);
   const none = ids.length === 0 || state.progress.isRunning;
@@ -221,8 +235,10 @@ function routesOf(items) {
 function exportMenu({ view, state, filter }, items) {
   const plain = () => save(items);
   const whole = async () => {
+    if (state.export !== null) return;
     const wanted = new Set(items.map(({ dead_id }) => dead_id));
     state.export = 0;
+    view.redraw();
     state.problem = await view.run(async (signal) => {
       const full = [];
       let cursor = null;

@@ -2,7 +2,7 @@
 
 import { get, path, query } from "../lib/api.js";
 import { bodyView, bytesOfBase64, readBody } from "../lib/body.js";
-import { failuresPanel, headersPanel, positionWords, requestWords } from "../lib/content.js";
+import { failuresPanel, headersPanel, keyWords, positionWords, requestWords } from "../lib/content.js";
 import { drop, redrive } from "../lib/dead_actions.js";
 import { bytes, count } from "../lib/format.js";
 import { h } from "../lib/dom.js";
@@ -65,7 +65,7 @@ function details(dead) {
     ["Was wanted until", dead.expires_ms !== undefined && fullMoment(dead.expires_ms)],
     ["Attempts", dead.attempt !== undefined && count(dead.attempt)],
     ["Target", dead.target !== undefined && (dead.target === "" ? "the route's own" : name(dead.target))],
-    ["Key", dead.key !== undefined && name(dead.key)],
+    ["Key", keyWords(dead)],
     ["Read at", positionWords(dead.position)],
     ["Body", dead.size !== undefined && `${bytes(dead.size)}${dead.left_out ? ", not kept" : ""}`],
     ["In the store", bytes(dead.stored_bytes)],

@@ -1,9 +1,9 @@
 // One message: its state, its moments, its failures, its content, and what can be done with it.
 
 import { command, get, getTagged, path } from "../lib/api.js";
-import { bodyView, bytesOfBase64, readBody } from "../lib/body.js";
+import { bodyView, bytesOfBase64, editableText, readBody } from "../lib/body.js";
 import { nowMs } from "../lib/clock.js";
-import { eventDetails, failuresPanel, headersPanel, positionWords, requestWords } from "../lib/content.js";
+import { eventDetails, failuresPanel, headersPanel, keyWords, positionWords, requestWords } from "../lib/content.js";
 import { bytes, count, counted, momentOfInput, sentence, span } from "../lib/format.js";
 import { h } from "../lib/dom.js";
 import { badge } from "../lib/icons.js";
@@ -18,12 +18,13 @@ const REFRESH_MS = 3_000;
 
 export function messagePage(view) {
   const [, route, id] = view.segments;
-  const state = { message: null, tag: null, problem: null, body: null, bodyMode: null, bodyProblem: null };
+  const state = { message: null, tag: null, problem: null, body: null, isBodyOld: false, bodyMode: null, bodyProblem: null };
   const { refresh, load } = view.looks(async () => {
     state.problem = await view.run(async (signal) => {
       Object.assign(state, await getTagged(path("routes", route, "messages", id), signal));
     });
     if (state.problem?.status === 404) state.message = null;
+    if (state.body !== null && state.body.tag !== state.tag) Object.assign(state, { body: null, isBodyOld: true });
   });
   view.show(() => [
     pageHead(h("span", null, "Message ", name(id)), copyButton(id, "id")),
@@ -97,7 +98,7 @@ function details(message) {
     ["Given back", message.given_back !== undefined && counted(message.given_back, "time")],
     ["Attempt", message.attempt !== undefined && `${count(message.attempt)}${message.failures > 0 ? ` after ${counted(message.failures, "failure")}` : ""}`],
     ["Target", message.target && name(message.target)],
-    ["Key", message.key !== undefined && [name(message.key), message.key_is_base64 && h("small", null, " base64")]],
+    ["Key", keyWords(message)],
     ["Body", message.size !== undefined && bytes(message.size)],
     ["Read at", positionWords(message.position)],
   ]));
@@ -120,14 +121,16 @@ function content(view, state) {
     view.redraw();
   };
   const load = async () => {
-    const { route, id } = state.message;
+    // Known before the body was asked for: the body is not older than this tag says.
+    const { message: { route, id }, tag } = state;
     state.bodyProblem = await view.run(async (signal) => {
       const { size, base64 } = await get(path("routes", route, "messages", id, "body"), signal);
-      state.body = readBody(bytesOfBase64(base64), size);
+      Object.assign(state, { body: { ...readBody(bytesOfBase64(base64), size), tag }, isBodyOld: false });
     });
   };
   return section("Body", { key: "body" },
     problemBox(state.bodyProblem),
+    state.isBodyOld && h("p", { class: "muted", role: "status" }, "The message has changed since its body was shown."),
     state.body !== null ? bodyView(state.body, state.bodyMode, choose)
       : view.mayWrite ? h("p", null, h("button", { type: "button", onclick: load }, `Show the body (${bytes(state.message.size)})`), h("span", { class: "hint" }, "Each look is noted in the audit."))
         : h("p", { class: "muted" }, "Bodies are shown to write tokens only."));
@@ -170,19 +173,23 @@ function moveFields() {
   ];
 }
 
-/** The body that is there is shown for editing where it is text that was loaded whole. */
+/**
+ * The body that is there is shown for editing where it is text that was loaded whole. What is made from it takes its place
+ * alone: it is sent with the tag of that body, not with a later one.
+ */
 async function replaceBody(view, state, load) {
-  const { message, tag } = state;
-  const { bytes: shown, text, whole } = state.body ?? { text: null };
-  const isKnown = text !== null && shown.length === whole;
+  const { message, body } = state;
+  const { tag } = body ?? state;
+  const text = body && editableText(body);
+  const hint = body === null ? "To begin with the text that is there, show the body first." : "What is there cannot be edited here.";
   const draw = () => [
     h("p", null, "The message gets this body. Its headers, its key, its target and its due time stay."),
-    field("Body", h("textarea", { name: "body", rows: 10, value: isKnown ? text : "", spellcheck: "false" }),
-      !isKnown && message.size > 0 && "To begin with the text that is there, show the body first."),
+    field("Body", h("textarea", { name: "body", rows: 10, value: text ?? "", spellcheck: "false" }),
+      text === null && message.size > 0 && hint),
   ];
   const given = await ask({ title: "Replace the body", draw, action: "Replace the body" });
   if (given === null) return;
-  state.body = null;
+  Object.assign(state, { body: null, isBodyOld: false });
   await finish(view, load, () => command("PUT", target(message), tag, { body: { body: given.body }, because: given.because }), "It has its new body");
 }
 

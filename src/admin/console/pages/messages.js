@@ -1,6 +1,7 @@
 // Messages: those that wait, in the order in which they fall due; and those of an id that was looked for.
 
 import { Problem, get, getPage, path } from "../lib/api.js";
+import { keyWords } from "../lib/content.js";
 import { bytes, count, inputMoment, momentOfInput, timeOfDay } from "../lib/format.js";
 import { h } from "../lib/dom.js";
 import { badge } from "../lib/icons.js";
@@ -99,7 +100,7 @@ function foundOf(id, { found, notFound, alike }) {
 function messageList(messages) {
   return h("ul", { class: "found" }, messages.map((message) =>
     h("li", { key: keyOf(message) }, messageLink(message.route, message.id), " on ", routeLink(message.route), " ", badge(messageState(message).badge, messageState(message).word),
-      message.key && [" key ", name(message.key)])));
+      message.key && [" key ", keyWords(message)])));
 }
 
 function filters(view, params) {
@@ -178,7 +179,7 @@ function row(view, { chosen }, message) {
       when(message.due_ms),
       badge(kind, word),
       message.attempt,
-      message.key ? name(message.key) : "–",
+      message.key ? keyWords(message) : "–",
       bytes(message.size),
       name(message.target),
     ],
