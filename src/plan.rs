@@ -14,7 +14,7 @@
 mod shell;
 mod source;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use serde_json::{Map, Value};
@@ -116,7 +116,37 @@ impl PluginPlan {
                     .push(format!("exchange `{}`: {why}", exchange.name)),
             }
         }
+        if let Err(why) = plan.chain(definitions, vhost) {
+            plan.warnings.push(why);
+        }
         plan
+    }
+
+    /// Has successors lead to successors, where exchanges of the plugin lead to exchanges of the plugin. These commands go
+    /// before anything leads to the successor, and after both are declared.
+    fn chain(&mut self, definitions: &Definitions, vhost: &str) -> Result<(), String> {
+        let replaced = self.exchanges.iter();
+        let ingresses: BTreeMap<String, String> = replaced
+            .map(|exchange| (exchange.old.clone(), exchange.ingress.clone()))
+            .collect();
+        let command = DeclareCommand { vhost };
+        for exchange in &mut self.exchanges {
+            let from_it = definitions.bindings.iter();
+            let from_it = from_it.filter(|binding| binding.source == exchange.old);
+            let mut onward = Vec::new();
+            for binding in from_it.filter(|binding| binding.destination_type == "exchange") {
+                let next = ingresses.get(&binding.destination);
+                onward.push(command.binding(
+                    &exchange.target,
+                    "exchange",
+                    next.unwrap_or(&binding.destination),
+                    &binding.routing_key,
+                    &binding.arguments,
+                )?);
+            }
+            exchange.switch.splice(..0, onward);
+        }
+        Ok(())
     }
 
     /// The configuration: a connection, whose addresses the user fills in, and a route for each exchange.
@@ -142,7 +172,7 @@ impl PluginPlan {
         lines(self.exchanges.iter().flat_map(|exchange| &exchange.declare))
     }
 
-    /// The commands that have other exchanges lead to the new ones. Empty if none leads to the plugin's.
+    /// The commands that have exchanges lead to the new ones. Empty if none leads to the plugin's.
     pub fn switches(&self) -> String {
         lines(self.exchanges.iter().flat_map(|exchange| &exchange.switch))
     }
@@ -251,11 +281,7 @@ fn replaced(
         .get(IMITATED_TYPE)
         .and_then(Value::as_str);
     let kind = kind.ok_or("it does not say which type it imitates (`x-delayed-type`)")?;
-    let from_it: Vec<_> = definitions
-        .bindings
-        .iter()
-        .filter(|b| b.source == *old)
-        .collect();
+    let from_it = definitions.bindings.iter().filter(|b| b.source == *old);
     let to_it: Vec<_> = definitions
         .bindings
         .iter()
@@ -282,7 +308,8 @@ fn replaced(
         command.binding(&ingress, "queue", &queue, "", &none)?,
         command.exchange(&target, kind, &arguments)?,
     ];
-    for binding in &from_it {
+    // Those to exchanges come later, see `chain`.
+    for binding in from_it.filter(|b| b.destination_type != "exchange") {
         declare.push(command.binding(
             &target,
             &binding.destination_type,

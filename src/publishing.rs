@@ -304,8 +304,8 @@ impl RouteReporter {
             .note(what, name, "delivered_often", "its queue counts deliveries");
     }
 
-    /// Decides what becomes of a message whose publish to `target` failed, and tells it. Of a dead letter, and of one that
-    /// is dropped, [`died`](Self::died) and [`dropped`](Self::dropped) tell once the store has heard of it.
+    /// Decides what becomes of a message whose publish to `target` failed, and logs it. Counts come once the store has heard of
+    /// it: by [`put_back`](Self::put_back), [`died`](Self::died) and [`dropped`](Self::dropped).
     pub fn fate(&self, failed: FailedPublish<'_>, target: &Target, at: MonoUs) -> Fate {
         let FailedMessage {
             mut entry,
@@ -320,18 +320,12 @@ impl RouteReporter {
         if let Some(reason) = is_full {
             note(failure_policy::QUOTA_FULL, reason.as_str());
         }
-        if *verdict == Verdict::Expired {
-            self.metrics.expired.inc();
-        }
         match decision {
             FailureDecision::WaitUntil(until) => {
                 self.will_retry(verdict, target, until.since(now), at);
                 Fate::Wait(entry, until)
             }
             FailureDecision::RetryAt(due) => {
-                if *verdict != Verdict::NotTried {
-                    self.metrics.retries.inc();
-                }
                 if let Some(what) = goes_to_store(flow) {
                     note(what, word);
                 }
@@ -381,6 +375,11 @@ impl RouteReporter {
         }
     }
 
+    /// Tells that so many messages are in the store until they are published again.
+    pub fn put_back(&self, messages: u64) {
+        self.metrics.retries.inc_by(messages);
+    }
+
     /// Tells that a message is gone, which the store does not have any more.
     pub fn dropped(&self, message: &DroppedMessage) {
         let what = match message.reason {
@@ -389,6 +388,9 @@ impl RouteReporter {
         };
         let (word, error) = &message.failure;
         self.bursts.note(what, &self.route.name, word, error);
+        if message.reason == DropReason::Expired {
+            self.metrics.expired.inc();
+        }
         let reason = message.reason.as_str();
         self.metrics.dropped(reason, 1);
         if let (Some(trail), Some(id)) = (&self.trail, &message.id) {
@@ -409,6 +411,9 @@ impl RouteReporter {
 
     /// Tells that the store has a dead letter. `id`: of its message, if it has one.
     pub fn kept_dead(&self, reason: DeadReason, id: Option<&Text>) {
+        if reason == DeadReason::Expired {
+            self.metrics.expired.inc();
+        }
         self.metrics.dead_letter(reason.as_str());
         self.health.activity().note(ActivityKind::Dead);
         if let Some(id) = id {

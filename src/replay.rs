@@ -69,11 +69,7 @@ async fn run_replay(
     // The group's positions are read first: records below them that are stored are then seen by the scan.
     let mut windows = blocking(move || past.windows(times.since)).await??;
     let note = replay.note().await?;
-    let topic = request.route.source_topic.as_ref();
-    let topic = topic.map(|topic| topic.as_str().to_owned());
-    let resumed = note
-        .as_ref()
-        .filter(|note| note.times() == times && note.topic == topic);
+    let resumed = note.as_ref().filter(|note| note.times() == times);
     if let Some(note) = resumed {
         for window in &mut windows {
             // The end is that of the first run, not the position of the relays by now.
@@ -121,7 +117,6 @@ async fn run_replay(
         since_ms: times.since.0,
         until_ms: times.until.map(|t| t.0),
         due_after_ms: times.due_after.0,
-        topic,
         partitions,
     };
     let rooms = &replay.rooms;
@@ -186,7 +181,11 @@ impl Replay {
 
     /// The note of an earlier run that was not finished.
     async fn note(&self) -> anyhow::Result<Option<ReplayNote>> {
-        let note = self.rooms.store.replay_note(&self.route.name).await?;
+        let Route {
+            name, source_topic, ..
+        } = &*self.route;
+        let noted = self.rooms.store.replay_note(name, source_topic.as_ref());
+        let note = noted.await?;
         // A note of another version is ignored: everything is read again then.
         Ok(note.and_then(|note| serde_json::from_str(&note).ok()))
     }
@@ -283,7 +282,11 @@ impl Replay {
             progress.before += window.len();
         }
         self.watcher.stored(progress.total, progress.total, false);
-        self.rooms.store.note_replay(&self.route.name, None).await?;
+        let topic = route.source_topic.as_ref();
+        self.rooms
+            .store
+            .note_replay(&route.name, topic, None)
+            .await?;
         let count = |of: fn(&RouteMetrics) -> u64| {
             self.rooms.metrics.route(&route.name).map_or(0, |m| of(m))
         };
@@ -389,11 +392,13 @@ impl Replay {
 
     /// Keeps the note in the store.
     async fn keep(&self, note: &ReplayNote) -> anyhow::Result<()> {
-        Ok(self
-            .rooms
-            .store
-            .note_replay(&self.route.name, Some(&serde_json::to_string(note)?))
-            .await?)
+        let topic = self.route.source_topic.as_ref();
+        let text = serde_json::to_string(note)?;
+        let store = &self.rooms.store;
+        store
+            .note_replay(&self.route.name, topic, Some(&text))
+            .await?;
+        Ok(())
     }
 }
 

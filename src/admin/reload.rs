@@ -2,7 +2,7 @@
 //! that is wrong changes nothing. Of tokens the lines that are right count, and what is no longer there is gone.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use tracing::{info, warn};
 use super::auth::{AccessRole, AccessTokens};
 use super::config::{Config, NamedToken, TokenList};
 use super::tls::ShownCertificate;
+use crate::credential::read_secret;
 use crate::health::{Health, Part};
 use crate::lifecycle::{Shutdown, tick};
 use crate::tls::{IdentityFiles, IdentityPem};
@@ -31,13 +32,14 @@ pub(super) struct WatchedCertificate {
     last: Result<IdentityPem, String>,
 }
 
-/// A file of tokens of one role, and its text when it was last read.
+/// A file of tokens of one role, and what it held when it was last read.
 struct WatchedTokens {
     file: PathBuf,
     role: AccessRole,
     listen: SocketAddr,
     access: Arc<AccessTokens>,
-    last: Result<String, String>,
+    /// `None` before the first look: the file may have changed since the configuration was read.
+    last: Option<Result<String, String>>,
     part: Part,
 }
 
@@ -50,13 +52,12 @@ impl WatchedFiles {
     ) -> Self {
         let watched = |list: &TokenList, role, part: &str| {
             let file = list.file.clone()?;
-            let last = read_text(&file);
             Some(WatchedTokens {
                 file,
                 role,
                 listen: config.listen,
                 access: access.clone(),
-                last,
+                last: None,
                 part: health.side_part(part),
             })
         };
@@ -149,31 +150,35 @@ impl WatchedCertificate {
 
 impl WatchedTokens {
     fn look(&mut self) {
-        let read = read_text(&self.file);
-        if read == self.last {
+        let read = read_secret(&self.file);
+        if self.last.as_ref() == Some(&read) {
             return;
         }
         let file = self.file.display();
         let (tokens, fault) = match &read {
-            Ok(text) => tokens_of(text, self.listen),
+            Ok(text) => {
+                let (tokens, fault) = tokens_of(text, self.listen);
+                (tokens, fault.map(|fault| format!("{file}: {fault}")))
+            }
             Err(why) => (Vec::new(), Some(why.clone())),
         };
         self.access.replace(self.role, &tokens);
         let count = tokens.len();
         if let Some(fault) = fault {
-            warn!(%file, fault, count, "the file of admin tokens has a fault; its lines that are right count");
+            warn!(
+                fault,
+                count, "the file of admin tokens has a fault; its lines that are right count"
+            );
             self.part
-                .down(format!("{file}: {fault}; {count} of its tokens count"));
+                .down(format!("{fault}; {count} of its tokens count"));
         } else {
-            info!(%file, count, "admin takes new tokens");
+            if self.last.is_some() {
+                info!(%file, count, "admin takes new tokens");
+            }
             self.part.up();
         }
-        self.last = read;
+        self.last = Some(read);
     }
-}
-
-fn read_text(file: &Path) -> Result<String, String> {
-    std::fs::read_to_string(file).map_err(|error| format!("cannot be read: {error}"))
 }
 
 /// The tokens of a file, and its first fault. No message quotes one.

@@ -115,8 +115,8 @@ pub struct TrailEventView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, format = DateTime)]
     pub due: Option<String>,
-    /// `cancelled`, `moved`, `redriven`, `dropped`: who asked for it: `header`, the caller of the API as the audit log
-    /// names it, or the key of the configuration that says so.
+    /// `cancelled`, `moved`, `replaced`, `redriven`, `dropped`: who asked for it: `header`, the caller of the API as the audit
+    /// log names it, or the key of the configuration that says so.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub by: Option<String>,

@@ -11,6 +11,7 @@ use serde_json::value::RawValue;
 use self::letter::letter_text;
 use super::client::{ApiClient, CALL_DEADLINE, ClientError, json_of, query};
 use super::content::ConditionArgs;
+use super::facts::key_text;
 use super::output::{self, Printer, SafeText};
 use super::progress::{ProgressReporter, StageProgress};
 use super::table::{listed_moment, moment_title, table};
@@ -155,8 +156,8 @@ impl FilterArgs {
         DeadLetterFilter {
             route: self.route.clone(),
             reason: self.reason.clone(),
-            from: self.from.map(|at| at.to_string()),
-            to: self.to.map(|at| at.to_string()),
+            from: self.from.map(times::written),
+            to: self.to.map(times::written),
             id_prefix: self.message.id_prefix.clone(),
             key: self.message.key.clone(),
             header: self.message.header(),
@@ -332,14 +333,12 @@ fn render(
 /// A row of the table. Route and reason are in the dead letter's id; an id that Postdate made says nothing to anybody.
 fn row(dead: &DeadLetterView, now_ms: i64) -> Vec<String> {
     let own = dead.id.as_deref().filter(|id| !id.starts_with('~'));
-    let key = dead
-        .message
-        .as_ref()
-        .and_then(|message| message.key.as_deref());
+    let message = dead.message.as_ref();
+    let key = message.and_then(|message| key_text(message.key.as_deref(), message.key_is_base64));
     vec![
         dead.dead_id.clone(),
         own.unwrap_or("-").to_owned(),
-        key.unwrap_or("-").to_owned(),
+        key.unwrap_or_else(|| "-".to_owned()),
         listed_moment(dead.dead_at_ms, now_ms),
         dead.error.as_deref().unwrap_or("-").to_owned(),
     ]
@@ -461,12 +460,17 @@ fn act_on(
         items: Vec::new(),
         texts: Vec::new(),
     };
-    if has_ids {
-        call.act_on_ids(&args.ids, args.filter.route.as_deref())?;
+    let acted = if has_ids {
+        call.act_on_ids(&args.ids, args.filter.route.as_deref())
     } else {
-        call.act_on_filter(&args.filter)?;
+        call.act_on_filter(&args.filter)
+    };
+    if acted.is_err() && call.items.is_empty() {
+        return acted;
     }
-    print_results(&call, action, args.json, out)
+    // What is done by now is printed before the failure of a later call.
+    let printed = print_results(&call, action, args.json, out);
+    acted.and(printed)
 }
 
 /// The request that says where redriven messages go, and when.
@@ -480,7 +484,7 @@ fn redrive_request(
     let spread_ms = span("--spread", spread)?;
     Ok(DeadActionRequest {
         target,
-        at: at.map(|at| Timestamp::Ms(at.0.max(0).unsigned_abs())),
+        at: at.map(|at| Timestamp::Ms(times::due_ms(at).unsigned_abs())),
         // From the server's clock, call by call.
         delay: at.is_none().then_some(Timestamp::Ms(delay_ms)),
         spread: (spread_ms > 0).then_some(Timestamp::Ms(spread_ms)),
@@ -523,19 +527,21 @@ impl ActionCall<'_> {
     }
 
     fn act_on_filter(&mut self, conditions: &FilterArgs) -> Result<(), ClientError> {
-        let mut filter = conditions.filter();
-        if filter.to.is_none() {
-            // A message that dies again meanwhile is left alone.
-            filter.to = Some(Clock::start().wall().to_string());
-        }
-        self.request.filter = Some(filter);
+        // Without `to` the first call takes an end by the store's clock: a message that dies again meanwhile is left alone.
+        self.request.filter = Some(conditions.filter());
         let progress = ProgressReporter::bar_only();
-        while let Some(cursor) = self.call()? {
-            progress.report(self.done, &StageProgress::count(self.items.len() as u64));
-            self.request.cursor = Some(cursor);
-        }
+        let acted = loop {
+            match self.call() {
+                Ok(Some(cursor)) => {
+                    progress.report(self.done, &StageProgress::count(self.items.len() as u64));
+                    self.request.cursor = Some(cursor);
+                }
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
         progress.end_line();
-        Ok(())
+        acted
     }
 
     /// Makes one call and takes its results. Answers the cursor of the next call.
@@ -603,10 +609,11 @@ fn print_results(
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::admin::testing::{TestServer, WRITE_TOKEN};
+    use crate::cli::testing::ApiDouble;
     use crate::domain::Secret;
 
     #[derive(Parser)]
@@ -615,19 +622,79 @@ mod tests {
         dead: DeadArgs,
     }
 
+    /// Runs a command line against the API at this address. Answers its output and its result.
+    fn ran_at(url: &str, line: &str) -> (String, Result<(), ClientError>) {
+        let words = std::iter::once("dead").chain(line.split(' '));
+        let args = DeadCommandLine::try_parse_from(words).expect("parses");
+        let client = ApiClient::new(url, Some(Secret::new(WRITE_TOKEN)), None).expect("a client");
+        let mut out = Vec::new();
+        let result = dead(&client, args.dead, &mut Printer(&mut out));
+        (String::from_utf8(out).expect("UTF-8"), result)
+    }
+
     /// Runs a command line beside the server. Answers its output and its result.
     async fn ran(server: &TestServer, line: &'static str) -> (String, Result<(), ClientError>) {
         let url = format!("http://{}", server.address);
-        let run = tokio::task::spawn_blocking(move || {
-            let words = std::iter::once("dead").chain(line.split(' '));
-            let args = DeadCommandLine::try_parse_from(words).expect("parses");
-            let client =
-                ApiClient::new(&url, Some(Secret::new(WRITE_TOKEN)), None).expect("a client");
-            let mut out = Vec::new();
-            let result = dead(&client, args.dead, &mut Printer(&mut out));
-            (String::from_utf8(out).expect("UTF-8"), result)
-        });
+        let run = tokio::task::spawn_blocking(move || ran_at(&url, line));
         run.await.expect("no panic")
+    }
+
+    #[test]
+    fn a_key_that_is_no_text_is_listed_and_exported_as_base64() {
+        let letter = json!({
+            "dead_id": "orders.attempts.0.n.1", "route": "orders", "state": "dead", "reason": "attempts", "dead_at_ms": 1,
+            "stored_bytes": 1, "attempt": 1, "target": "", "key": "/wA=", "key_is_base64": true, "size": 0,
+            "left_out": false, "history": [],
+        });
+        let view: DeadLetterView = serde_json::from_value(letter.clone()).expect("a dead letter");
+        assert_eq!(row(&view, 1)[2], "/wA= (base64)");
+        let api = ApiDouble::start(vec![(200, json!({ "items": [letter], "next": null }))]);
+        let (out, result) = ran_at(&api.url, "export");
+        result.expect("exported");
+        assert_eq!(out, format!("{letter}\n"));
+    }
+
+    #[test]
+    fn what_was_done_before_a_call_failed_is_printed() {
+        let item = json!({
+            "id": "a", "dead_id": "orders.attempts.0.n.1", "route": "orders", "result": "dropped",
+        });
+        let ids: Vec<String> = (0..=MAX_IDS).map(|id| id.to_string()).collect();
+        for line in [
+            "drop --all --yes".to_owned(),
+            "drop --all --yes --json".to_owned(),
+            format!("drop {}", ids.join(" ")),
+        ] {
+            let api = ApiDouble::start(vec![
+                (200, json!({ "items": [item], "next": "c" })),
+                (503, json!({ "detail": "Redis cannot be reached" })),
+            ]);
+            let (out, result) = ran_at(&api.url, &line);
+            let error = result.expect_err(&line);
+            assert_eq!(error.to_string(), "Redis cannot be reached (503)", "{line}");
+            if line.ends_with("--json") {
+                let printed: Value = serde_json::from_str(&out).expect("JSON");
+                assert_eq!(printed, json!([item]));
+            } else {
+                assert_eq!(out, "orders.attempts.0.n.1 dropped\n", "{line}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_filter_ends_where_the_store_says_and_not_at_this_machines_clock() {
+        let api = ApiDouble::start(vec![
+            (200, json!({ "items": [], "next": "c" })),
+            (200, json!({ "items": [], "next": null })),
+        ]);
+        let (_, result) = ran_at(&api.url, "redrive --reason attempts --yes");
+        result.expect("redriven");
+        let filter = json!({ "reason": "attempts" });
+        let expected = [
+            json!({ "filter": filter, "delay": 0 }),
+            json!({ "filter": filter, "delay": 0, "cursor": "c" }),
+        ];
+        assert_eq!(*api.bodies.lock(), expected);
     }
 
     #[test]
@@ -668,7 +735,7 @@ mod tests {
             "drop",
             "redrive",
             "drop order-3 --reason attempts",
-            "redrive order-3 --to 7",
+            "redrive order-3 --to 1700000000000",
         ] {
             let (out, result) = ran(&server, line).await;
             assert_eq!(

@@ -10,6 +10,12 @@ use crate::domain::duration;
 /// Width of the names before the values.
 const NAME_WIDTH: usize = 9;
 
+/// The key of a message, if it has one: text, or base64 with a word that says so.
+pub(super) fn key_text(key: Option<&str>, is_base64: bool) -> Option<String> {
+    let coded = if is_base64 { " (base64)" } else { "" };
+    key.map(|key| format!("{key}{coded}"))
+}
+
 /// Lines that begin with a name.
 #[derive(Default)]
 pub(super) struct FactLines(Vec<SafeText>);

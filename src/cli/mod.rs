@@ -199,6 +199,9 @@ fn refuse(problems: &ConfigProblems) -> ExitCode {
 }
 
 #[cfg(test)]
+mod testing;
+
+#[cfg(test)]
 mod tests {
     use clap::CommandFactory;
 

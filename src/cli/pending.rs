@@ -75,8 +75,8 @@ fn listed<T: DeserializeOwned>(
 ) -> Result<Page<T>, ClientError> {
     let filters = [
         ("route", args.route.clone()),
-        ("from", args.from.map(|at| at.to_string())),
-        ("to", args.to.map(|at| at.to_string())),
+        ("from", args.from.map(times::written)),
+        ("to", args.to.map(times::written)),
     ];
     let filters = filters.into_iter().filter_map(|(n, v)| Some((n, v?)));
     let filters: Vec<_> = filters.chain(args.conditions.pairs()).collect();

@@ -54,7 +54,7 @@ pub(super) fn run(args: ReplaceArgs) -> ExitCode {
         let content = content.read()?;
         let request = ReplaceRequest {
             delay: delay.map(Timestamp::Text),
-            at: at.map(|at| Timestamp::Text(at.to_string())),
+            at: at.map(|at| Timestamp::Text(times::written(at))),
             key: content.key,
             headers: (!content.headers.is_empty()).then_some(content.headers),
             body: content.body,

@@ -36,7 +36,7 @@ pub(super) struct RescheduleArgs {
 pub(super) fn run(args: &RescheduleArgs) -> ExitCode {
     api::ended_all(&args.api, |client| {
         let request = RescheduleRequest {
-            due_ms: args.at.map(|at| at.0),
+            due_ms: args.at.map(times::due_ms),
             delay: args.delay.clone().map(Timestamp::Text),
             because: None,
         };

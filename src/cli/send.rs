@@ -67,7 +67,7 @@ pub(super) fn run(args: SendArgs) -> ExitCode {
         let content = args.content.read()?;
         let request = SendRequest {
             delay: args.delay.map(Timestamp::Text),
-            at: args.at.map(|at| Timestamp::Text(at.to_string())),
+            at: args.at.map(|at| Timestamp::Text(times::written(at))),
             id: args.id,
             topic: args.topic,
             key: content.key,

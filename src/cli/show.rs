@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use super::api::{self, messages, path_on_route};
 use super::client::{ApiClient, ClientError};
-use super::facts::FactLines;
+use super::facts::{FactLines, key_text};
 use super::output::{self, SafeText};
 use super::trail;
 use crate::api::{MessageAnswer, MessageView, ShownState, Word};
@@ -100,14 +100,8 @@ fn add_kept(lines: &mut FactLines, message: &MessageView, now_ms: i64) {
         lines.add("late", &format!("{}: {why}", duration::words(late_ms)));
     }
     lines.add("target", &message.target);
-    if let Some(key) = &message.key {
-        let coded = if message.key_is_base64 {
-            " (base64)"
-        } else {
-            ""
-        };
-        lines.add("key", &format!("{key}{coded}"));
-    }
+    let key = key_text(message.key.as_deref(), message.key_is_base64);
+    lines.add_known("key", key.as_deref());
     lines.add_size(message.size);
     lines.add_position(message.position.as_ref());
     lines.add_known("dead id", message.dead_id.as_deref());

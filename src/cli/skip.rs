@@ -66,7 +66,7 @@ fn call(client: &ApiClient, args: &SkipArgs, out: &mut Printer<'_>) -> Result<()
         partition: args.partition,
         offset: args.offset,
         to: args.to,
-        since: args.since.map(|UnixMs(ms)| ms.to_string()),
+        since: args.since.map(times::written),
         because: None,
     };
     let path = format!("/api/v1/routes/{route}/skip");

@@ -9,7 +9,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::output::SafeText;
+use super::client::{ApiClient, ClientError};
+use super::output::Printer;
 use super::pending::{self, PendingArgs};
 use super::{api, output, status};
 
@@ -35,14 +36,43 @@ pub(super) fn run(args: &TopArgs) -> ExitCode {
     if output::is_terminal() {
         return screen::run(client);
     }
-    let next = PendingArgs::next(NEXT_MESSAGES);
-    api::show(None, || {
-        Ok(SafeText::joined(
-            [
-                status::render(&client, false)?,
-                pending::render(&client, &next)?,
-            ],
-            "\n\n",
-        ))
-    })
+    api::ended(output::with_stdout(|out| show(&client, out)))
+}
+
+/// Shows all once. The overview comes first and stays where the messages cannot be read: while Redis is away it says most.
+fn show(client: &ApiClient, out: &mut Printer<'_>) -> Result<(), ClientError> {
+    out.print(status::render(client, false)?)?;
+    let next = pending::render(client, &PendingArgs::next(NEXT_MESSAGES))?;
+    out.print("")?;
+    out.print(next)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::testing::{READ_TOKEN, TestServer};
+    use crate::domain::Secret;
+
+    #[tokio::test]
+    async fn the_overview_is_shown_while_redis_is_away() {
+        let server = TestServer::start().await;
+        let url = format!("http://{}", server.address);
+        let shown = tokio::task::spawn_blocking(move || {
+            let client =
+                ApiClient::new(&url, Some(Secret::new(READ_TOKEN)), None).expect("a client");
+            let mut out = Vec::new();
+            let result = show(&client, &mut Printer(&mut out));
+            (String::from_utf8(out).expect("UTF-8"), result)
+        });
+        let (out, result) = shown.await.expect("no panic");
+        assert!(out.contains("REPLICA") && out.contains("orders"), "{out}");
+        let error = result.expect_err("no messages");
+        assert_eq!(error.exit_code(), 1);
+        assert!(
+            error.to_string().contains("Redis cannot be reached"),
+            "{error}"
+        );
+        server.end().await;
+    }
 }

@@ -24,7 +24,11 @@ pub(super) fn told(event: &TrailEventView) -> String {
             attempt(event.attempt)
         ),
         TrailWord::Moved => format!("moved {at}{}{by}", named(" to", due.as_deref())),
-        TrailWord::Replaced => format!("replaced {at} by another message of its name{position}"),
+        TrailWord::Replaced => {
+            // Of a command in a message `by` has the position already.
+            let cause = if by.is_empty() { position } else { by };
+            format!("replaced {at} by another message of its name{cause}")
+        }
         TrailWord::Deduplicated => format!("a duplicate was suppressed {at}{position}"),
         TrailWord::Dead => {
             let id = named(", id", event.dead_id.as_deref());
@@ -151,6 +155,22 @@ mod tests {
             (
                 json!({ "event": "replaced" }),
                 format!("replaced {at} by another message of its name"),
+            ),
+            (
+                json!({ "event": "replaced", "position": position }),
+                format!(
+                    "replaced {at} by another message of its name (Kafka partition 3, offset 1881)"
+                ),
+            ),
+            (
+                json!({ "event": "replaced", "by": "header", "position": position }),
+                format!(
+                    "replaced {at} by another message of its name, by a command in a message (Kafka partition 3, offset 1881)"
+                ),
+            ),
+            (
+                json!({ "event": "replaced", "by": "ann", "because": "#4711" }),
+                format!("replaced {at} by another message of its name, by ann: #4711"),
             ),
             (
                 json!({ "event": "deduplicated", "position": position }),

@@ -381,6 +381,9 @@ impl DirectMessage {
                 return Some((message, until));
             }
             Fate::Again(mut entry) => {
+                if *verdict != Verdict::NotTried {
+                    submitter.reporter.put_back(1);
+                }
                 if flow.is_passing() {
                     make_delayed(&mut entry);
                 }

@@ -137,3 +137,32 @@ fn another_virtual_host_is_named_in_each_command_and_in_the_url() {
         1
     );
 }
+
+/// What an exchange of the plugin handed to another one, its successor hands to the other's successor: the other goes.
+#[test]
+fn exchanges_of_the_plugin_that_lead_to_each_other_are_replaced_together() {
+    let definitions = r#"{
+        "exchanges": [
+            { "name": "a", "type": "x-delayed-message", "arguments": { "x-delayed-type": "topic" } },
+            { "name": "b", "type": "x-delayed-message", "arguments": { "x-delayed-type": "fanout" } },
+            { "name": "plain", "type": "fanout", "arguments": {} } ],
+        "queues": [],
+        "bindings": [
+            { "source": "a", "destination": "b", "destination_type": "exchange", "routing_key": "k", "arguments": {} },
+            { "source": "a", "destination": "plain", "destination_type": "exchange", "routing_key": "p", "arguments": {} } ] }"#;
+    let definitions = Definitions::parse(definitions, "/").expect("definitions");
+    let plan = PluginPlan::new(&definitions, "/");
+    let expected = "
+rabbitmqadmin declare binding source=a.out destination_type=exchange destination=b.in routing_key='k'
+rabbitmqadmin declare binding source=a.out destination_type=exchange destination=plain routing_key='p'
+";
+    let switches = plan.switches();
+    assert!(switches.starts_with(expected.trim_start()), "{switches}");
+    for of_old in ["destination=b ", "destination=a "] {
+        assert!(
+            !plan.declarations().contains(of_old),
+            "{}",
+            plan.declarations()
+        );
+    }
+}

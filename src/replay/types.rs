@@ -39,8 +39,6 @@ pub(super) struct ReplayNote {
     pub(super) since_ms: i64,
     pub(super) until_ms: Option<i64>,
     pub(super) due_after_ms: i64,
-    /// The topic, if the route reads several.
-    pub(super) topic: Option<String>,
     /// By partition: the offset to go on at, and the end.
     pub(super) partitions: BTreeMap<i32, (i64, i64)>,
 }

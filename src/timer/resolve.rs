@@ -16,10 +16,12 @@ use crate::store::{Bundle, DeadLetter, Division, HeldKey, NewBundle, Remainder, 
 /// Failed messages due within this time go back in one bundle.
 const RETRY_SPAN_MS: i64 = 1000;
 
-/// A division, and what it lets go of: to be told once the store has carried it out.
+/// A division, what it lets go of, and the number of failed messages that it puts back: to be told once the store has carried
+/// it out.
 pub(super) struct Resolution {
     pub(super) division: Division,
     pub(super) dropped: Vec<DroppedMessage>,
+    pub(super) put_back: u64,
 }
 
 /// The division of a claimed bundle. Confirmed messages leave; failed ones go back or become dead letters. Open messages
@@ -37,11 +39,13 @@ pub(super) fn resolve(
     let mut dying = Vec::new();
     let mut dead = Vec::new();
     let mut dropped = Vec::new();
+    let mut put_back = 0;
     let mut stays = vec![false; claimed.stored.len()];
     for (position, &index) in claimed.stored.iter().enumerate() {
         let way = match &claimed.states[index as usize] {
             DeliveryState::Failed(verdict) if *verdict != Verdict::NotTried => {
                 let fate = fate_of(shard, claimed, index, verdict, now, jitter);
+                put_back += u64::from(matches!(fate, Fate::Again(_) | Fate::Wait(..)));
                 way_of_failed(shard, claimed, index, fate, key_queue.as_deref_mut())
             }
             state => way_of(claimed, index, state),
@@ -82,7 +86,11 @@ pub(super) fn resolve(
             .map(|key_queue| held_keys(key_queue, claimed))
             .unwrap_or_default(),
     };
-    Resolution { division, dropped }
+    Resolution {
+        division,
+        dropped,
+        put_back,
+    }
 }
 
 /// The way of one message out of its bundle.

@@ -363,6 +363,7 @@ impl Settler {
             for message in &resolution.dropped {
                 reporter.dropped(message);
             }
+            reporter.put_back(resolution.put_back);
         }
         match result {
             Ok(SettleAnswer::Applied(mut claims)) if !still_open.is_empty() => {
@@ -397,9 +398,13 @@ impl Settler {
                 drop(claimed);
             }
             Ok(SettleAnswer::Stale) | Err(_) => {
-                self.shard.metrics.stale_claims.inc();
-                if let Err(why) = &result {
-                    warn!(error = %why, "dividing a bundle failed; its claim will expire");
+                match &result {
+                    Err(why) => {
+                        warn!(error = %why, "dividing a bundle failed; its claim will expire");
+                    }
+                    Ok(_) => {
+                        self.shard.metrics.stale_claims.inc();
+                    }
                 }
                 slots.lose(slot, result.is_err());
                 let Some(claimed) = slots.bundles.get_mut(&slot) else {

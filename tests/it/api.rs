@@ -653,7 +653,7 @@ async fn the_commands_speak_the_api() {
     for (args, code) in [
         (&["cancel"][..], 64),
         (&["reschedule", "d"], 64),
-        (&["reschedule", "d", "--delay", "1s", "--at", "1"], 64),
+        (&["reschedule", "d", "--delay", "1s", "--at", "+1h"], 64),
         (&["reschedule", "d", "--at", "soon"], 64),
         (&["cancel", "--route", "No", "d"], 64),
         (&["pending", "--route", "nobody"], 1),

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::management::ManagementClient;
 use crate::domain::Secret;
+use crate::tls::ClientFiles;
 
 /// Declarations of one virtual host.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -94,7 +95,8 @@ impl Definitions {
         vhost: &str,
         deadline: Duration,
     ) -> Result<Self, String> {
-        let client = ManagementClient::new(management, user, password, deadline);
+        let files = ClientFiles::default();
+        let client = ManagementClient::new(management, (user, password), &files, deadline)?;
         Ok(Self {
             exchanges: client.list("exchanges", vhost)?,
             queues: client.list("queues", vhost)?,

@@ -1,7 +1,7 @@
 //! Exchanges, bindings and queues of a virtual host, as RabbitMQ's management API tells them. AMQP itself has no word for
 //! them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use base64::Engine;
@@ -13,6 +13,7 @@ use ureq::Agent;
 
 use super::Connection;
 use crate::domain::{Secret, percent_encoded};
+use crate::tls::ClientFiles;
 
 /// Largest answer that is read, bytes.
 const MAX_ANSWER_BYTES: u64 = 64 << 20;
@@ -100,39 +101,38 @@ impl Bindings {
 
     /// Whether a message with this routing key reaches a queue by an exchange. Without a key it may have any.
     pub fn reach(&self, exchange: &str, key: Option<&str>, queue: &str) -> Reach {
-        self.reach_by(exchange, key, queue, &mut BTreeSet::new())
-    }
-
-    fn reach_by<'a>(
-        &'a self,
-        exchange: &'a str,
-        key: Option<&str>,
-        queue: &str,
-        seen: &mut BTreeSet<&'a str>,
-    ) -> Reach {
-        if !seen.insert(exchange) {
-            return Reach::Never;
+        let mut reaches: BTreeMap<&str, Reach> = BTreeMap::new();
+        let of = |reaches: &BTreeMap<&str, Reach>, exchange: &str| {
+            reaches.get(exchange).copied().unwrap_or(Reach::Never)
+        };
+        // Exchanges may be bound in circles: each round goes one step further back from the queue.
+        loop {
+            let mut farther = Vec::new();
+            for binding in &self.bindings {
+                let bound = match binding.destination_type {
+                    DestinationType::Queue if binding.destination == queue => Reach::Surely,
+                    DestinationType::Queue => Reach::Never,
+                    DestinationType::Exchange => of(&reaches, &binding.destination),
+                };
+                let known = self.exchanges.get(&binding.source);
+                let kind = known.map_or("", |exchange| exchange.kind.as_str());
+                let by_binding = bound.min(routed(kind, &binding.routing_key, key));
+                farther.push((binding.source.as_str(), by_binding));
+            }
+            for (name, known) in &self.exchanges {
+                if let Some(alternate) = &known.arguments.alternate {
+                    farther.push((name, of(&reaches, alternate).min(Reach::Maybe)));
+                }
+            }
+            farther.retain(|(exchange, reach)| *reach > of(&reaches, exchange));
+            if farther.is_empty() {
+                return of(&reaches, exchange);
+            }
+            for (exchange, reach) in farther {
+                let known = reaches.entry(exchange).or_insert(reach);
+                *known = reach.max(*known);
+            }
         }
-        let known = self.exchanges.get(exchange);
-        let kind = known.map_or("", |exchange| exchange.kind.as_str());
-        let mut farthest = Reach::Never;
-        for binding in self
-            .bindings
-            .iter()
-            .filter(|binding| binding.source == exchange)
-        {
-            let bound = match binding.destination_type {
-                DestinationType::Queue if binding.destination == queue => Reach::Surely,
-                DestinationType::Queue => Reach::Never,
-                DestinationType::Exchange => self.reach_by(&binding.destination, key, queue, seen),
-            };
-            farthest = farthest.max(bound.min(routed(kind, &binding.routing_key, key)));
-        }
-        if let Some(alternate) = known.and_then(|exchange| exchange.arguments.alternate.as_deref())
-        {
-            farthest = farthest.max(self.reach_by(alternate, key, queue, seen).min(Reach::Maybe));
-        }
-        farthest
     }
 }
 
@@ -163,7 +163,8 @@ fn client_of(
     let broker: AMQPUri = connection.url.current()?.expose().parse()?;
     let user = broker.authority.userinfo;
     let password = Secret::new(user.password);
-    let client = ManagementClient::new(management, &user.username, &password, deadline);
+    let login = (user.username.as_str(), &password);
+    let client = ManagementClient::new(management, login, &connection.tls, deadline)?;
     Ok((client, broker.vhost))
 }
 
@@ -207,18 +208,27 @@ pub(super) struct ManagementClient {
 }
 
 impl ManagementClient {
-    pub(super) fn new(management: &str, user: &str, password: &Secret, deadline: Duration) -> Self {
-        let config = Agent::config_builder()
+    /// `files` say whom to trust; without any, the system's authorities.
+    pub(super) fn new(
+        management: &str,
+        (user, password): (&str, &Secret),
+        files: &ClientFiles,
+        deadline: Duration,
+    ) -> Result<Self, String> {
+        let mut config = Agent::config_builder()
             .proxy(None)
             .max_redirects(0)
             .http_status_as_error(false)
             .timeout_global(Some(deadline));
+        if management.starts_with("https:") {
+            config = config.tls_config(files.http_config()?);
+        }
         let login = STANDARD.encode(format!("{user}:{}", password.expose()));
-        Self {
+        Ok(Self {
             agent: config.build().new_agent(),
             base: management.trim_end_matches('/').to_owned(),
             authorization: format!("Basic {login}"),
-        }
+        })
     }
 
     /// A list of a virtual host: `exchanges`, `queues` or `bindings`.
@@ -290,6 +300,7 @@ mod tests {
         let all = bindings(
             r#"[{"name":"d","type":"direct","arguments":{}}, {"name":"t","type":"topic","arguments":[]},
                 {"name":"f","type":"fanout"}, {"name":"h","type":"headers"},
+                {"name":"twice","type":"topic"}, {"name":"once","type":"topic"},
                 {"name":"a","type":"direct","arguments":{"alternate-exchange":"f"}}]"#,
             &[
                 ("d", "queue", "in", "key"),
@@ -299,6 +310,11 @@ mod tests {
                 ("f", "exchange", "f", ""),
                 ("f", "queue", "in", ""),
                 ("h", "queue", "in", ""),
+                ("twice", "exchange", "d", "news.#"),
+                ("twice", "exchange", "d", "#.key"),
+                ("twice", "exchange", "once", "key"),
+                ("once", "exchange", "d", "#"),
+                ("once", "exchange", "twice", "#"),
             ],
         );
         for (exchange, key, expected) in [
@@ -312,6 +328,11 @@ mod tests {
             ("f", None, Reach::Surely),
             ("h", Some("key"), Reach::Maybe),
             ("a", Some("key"), Reach::Maybe),
+            // By the second of two bindings, and in a circle.
+            ("twice", Some("key"), Reach::Surely),
+            ("twice", Some("news"), Reach::Never),
+            ("twice", None, Reach::Maybe),
+            ("once", Some("key"), Reach::Surely),
             ("missing", Some("key"), Reach::Never),
         ] {
             assert_eq!(

@@ -1,7 +1,7 @@
 //! One dead letter for people.
 
 use crate::api::{DeadLetterMessage, DeadLetterView};
-use crate::cli::facts::FactLines;
+use crate::cli::facts::{FactLines, key_text};
 use crate::cli::output::SafeText;
 
 /// A dead letter, one line a fact.
@@ -20,6 +20,7 @@ pub(super) fn letter_text(dead: &DeadLetterView, now_ms: i64) -> SafeText {
 }
 
 fn add_message(lines: &mut FactLines, message: &DeadLetterMessage, reason: &str, now_ms: i64) {
+    lines.add_request(&message.request, now_ms);
     lines.add_moment("due", message.due_ms, now_ms);
     lines.add("attempt", &message.attempt.to_string());
     let target = match message.target.as_str() {
@@ -27,7 +28,8 @@ fn add_message(lines: &mut FactLines, message: &DeadLetterMessage, reason: &str,
         target => target,
     };
     lines.add("target", target);
-    lines.add_known("key", message.key.as_deref());
+    let key = key_text(message.key.as_deref(), message.key_is_base64);
+    lines.add_known("key", key.as_deref());
     lines.add_size(message.size);
     lines.add_position(message.position.as_ref());
     lines.add_headers(message.headers.as_deref().unwrap_or_default());
@@ -107,5 +109,28 @@ mod tests {
         }));
         let bare = bare.expect("a dead letter");
         assert_eq!(letter_text(&bare, 5).as_str().lines().count(), 5);
+    }
+
+    #[test]
+    fn a_key_that_is_no_text_and_what_was_asked_for_are_told() {
+        let dead = serde_json::from_value(json!({
+            "dead_id": "orders.expired.1c.k3x9.4b", "route": "orders", "state": "dead", "reason": "expired",
+            "dead_at_ms": 1_000_000, "due_ms": 400_000, "received_ms": 100_000, "delay_ms": 300_000,
+            "expires_ms": 500_000, "attempt": 1, "target": "", "key": "/wA=", "key_is_base64": true, "size": 0,
+            "left_out": false, "stored_bytes": 200, "history": [],
+        }));
+        let shown = letter_text(&dead.expect("a dead letter"), 1_000_000);
+        let line = |name: &str| {
+            let mut lines = shown.as_str().lines();
+            lines
+                .find(|line| line.starts_with(name))
+                .unwrap_or_default()
+        };
+        assert_eq!(line("key "), "key       /wA= (base64)");
+        assert!(
+            line("received ").ends_with("(15 min ago), with a delay of 5 min"),
+            "{shown:?}"
+        );
+        assert_ne!(line("wanted until "), "", "{shown:?}");
     }
 }

@@ -232,6 +232,14 @@ fn draw_messages(
 ) {
     // The messages of another choice may still be shown: they are left out until the next answer.
     let is_current = snapshot.next_of.as_deref() == route;
+    if is_current && let Some(why) = &snapshot.next_failure {
+        let lines = vec![
+            Line::styled("DUE NEXT", HEADER_STYLE),
+            Line::styled(why.as_str(), FAILURE_STYLE),
+        ];
+        frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: true }), area);
+        return;
+    }
     let messages: &[MessageRow] = if is_current { &snapshot.next } else { &[] };
     let rest = area.width.saturating_sub(34 + 7 + 6);
     let [route_width, id_width, error_width] = match route {

@@ -18,6 +18,8 @@ pub(super) struct Snapshot {
     /// The route whose messages `next` has; `None`: all routes.
     pub(super) next_of: Option<String>,
     pub(super) next: Vec<MessageRow>,
+    /// Why `next` could not be read; `None` if it could.
+    pub(super) next_failure: Option<String>,
 }
 
 /// A replica.

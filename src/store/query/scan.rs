@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use redis::cluster_routing::Slot;
 
-use crate::domain::{Entry, FirstStart, Partition, RouteName};
+use crate::domain::{Entry, FirstStart, Partition, RouteName, Text};
 use crate::store::call::keys::Keys;
 use crate::store::model::bundle::{BundleId, growing_due_set, is_gone, is_of_growing, is_of_route};
 use crate::store::{DeadFilter, Store, StoreError, decode};
@@ -200,9 +200,14 @@ impl Store {
         }
     }
 
-    /// The progress of a replay of this route, as [`Store::note_replay`] wrote it.
-    pub async fn replay_note(&self, route: &RouteName) -> Result<Option<String>, StoreError> {
-        self.progress_note(route.as_str()).await
+    /// The progress of a replay of this route, as [`Store::note_replay`] wrote it. `topic`: which, if the route reads
+    /// several.
+    pub async fn replay_note(
+        &self,
+        route: &RouteName,
+        topic: Option<&Text>,
+    ) -> Result<Option<String>, StoreError> {
+        self.progress_note(&replay_field(route, topic)).await
     }
 
     /// Notes the progress of a replay. `None` forgets it. The note is kept beside what the replay stores: a
@@ -210,9 +215,10 @@ impl Store {
     pub async fn note_replay(
         &self,
         route: &RouteName,
+        topic: Option<&Text>,
         note: Option<&str>,
     ) -> Result<(), StoreError> {
-        self.note_progress(route.as_str(), note).await
+        self.note_progress(&replay_field(route, topic), note).await
     }
 
     /// The progress of an import from this source, as [`Store::note_import`] wrote it.
@@ -280,6 +286,14 @@ impl Store {
 
     fn replays_slot(&self) -> Slot {
         Slot::for_key(self.0.keys.replays())
+    }
+}
+
+/// The field of a replay's progress. A topic's name has no `/`.
+fn replay_field(route: &RouteName, topic: Option<&Text>) -> String {
+    match topic {
+        None => route.to_string(),
+        Some(topic) => format!("{route}/{topic}"),
     }
 }
 

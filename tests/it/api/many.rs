@@ -153,7 +153,7 @@ async fn what_waits_is_found_by_its_headers_and_its_body() {
     );
     for (args, code) in [
         (&["replace", "a"][..], 64),
-        (&["replace", "a", "--delay", "1s", "--at", "1"], 64),
+        (&["replace", "a", "--delay", "1s", "--at", "+1h"], 64),
         (&["replace", "nobody", "--body", "x"], 1),
         (&["pending", "--header", "x"], 64),
     ] {

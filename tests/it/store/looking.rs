@@ -544,3 +544,27 @@ async fn interleaving_of_a_reschedule_and_the_claim_every_answer_is_true() {
         );
     }
 }
+
+/// A route that reads several topics is replayed topic by topic.
+#[tokio::test]
+async fn a_replay_of_one_topic_leaves_the_progress_of_another_alone() {
+    let fixture = StoreFixture::on(Redis::shared().await, 1).await;
+    let store = &fixture.store;
+    let route = route();
+    let topics = [None, Some("a".into()), Some("b".into())];
+    for (n, topic) in topics.iter().enumerate() {
+        let note = n.to_string();
+        let noted = store.note_replay(&route, topic.as_ref(), Some(&note));
+        noted.await.expect("noted");
+    }
+    store
+        .note_replay(&route, topics[1].as_ref(), None)
+        .await
+        .expect("forgotten");
+    let mut notes: Vec<Option<String>> = Vec::new();
+    for topic in &topics {
+        let note = store.replay_note(&route, topic.as_ref());
+        notes.push(note.await.expect("read"));
+    }
+    assert_eq!(notes, [Some("0".into()), None, Some("2".into())]);
+}

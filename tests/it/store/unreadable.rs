@@ -446,7 +446,12 @@ async fn a_key_outside_of_the_partitions_that_is_not_ours_gets_out_of_the_way_at
                     .await
             }
             "{members}:activity:DAY" => fixture.store.add_activity(&[("dead", 1)]).await,
-            "replays" => fixture.store.note_replay(&route(), Some("so far")).await,
+            "replays" => {
+                fixture
+                    .store
+                    .note_replay(&route(), None, Some("so far"))
+                    .await
+            }
             "paused" => fixture.store.paused(&route()).await.map(|_: RoutePause| ()),
             _ => fixture
                 .store

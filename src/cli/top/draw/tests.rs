@@ -52,6 +52,7 @@ fn state(routes: &[RouteRow]) -> TopState {
                 attempt: "1".to_owned(),
                 last_error: "-".to_owned(),
             }],
+            next_failure: None,
         }));
     }
     state
@@ -179,6 +180,18 @@ fn stale_answers_stay_and_say_since_when() {
         lines[1]
     );
     position(&lines, "orders       7");
+}
+
+#[test]
+fn messages_that_cannot_be_read_leave_the_overview_and_say_why() {
+    let mut state = state(&[route("orders", 7)]);
+    let snapshot = state.snapshot.as_mut().expect("answers");
+    snapshot.next.clear();
+    snapshot.next_failure = Some("Redis cannot be reached right now (503)".to_owned());
+    let lines = drawn(&state, 80, 24, NOW_MS);
+    position(&lines, "orders       7");
+    let next = position(&lines, "DUE NEXT");
+    assert_eq!(lines[next + 1], "Redis cannot be reached right now (503)");
 }
 
 #[test]
