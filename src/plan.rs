@@ -134,7 +134,7 @@ impl PluginPlan {
             let from_it = definitions.bindings.iter();
             let from_it = from_it.filter(|binding| binding.source == exchange.old);
             let mut onward = Vec::new();
-            for binding in from_it.filter(|binding| binding.destination_type == "exchange") {
+            for binding in from_it.filter(|binding| leads_to_plugin(binding, definitions)) {
                 let next = ingresses.get(&binding.destination);
                 onward.push(command.binding(
                     &exchange.target,
@@ -269,6 +269,13 @@ impl TakenNames {
     }
 }
 
+/// Reports whether a binding leads to an exchange of the plugin.
+fn leads_to_plugin(binding: &BindingDefinition, definitions: &Definitions) -> bool {
+    let mut exchanges = definitions.exchanges.iter();
+    binding.destination_type == "exchange"
+        && exchanges.any(|one| one.name == binding.destination && one.kind == PLUGIN_TYPE)
+}
+
 fn replaced(
     exchange: &ExchangeDefinition,
     definitions: &Definitions,
@@ -308,8 +315,8 @@ fn replaced(
         command.binding(&ingress, "queue", &queue, "", &none)?,
         command.exchange(&target, kind, &arguments)?,
     ];
-    // Those to exchanges come later, see `chain`.
-    for binding in from_it.filter(|b| b.destination_type != "exchange") {
+    // The others come later, see `chain`.
+    for binding in from_it.filter(|binding| !leads_to_plugin(binding, definitions)) {
         declare.push(command.binding(
             &target,
             &binding.destination_type,

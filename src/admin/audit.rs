@@ -107,8 +107,8 @@ impl AuditedCall {
         let mut record = self.take()?;
         let note = response.extensions().get::<AuditNote>();
         let status = response.status();
-        let is_noted = status.is_success() || status == StatusCode::FORBIDDEN;
-        if !self.caller.acts && !(note.is_some() && is_noted) {
+        let looked = note.is_some() && (status.is_success() || status == StatusCode::FORBIDDEN);
+        if !(self.caller.acts || looked) {
             return None;
         }
         if let Some(note) = note {

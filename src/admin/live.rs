@@ -88,7 +88,9 @@ async fn overview_moment(admin: &Admin, clock: Clock) -> OverviewMoment {
     let replicas = replica_views(admin, members.unwrap_or_default());
     let now = clock.wall();
     let metrics = &admin.state.metrics;
-    let step = metrics.flow.latest(now);
+    // Steps carry Redis's time.
+    let store_now = admin.state.store.get().map(|store| store.clock().now());
+    let step = metrics.flow.latest(store_now.unwrap_or(now));
     let mut routes = Vec::new();
     for route in route_views(admin) {
         let flow = step

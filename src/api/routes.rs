@@ -23,7 +23,7 @@ pub struct RouteView {
     pub dead_letter_to: Option<String>,
     /// The route's keys of the configuration, defaults filled in.
     pub policy: PolicyView,
-    /// Messages waiting in the store, over all replicas.
+    /// Messages waiting in the store, over all replicas; those in flight at other replicas included.
     pub pending: i64,
     /// Messages claimed by this replica and not yet settled.
     pub in_flight: i64,

@@ -39,6 +39,7 @@ async fn report(activity: &Activity, store: &Store) {
     );
     let added = tokio::time::timeout(REPORT_TIMEOUT, store.add_activity(&numbers)).await;
     if let Err(why) = added.unwrap_or_else(|_| Err(StoreError::Unavailable("no answer".into()))) {
+        // Redis may have taken them all the same: these numbers are never too low, and a little too high at times.
         activity.give_back(counts);
         debug!(error = %why, "what this replica did could not be kept; the next report has it too");
     }

@@ -30,7 +30,7 @@ pub use self::client_report::client_report;
 pub use self::client_watch::{ClientWatch, KnownBrokers, Refusals};
 pub use self::examine::{BatchSettings, ReadObstacle};
 pub use self::oauth::{AwsEnvironment, AwsIam, ClientCredentials, TokenIssuer, TokenSource};
-pub use self::properties::Properties;
+pub use self::properties::{OWNED_PROPERTIES, Properties, is_owned};
 pub use self::sasl::sasl_problem;
 pub use self::sizes::{FetchSizes, open_bytes};
 pub use self::tls::{UNVERIFIED, switches_verification_off};
@@ -50,54 +50,6 @@ pub struct Connection {
     /// The tokens of `sasl.mechanism = OAUTHBEARER`.
     pub oauth: Option<TokenSource>,
 }
-
-/// librdkafka properties (aliases too) that an operator cannot set: guarantees depend on them, or the
-/// configuration has a key of its own for them.
-pub const OWNED_PROPERTIES: &[&str] = &[
-    "acks",
-    "allow.auto.create.topics",
-    "auto.commit.enable",
-    "auto.commit.interval.ms",
-    "auto.offset.reset",
-    "bootstrap.servers",
-    "client.id",
-    "delivery.report.only.error",
-    "delivery.timeout.ms",
-    "enable.auto.commit",
-    "enable.auto.offset.store",
-    "enable.gapless.guarantee",
-    "enable.idempotence",
-    "enable.partition.eof",
-    "fetch.queue.backoff.ms",
-    "group.id",
-    "group.instance.id",
-    "group.protocol",
-    "group.protocol.type",
-    "group.remote.assignor",
-    "heartbeat.interval.ms",
-    "isolation.level",
-    "linger.ms",
-    "log.queue",
-    "max.in.flight",
-    "max.in.flight.requests.per.connection",
-    "max.poll.interval.ms",
-    "message.send.max.retries",
-    "message.timeout.ms",
-    "metadata.broker.list",
-    "offset.store.method",
-    "partition.assignment.strategy",
-    "partitioner",
-    "queue.buffering.max.messages",
-    "queue.buffering.max.ms",
-    "request.required.acks",
-    "request.timeout.ms",
-    "retries",
-    "session.timeout.ms",
-    "statistics.interval.ms",
-    "topic.metadata.propagation.max.ms",
-    "transaction.timeout.ms",
-    "transactional.id",
-];
 
 /// Interval at which a producer reports on itself. Its messages that timed out wait for the next report.
 const PRODUCER_REPORT_INTERVAL: Duration = Duration::from_secs(1);
@@ -256,9 +208,12 @@ impl Connection {
         }
     }
 
-    /// The configuration of a client that only asks.
+    /// The configuration of a client that only asks. It fetches nothing, but the client library judges its sizes as well.
     fn asking_config(&self) -> Result<ClientConfig, ConfigError> {
-        Ok(self.config(&[], &self.current_properties()?))
+        let properties = self.current_properties()?;
+        let mut config = self.config(&[], &properties);
+        sizes::set(&mut config, &properties, 0, FetchSizes::Usual);
+        Ok(config)
     }
 
     fn config(
@@ -276,6 +231,7 @@ impl Connection {
         for (property, value) in properties {
             config.set(property, value.expose());
         }
+        raise_longest_backoff(&mut config, properties);
         config
     }
 
@@ -287,7 +243,7 @@ impl Connection {
         };
         let properties = self.properties.current().map_err(refused)?;
         for (property, value) in &properties {
-            if OWNED_PROPERTIES.contains(&property.as_str()) {
+            if is_owned(property) {
                 return Err(ConfigError::Owned {
                     connection: self.name.clone(),
                     property: property.clone(),
@@ -301,6 +257,20 @@ impl Connection {
             return Err(refused(format!("property {property} {problem}")));
         }
         Ok(properties)
+    }
+}
+
+/// Raises Postdate's longest wait before a client connects again to the operator's first one: the client library takes no
+/// shorter one.
+fn raise_longest_backoff(config: &mut ClientConfig, properties: &BTreeMap<String, Secret>) {
+    const FIRST: &str = "reconnect.backoff.ms";
+    const LONGEST: &str = "reconnect.backoff.max.ms";
+    let millis = |name| config.get(name)?.trim().parse::<u64>().ok();
+    if let (Some(first), Some(longest)) = (millis(FIRST), millis(LONGEST))
+        && first > longest
+        && !properties.contains_key(LONGEST)
+    {
+        config.set(LONGEST, first.to_string());
     }
 }
 
@@ -523,6 +493,8 @@ pub fn list_topics<C: ClientContext>(
 
 #[cfg(test)]
 mod tests {
+    use rdkafka::producer::BaseProducer;
+
     use super::*;
 
     fn connection(properties: &[(&str, &str)]) -> Connection {
@@ -535,21 +507,13 @@ mod tests {
     #[test]
     fn every_owned_property_is_one_of_librdkafkas_and_refused() {
         for property in OWNED_PROPERTIES {
-            let owned = connection(&[(property, "1")]);
-            assert!(
-                matches!(
-                    owned.consumer_config("g", 0, FetchSizes::Usual),
-                    Err(ConfigError::Owned { .. })
-                ),
-                "{property}"
-            );
-            assert!(
-                matches!(
-                    owned.producer_config(Duration::ZERO),
-                    Err(ConfigError::Owned { .. })
-                ),
-                "{property}"
-            );
+            for name in [(*property).to_owned(), format!("topic.{property}")] {
+                let owned = connection(&[(name.as_str(), "1")]);
+                let consumer = owned.consumer_config("g", 0, FetchSizes::Usual);
+                assert!(matches!(consumer, Err(ConfigError::Owned { .. })), "{name}");
+                let producer = owned.producer_config(Duration::ZERO);
+                assert!(matches!(producer, Err(ConfigError::Owned { .. })), "{name}");
+            }
             let unknown = ClientConfig::new()
                 .set(*property, "no such value")
                 .create_native_config();
@@ -574,6 +538,36 @@ mod tests {
             .expect("checked")
             .create_native_config()
             .expect("librdkafka takes it");
+    }
+
+    /// Each of these is right alone: the client library compares them with others when it makes a client.
+    #[test]
+    fn clients_are_made_with_what_operators_tune() {
+        for own in [
+            ("receive.message.max.bytes", "4000000"),
+            ("receive.message.max.bytes", "30000000"),
+            ("fetch.max.bytes", "24576"),
+            ("fetch.max.bytes", "100000000"),
+            ("message.max.bytes", "30000000"),
+            ("reconnect.backoff.ms", "1000"),
+            ("reconnect.backoff.max.ms", "100"),
+        ] {
+            let tuned = connection(&[own]);
+            for config in [
+                tuned.consumer_config("g", 1 << 20, FetchSizes::Usual),
+                tuned.consumer_config("g", 1 << 20, FetchSizes::Careful),
+                tuned.asking_config(),
+            ] {
+                let made = config.expect("checked").create::<BaseConsumer>();
+                assert!(made.is_ok(), "{own:?}: {:?}", made.err());
+            }
+            let config = tuned.producer_config(Duration::ZERO).expect("checked");
+            let made = config.create::<BaseProducer>();
+            assert!(made.is_ok(), "{own:?}: {:?}", made.err());
+        }
+        let tuned = connection(&[("reconnect.backoff.ms", "1000")]);
+        let asking = tuned.asking_config().expect("checked");
+        assert_eq!(asking.get("reconnect.backoff.max.ms"), Some("1000"));
     }
 
     #[test]

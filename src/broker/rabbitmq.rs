@@ -19,7 +19,7 @@ mod supervisor;
 
 pub use convert::{TooLong, from_amqp, take_left_out, to_amqp, unreadable_reason, wire_len};
 pub use definitions::{BindingDefinition, Definitions, ExchangeDefinition};
-pub use examine::QueueOrExchange;
+pub use examine::{QueueOrExchange, UnusableHosts};
 pub use fault::{AmqpFault, FaultKind};
 pub use guarded_channels::ReturnCounter;
 pub use lookup::{look_for_exchange, look_for_queue, short_name};
@@ -61,14 +61,25 @@ impl Connection {
         }
     }
 
+    /// The key that says where its hosts are, for a sentence.
+    pub fn place_key(&self) -> String {
+        let key = if self.further_urls.is_empty() {
+            "url"
+        } else {
+            "urls"
+        };
+        format!("rabbitmq.{}.{key}", self.name)
+    }
+
     /// The keys that a sentence about TLS names.
     fn tls_hints(&self) -> KeyHints {
         let key = format!("rabbitmq.{}", self.name);
+        let urls = self.place_key();
         KeyHints {
             ca: format!("{key}.tls.ca"),
             certificate: format!("{key}.tls.certificate"),
-            with_tls: format!("`{key}.url` must begin with amqps://"),
-            without_tls: format!("`{key}.url` must begin with amqp://"),
+            with_tls: format!("`{urls}` must begin with amqps://"),
+            without_tls: format!("`{urls}` must begin with amqp://"),
         }
     }
 }

@@ -31,8 +31,9 @@ const BEAT_INTERVAL: Duration = Duration::from_millis(400);
 const BEAT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Longest wait for the store when this replica leaves. After that its entry ends by itself, about as late.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(4);
-/// How long the claims of a dead replica last: the default of `timer.claim`.
-const DEAD_CLAIM_MS: i64 = 10_000;
+/// What a replica told of its claims may be that old, ms: it looks at them once a second and tells them with its next
+/// heartbeat. What fell due since then may be delivered.
+const TOLD_AGE_MS: i64 = 2_000;
 
 /// Why a replica may not go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -194,7 +195,7 @@ impl Heartbeat {
         self.presence.rounds = self.rounds.ages_ms(now_us);
         self.presence.follow = self.watch.news();
         self.presence.skew_ms = clock.skew_us() / 1000;
-        self.presence.overdue = self.overdue();
+        self.presence.overdue = self.earliest_claimed();
         let flows = self.sampler.sample(&self.metrics, now_us);
         self.measured = flows.is_some();
         self.presence.flows = flows.unwrap_or_else(|| std::mem::take(&mut self.presence.flows));
@@ -303,40 +304,33 @@ impl Heartbeat {
         Ok(())
     }
 
-    /// Notes the overdue messages that other replicas have claimed. Those of a dead replica count for as long as its
-    /// claims may last.
+    /// Notes the overdue messages that other replicas have claimed. Those of a dead replica count until its claims have
+    /// ended.
     fn hear_overdue(&self, now: UnixMs, members: &[RegisteredReplica]) {
         let others = members
             .iter()
             .filter(|member| member.nonce != self.store.nonce());
-        let others = others.filter(|m| m.silent_ms <= m.lifetime_ms() + DEAD_CLAIM_MS);
         let (alive, dead): (Vec<_>, Vec<_>) = others.partition(|m| m.is_alive());
-        let places = [
-            (OverduePlace::Elsewhere, alive),
-            (OverduePlace::DeadReplica, dead),
-        ];
         for (name, _) in self.metrics.routes() {
             let overdue = &self.health.route(name).overdue;
-            for (place, members) in &places {
-                let oldest = members
-                    .iter()
-                    .filter_map(|m| m.status.overdue.get(name.as_str()))
-                    .min();
-                let oldest = oldest.map(|&asked| Overdue {
-                    asked: UnixMs(asked),
-                    seen: now,
-                });
-                overdue.report(*place, oldest);
-            }
+            overdue.report(
+                OverduePlace::Elsewhere,
+                oldest_told(&alive, name.as_str(), now),
+            );
+            overdue.report(
+                OverduePlace::DeadReplica,
+                oldest_told(&dead, name.as_str(), now),
+            );
         }
     }
 
-    /// The oldest overdue message of each route that this replica has claimed.
-    fn overdue(&self) -> BTreeMap<String, i64> {
+    /// The earliest due time of each route's messages that this replica has claimed, due or not: once it is dead, it cannot
+    /// tell what has become late.
+    fn earliest_claimed(&self) -> BTreeMap<String, i64> {
         let names = self.metrics.routes().map(|(name, _)| name);
         let claimed = names.filter_map(|name| {
-            let oldest = self.health.route(name).overdue.claimed()?;
-            Some((name.as_str().to_owned(), oldest.0))
+            let earliest = self.health.route(name).overdue.claimed()?;
+            Some((name.as_str().to_owned(), earliest.0))
         });
         claimed.collect()
     }
@@ -354,6 +348,69 @@ impl Heartbeat {
         match until_available(LEAVE_TIMEOUT, || self.store.unregister()).await {
             Ok(()) => info!("left the other replicas"),
             Err(why) => warn!(error = %why, "leaving the other replicas failed; they will notice"),
+        }
+    }
+}
+
+/// The oldest message of a route that is overdue in the hands of these replicas, as they told. Claims that have ended are in
+/// nobody's hands.
+fn oldest_told(members: &[&RegisteredReplica], route: &str, now: UnixMs) -> Option<Overdue> {
+    let claiming = members
+        .iter()
+        .filter(|member| member.silent_ms <= member.claims_end_ms());
+    let told = claiming.filter_map(|member| member.status.overdue.get(route));
+    let asked = told.map(|&asked| UnixMs(asked)).min()?;
+    let is_overdue = now.since(asked) >= TOLD_AGE_MS;
+    is_overdue.then_some(Overdue { asked, seen: now })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BEAT_MS: i64 = 1_000;
+    const CLAIM_MS: i64 = 30_000;
+
+    /// A replica that claimed a message due at this moment, and has been silent for so long since it told that.
+    fn claimed(due_ms: i64, silent_ms: i64) -> RegisteredReplica {
+        RegisteredReplica {
+            nonce: "b".to_owned(),
+            heartbeat: 1,
+            silent_ms,
+            status: ReplicaStatus {
+                heartbeat_ms: BEAT_MS,
+                claim_ms: CLAIM_MS,
+                overdue: BTreeMap::from([("orders".to_owned(), due_ms)]),
+                ..ReplicaStatus::default()
+            },
+        }
+    }
+
+    fn told(members: &[&RegisteredReplica], now_ms: i64) -> Option<i64> {
+        oldest_told(members, "orders", UnixMs(now_ms)).map(|oldest| oldest.asked.0)
+    }
+
+    #[test]
+    fn what_others_claimed_is_overdue_once_it_is_certain_that_they_know() {
+        let early = claimed(10_000, 400);
+        let late = claimed(15_000, 400);
+        for (now_ms, expected) in [(9_000, None), (11_999, None), (12_000, Some(10_000))] {
+            assert_eq!(told(&[&late, &early], now_ms), expected, "at {now_ms}");
+        }
+        assert_eq!(told(&[&late], 12_000), None);
+        assert_eq!(oldest_told(&[&early], "mail", UnixMs(12_000)), None);
+    }
+
+    #[test]
+    fn what_the_dead_claimed_counts_until_its_claim_has_ended() {
+        let end_ms = 3 * BEAT_MS + CLAIM_MS;
+        for (silent_ms, expected) in [
+            (3 * BEAT_MS + 1, Some(10_000)),
+            (end_ms, Some(10_000)),
+            (end_ms + 1, None),
+        ] {
+            let dead = claimed(10_000, silent_ms);
+            assert_eq!(told(&[&dead], 20_000), expected, "after {silent_ms}");
         }
     }
 }

@@ -41,7 +41,7 @@ impl Cluster {
         self.replicas.load(Ordering::Relaxed).max(1)
     }
 
-    /// The longest `timer.claim` of a replica, ms, those that died within the last minute included. 0: none is known.
+    /// The longest `timer.claim` of a replica, ms, the dead whose entries are kept included. 0: none is known.
     pub fn longest_claim_ms(&self) -> u64 {
         self.longest_claim_ms.load(Ordering::Relaxed).max(0) as u64
     }

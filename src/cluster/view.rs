@@ -42,7 +42,7 @@ pub enum NameRefusal {
     Taken(String),
     /// Another process took the name while this one was silent for so long that it counted as dead.
     #[error(
-        "another replica took the name {0:?} while this one was silent for {1} ms and counted as dead"
+        "another replica took the name {0:?} while this one was silent for at least {1} ms and counted as dead"
     )]
     Replaced(String, i64),
 }
@@ -57,16 +57,17 @@ impl ReplicaView {
 
     /// Takes in the answer to a heartbeat. `me` is this replica's nonce. An error means that this replica has to end.
     pub(super) fn hear(&mut self, me: &str, news: RegistryNews) -> Result<(), NameRefusal> {
-        let own = news.members.iter().find(|m| m.nonce == me).cloned();
+        let own = news.members.iter().find(|m| m.nonce == me);
         self.now_us = news.now_us;
-        if let (Some(own), Some(silence_ms)) = (&own, news.silence_ms) {
+        if let Some(own) = own {
+            // An entry that was there before was removed by another replica, after a silence of that length at least.
+            let was_here = self.alive.contains_key(me);
+            let silence_ms = news.silence_ms.or_else(|| was_here.then(|| own.kept_ms()));
             // The cause of this replica's silence may have silenced the others too, so nobody counts as dead yet.
-            if silence_ms > 2 * own.status.heartbeat_ms {
+            if silence_ms.is_some_and(|ms| ms > 2 * own.status.heartbeat_ms) {
                 self.grace_until_us = news.now_us + own.lifetime_ms() * 1000;
             }
-        }
-        if let Some(own) = &own {
-            judge_name(own, news.silence_ms, &news.members)?;
+            judge_name(own, silence_ms, &news.members)?;
         }
         let living = news.members.into_iter().filter(RegisteredReplica::is_alive);
         let mut alive: BTreeMap<String, RegisteredReplica> =
@@ -96,8 +97,8 @@ impl ReplicaView {
 
     /// The partitions that this replica is to serve.
     pub(super) fn owned(&self, me: &str, partitions: Partitions) -> OwnedPartitions {
-        let candidates = self.candidates();
-        let all = mine(me, &candidates, partitions);
+        let members = self.members();
+        let all = mine(me, &self.candidates(members.clone()), partitions);
         let own_routes = self
             .alive
             .get(me)
@@ -106,18 +107,18 @@ impl ReplicaView {
         // Routes known to the same replicas are shared alike.
         let mut groups: BTreeMap<Vec<&str>, Arc<Vec<bool>>> = BTreeMap::new();
         let routes = own_routes.into_iter().map(|route| {
-            let group: Vec<&RegisteredReplica> = candidates
+            let group: Vec<&RegisteredReplica> = members
                 .iter()
                 .copied()
                 .filter(|m| m.status.routes.contains(&route))
                 .collect();
-            if group.len() == candidates.len() {
+            if group.len() == members.len() {
                 return (route, all.clone());
             }
             let names = group.iter().map(|m| m.nonce.as_str()).collect();
             let served = groups
                 .entry(names)
-                .or_insert_with(|| mine(me, &group, partitions))
+                .or_insert_with(|| mine(me, &self.candidates(group), partitions))
                 .clone();
             (route, served)
         });
@@ -129,10 +130,8 @@ impl ReplicaView {
         self.now_us < self.grace_until_us
     }
 
-    /// The members that may serve partitions: of each name the one that joined last, except those with a hanging
-    /// shard and those whose clock is far behind (their messages would wait until they are overdue). If that leaves
-    /// none, all members.
-    fn candidates(&self) -> Vec<&RegisteredReplica> {
+    /// The living members: of each name the one that joined last.
+    fn members(&self) -> Vec<&RegisteredReplica> {
         let mut of_name: BTreeMap<&str, &RegisteredReplica> = BTreeMap::new();
         for member in self.alive.values() {
             let last = of_name.entry(&member.status.name).or_insert(member);
@@ -140,15 +139,24 @@ impl ReplicaView {
                 *last = member;
             }
         }
-        let mut candidates: Vec<&RegisteredReplica> = of_name.into_values().collect();
-        candidates.sort_by(|a, b| a.nonce.cmp(&b.nonce));
+        let mut members: Vec<&RegisteredReplica> = of_name.into_values().collect();
+        members.sort_by(|a, b| a.nonce.cmp(&b.nonce));
+        members
+    }
+
+    /// Those of these members that may serve partitions: all but those with a hanging shard and those whose clock is far
+    /// behind (their messages would wait until they are overdue). If that leaves none, all of them.
+    fn candidates<'a>(
+        &self,
+        mut members: Vec<&'a RegisteredReplica>,
+    ) -> Vec<&'a RegisteredReplica> {
         let turns = |m: &&RegisteredReplica| {
             m.slowest_round_ms() <= m.lifetime_ms() && m.status.skew_ms >= -self.max_skew_ms
         };
-        if !self.in_grace() && candidates.iter().any(turns) {
-            candidates.retain(turns);
+        if !self.in_grace() && members.iter().any(turns) {
+            members.retain(turns);
         }
-        candidates
+        members
     }
 }
 

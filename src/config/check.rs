@@ -170,13 +170,8 @@ fn timer(section: &SectionReader<'_>) -> Option<timer::Config> {
     let lookahead = lookahead?;
     let claim = claim?;
     if lookahead >= claim {
-        let key = if section.is_set("lookahead") {
-            "lookahead"
-        } else {
-            "claim"
-        };
         section.report(
-            key,
+            section.blamed("lookahead", "claim"),
             "`lookahead` must be below `claim`: a claim must last until its messages are due",
         );
     }

@@ -2,17 +2,19 @@
 //! passes is then not refused at start. Nothing touches the network; no message quotes a secret.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use lapin::uri::AMQPUri;
 use rdkafka::ClientConfig;
+use rdkafka::client::{Client, DefaultClientContext};
 use rdkafka::error::KafkaError;
-use rdkafka::types::RDKafkaConfRes;
+use rdkafka::types::{RDKafkaConfRes, RDKafkaType};
 use redis::IntoConnectionInfo;
 use ureq::http::Uri;
 
 use super::url_options;
 use super::values::quoted;
-use crate::broker::kafka::OWNED_PROPERTIES;
+use crate::broker::kafka::{Connection, FetchSizes, OWNED_PROPERTIES};
 use crate::domain::nearest;
 
 /// The names of librdkafka's properties, one a line, of the version that is built in.
@@ -128,9 +130,43 @@ pub(super) fn kafka_property(name: &str, value: &str, secret: bool) -> Result<()
     }
 }
 
+/// Checks that librdkafka makes clients with the properties of a connection together: some it compares only then. These
+/// clients know no broker.
+pub(super) fn kafka_clients(connection: &Connection) -> Result<(), String> {
+    use RDKafkaType::{RD_KAFKA_CONSUMER, RD_KAFKA_PRODUCER};
+    let consumer = |sizes| connection.consumer_config("check", 0, sizes);
+    for (kind, config) in [
+        (RD_KAFKA_CONSUMER, consumer(FetchSizes::Usual)),
+        (RD_KAFKA_CONSUMER, consumer(FetchSizes::Careful)),
+        (
+            RD_KAFKA_PRODUCER,
+            connection.producer_config(Duration::ZERO),
+        ),
+    ] {
+        let mut config = config.map_err(|error| error.to_string())?;
+        config
+            .remove("bootstrap.servers")
+            .remove("group.id")
+            // Certificates are read when the clients are made that are to use them.
+            .set("security.protocol", "plaintext")
+            // Those would be servers of this process.
+            .set("test.mock.num.brokers", "0");
+        let native = config.create_native_config();
+        native
+            .and_then(|native| Client::new(&config, native, kind, DefaultClientContext))
+            .map(drop)
+            .map_err(|error| match error {
+                KafkaError::ClientCreation(why) => format!("librdkafka says: {why}"),
+                _ => "librdkafka does not take these values together".to_owned(),
+            })?;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::broker::kafka::Properties;
 
     #[test]
     fn urls_are_judged_as_the_clients_do() {
@@ -242,6 +278,54 @@ mod tests {
             Err("librdkafka has no such property".to_owned()),
             "nothing is near"
         );
+    }
+
+    #[test]
+    fn librdkafka_judges_what_is_set_together() {
+        let judged = |properties: &[(&str, &str)]| {
+            kafka_clients(&Connection {
+                properties: Properties::inline(properties.iter().copied()),
+                ..Connection::plain("main", "127.0.0.1:1")
+            })
+        };
+        for right in [
+            &[("receive.message.max.bytes", "4000000")][..],
+            &[("fetch.max.bytes", "24576")],
+            &[("reconnect.backoff.ms", "1000")],
+            // The file is not there, and is not read.
+            &[
+                ("security.protocol", "SSL"),
+                ("ssl.ca.location", "/nowhere/ca.pem"),
+            ],
+        ] {
+            assert_eq!(judged(right), Ok(()), "{right:?}");
+        }
+        for (wrong, why) in [
+            (
+                [
+                    ("fetch.max.bytes", "5000000"),
+                    ("receive.message.max.bytes", "4000000"),
+                ],
+                "`fetch.max.bytes` + 512",
+            ),
+            (
+                [
+                    ("reconnect.backoff.ms", "1000"),
+                    ("reconnect.backoff.max.ms", "500"),
+                ],
+                "must be >= `reconnect.backoff.ms`",
+            ),
+            (
+                [("queuing.strategy", "lifo"), ("client.rack", "a")],
+                "`queuing.strategy` must be set to `fifo`",
+            ),
+        ] {
+            let told = judged(&wrong).expect_err(why);
+            assert!(
+                told.starts_with("librdkafka says: ") && told.contains(why),
+                "{told}"
+            );
+        }
     }
 
     /// Each property is known, and is hinted at where a letter of it is missing.

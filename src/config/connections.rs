@@ -1,5 +1,6 @@
 //! Reads `[kafka.NAME]` and `[rabbitmq.NAME]`.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -11,7 +12,7 @@ use super::secrets::{is_secret_property, not_both, secret};
 use super::section::SectionReader;
 use super::sources;
 use super::tls::{Reported, client_files};
-use super::values::{integer, kind, quoted};
+use super::values::{integer, kind, quoted, text};
 use crate::broker::kafka::{
     AwsEnvironment, AwsIam, ClientCredentials, Properties, TokenIssuer, TokenSource,
 };
@@ -54,7 +55,9 @@ fn management(section: &SectionReader<'_>) -> Option<String> {
             return Err("must begin with http:// or https://".to_owned());
         }
         if text.contains('@') {
-            return Err("must be without user and password: those of `url` are taken".to_owned());
+            return Err(
+                "must be without user and password: those of the broker's URL are taken".to_owned(),
+            );
         }
         Ok(text.to_owned())
     })
@@ -102,9 +105,14 @@ fn rabbitmq(name: &str, section: &SectionReader<'_>) -> Option<rabbitmq::Connect
     let mut hosts = std::iter::once(&url).chain(&further_urls);
     let all_speak_tls = hosts.all(|url| url.configured().expose().starts_with("amqps://"));
     if section.has("tls") && !all_speak_tls {
+        let urls = if section.has("urls") {
+            "each of `urls`"
+        } else {
+            "`url`"
+        };
         section.report(
             "tls",
-            "names files, but TLS is spoken only if `url` begins with amqps://",
+            format!("names files, but TLS is spoken only if {urls} begins with amqps://"),
         );
     }
     Some(rabbitmq::Connection {
@@ -130,24 +138,39 @@ fn rabbitmq_urls(section: &SectionReader<'_>) -> Option<(Credential, Vec<Credent
         }
     }
     let texts = texts?;
-    let vhost = |text: &str| clients::amqp_place(text).map(|(_, _, vhost)| vhost);
-    let first = texts.first().and_then(|text| vhost(text));
-    for (at, text) in (1..).zip(&texts) {
-        match clients::amqp_url(text) {
-            Err(why) => section.report(KEY, format!("the URL number {at} {why}")),
-            Ok(()) if vhost(text) != first => section.report(
-                KEY,
-                format!("the URL number {at} has another vhost than the first: they are hosts of one cluster"),
-            ),
-            Ok(()) => {}
-        }
+    let faults = faults_of_urls(&texts);
+    for fault in &faults {
+        section.report(KEY, fault);
+    }
+    if !faults.is_empty() {
+        return None;
     }
     let mut urls = texts.into_iter().map(Credential::inline);
-    let Some(url) = urls.next() else {
-        section.report(KEY, "names no host");
-        return None;
-    };
-    Some((url, urls.collect()))
+    Some((urls.next()?, urls.collect()))
+}
+
+/// What is wrong with the URLs of the hosts of one cluster, a sentence for each that is.
+fn faults_of_urls(urls: &[String]) -> Vec<String> {
+    if urls.is_empty() {
+        return vec!["names no host".to_owned()];
+    }
+    let vhost = |url: &str| clients::amqp_place(url).map(|(_, _, vhost)| vhost);
+    let mut faults = Vec::new();
+    // The first that is a URL: the others are compared with it.
+    let mut first = None;
+    for (at, url) in (1..).zip(urls) {
+        if let Err(why) = clients::amqp_url(url) {
+            faults.push(format!("the URL number {at} {why}"));
+            continue;
+        }
+        let (first_at, first) = *first.get_or_insert((at, url));
+        if vhost(url) != vhost(first) {
+            faults.push(format!(
+                "the URL number {at} has another vhost than number {first_at}: they are hosts of one cluster"
+            ));
+        }
+    }
+    faults
 }
 
 fn kafka(name: &str, section: &SectionReader<'_>) -> Option<kafka::Connection> {
@@ -171,9 +194,13 @@ fn kafka(name: &str, section: &SectionReader<'_>) -> Option<kafka::Connection> {
         from_table(section).map(|properties| (Properties::inline(properties), "properties"))
     };
     let (properties, given_by) = properties?;
-    let report = |name: &str, message: &str| match given_by {
-        "properties" => section.report_entry(given_by, name, message),
-        _ => section.report(given_by, format!("{}: {message}", quoted(name))),
+    let is_sound = Cell::new(true);
+    let report = |name: &str, message: &str| {
+        is_sound.set(false);
+        match given_by {
+            "properties" => section.report_entry(given_by, name, message),
+            _ => section.report(given_by, format!("{}: {message}", quoted(name))),
+        }
     };
     for (name, value) in properties.configured() {
         let value = value.expose();
@@ -189,13 +216,21 @@ fn kafka(name: &str, section: &SectionReader<'_>) -> Option<kafka::Connection> {
     if let Some((name, message)) = kafka::sasl_problem(properties.configured(), has_oauth) {
         report(name, message);
     }
-    Some(kafka::Connection {
+    let connection = kafka::Connection {
         oauth: oauth.ok()?,
         name: name.to_owned(),
         brokers: brokers?,
         properties,
         unsafe_tls: may_be_unverified?,
-    })
+    };
+    let is_tuned = !connection.properties.configured().is_empty();
+    if is_tuned
+        && is_sound.get()
+        && let Err(message) = clients::kafka_clients(&connection)
+    {
+        section.report(given_by, message);
+    }
+    Some(connection)
 }
 
 /// Reads where tokens come from: an OAuth 2 server, or AWS.
@@ -288,7 +323,7 @@ fn filled(text: &str) -> Result<String, String> {
 }
 
 fn property(name: &str, value: &str) -> Result<(), String> {
-    if kafka::OWNED_PROPERTIES.contains(&name) {
+    if kafka::is_owned(name) {
         return Err("Postdate owns this property; leave it out".to_owned());
     }
     clients::kafka_property(name, value, is_secret_property(name))
@@ -308,21 +343,23 @@ fn from_table(section: &SectionReader<'_>) -> Option<BTreeMap<String, String>> {
     };
     let mut properties = BTreeMap::new();
     for (name, value) in dict {
-        match scalar(value) {
-            Some(text) => drop(properties.insert(name.clone(), text)),
-            None => section.report_entry(
-                "properties",
-                name,
-                format!("is {}, not a text", kind(value)),
-            ),
+        let read = if is_secret_property(name) {
+            // A number may become another text: `1e10` is 10000000000.
+            text(value).map(str::to_owned)
+        } else {
+            scalar(value)
+        };
+        match read {
+            Ok(text) => drop(properties.insert(name.clone(), text)),
+            Err(message) => section.report_entry("properties", name, message),
         }
     }
     Some(properties)
 }
 
 /// The text of a property: librdkafka takes only texts, so a number or a truth value is written as one.
-fn scalar(value: &Value) -> Option<String> {
-    match value {
+fn scalar(value: &Value) -> Result<String, String> {
+    let text = match value {
         Value::String(_, text) => Some(text.clone()),
         Value::Bool(_, truth) => Some(truth.to_string()),
         Value::Num(_, number) => match integer(*number) {
@@ -330,7 +367,8 @@ fn scalar(value: &Value) -> Option<String> {
             None => number.to_f64().map(|float| float.to_string()),
         },
         _ => None,
-    }
+    };
+    text.ok_or_else(|| format!("is {}, not a text", kind(value)))
 }
 
 fn brokers(text: &str) -> Result<(), String> {
@@ -420,6 +458,46 @@ mod tests {
             "http://a:1",
         ] {
             assert!(brokers(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_owned_property_is_refused_by_its_name_for_topics_too() {
+        for owned in kafka::OWNED_PROPERTIES {
+            for name in [(*owned).to_owned(), format!("topic.{owned}")] {
+                let told = property(&name, "1").expect_err(&name);
+                assert!(told.starts_with("Postdate owns this property"), "{told}");
+            }
+        }
+        assert_eq!(property("topic.compression.codec", "zstd"), Ok(()));
+    }
+
+    #[test]
+    fn of_several_urls_only_those_that_are_wrong_are_told() {
+        let [a, b, other] = ["amqp://a/%2f", "amqp://b/%2f", "amqp://c/mail"].map(str::to_owned);
+        let [no_scheme, no_vhost] = ["rabbit-0:5672", "amqp://d/"].map(str::to_owned);
+        for (urls, expected) in [
+            (vec![], &["names no host"][..]),
+            (vec![a.clone(), b.clone()], &[]),
+            (vec![no_scheme.clone(), b.clone()], &["number 1 must begin"]),
+            (vec![no_vhost, a.clone(), b], &["number 1 has"]),
+            (
+                vec![a.clone(), other.clone(), a.clone()],
+                &["number 2 has another vhost than number 1: "],
+            ),
+            (
+                vec![no_scheme, a, other],
+                &[
+                    "number 1 must begin",
+                    "number 3 has another vhost than number 2: ",
+                ],
+            ),
+        ] {
+            let faults = faults_of_urls(&urls);
+            assert_eq!(faults.len(), expected.len(), "{urls:?}: {faults:?}");
+            for (fault, expected) in faults.iter().zip(expected) {
+                assert!(fault.contains(*expected), "{fault}");
+            }
         }
     }
 

@@ -89,8 +89,8 @@ impl MergedLayers {
     }
 
     /// Puts one value over the others. `label` names its source.
-    pub(super) fn put(&mut self, label: String, path: &[String], text: &str) {
-        let dict = nest(path, shaped(&self.defaults, path, text));
+    pub(super) fn put(&mut self, label: String, path: &[String], value: Value) {
+        let dict = nest(path, value);
         self.figment = std::mem::take(&mut self.figment).merge(ConfigLayer { label, dict });
         self.dict = merged(&self.figment);
     }
@@ -131,33 +131,6 @@ fn nest(path: &[String], value: Value) -> Dict {
     path.first()
         .map(|first| Dict::from([(first.clone(), value)]))
         .unwrap_or_default()
-}
-
-/// Parses a text into the type of the key's default. The value of a text key stays text, even if it looks like a
-/// number.
-fn shaped(defaults: &Dict, path: &[String], text: &str) -> Value {
-    let parts: Vec<&str> = match path.first().map(String::as_str) {
-        Some("routes") => std::iter::once("defaults")
-            .chain(path.iter().skip(2).map(String::as_str))
-            .collect(),
-        _ => path.iter().map(String::as_str).collect(),
-    };
-    let shape = parts
-        .iter()
-        .try_fold(Value::from(defaults.clone()), |at, part| {
-            at.as_dict()?.get(*part).cloned()
-        });
-    let parsed = match shape {
-        Some(Value::Num(..)) => text.replace('_', "").parse::<u64>().ok().map(Value::from),
-        Some(Value::Array(..)) => match sources::toml_value(&format!("v = {text}")) {
-            Ok(Value::Dict(_, mut dict)) => dict
-                .remove("v")
-                .filter(|value| matches!(value, Value::Array(..))),
-            _ => None,
-        },
-        _ => None,
-    };
-    parsed.unwrap_or_else(|| Value::from(text))
 }
 
 /// Undoes the nesting of `sasl.password = "..."` in `[kafka.main.properties]`: to TOML it is a table in a table, to

@@ -3,6 +3,7 @@
 //! Both change what the file has. Neither makes a new route or connection, so that a slip in a name is told and not
 //! taken for a new one. A variable that is most likely meant for this program, and is no key, is told as well.
 
+use std::cell::LazyCell;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 
@@ -12,7 +13,7 @@ use super::key_kinds::{KeyKind, KeyKinds};
 use super::layers::{MergedLayers, NAMED_TABLES};
 use super::problem::ConfigProblem;
 use super::schema::key_kinds;
-use super::sources::{ConfigSources, FILE_VARIABLE, LOG_VARIABLE, VARIABLE_PREFIX};
+use super::sources::{self, ConfigSources, FILE_VARIABLE, LOG_VARIABLE, VARIABLE_PREFIX};
 use super::values::join_property;
 use crate::domain::nearest;
 
@@ -38,15 +39,47 @@ pub(super) fn apply(sources: &ConfigSources, layers: &mut MergedLayers) -> Vec<C
     for set in &sources.set {
         found.push(Override::of_option(set, layers.file()));
     }
+    let kinds = LazyCell::new(key_kinds);
     let mut problems = Vec::new();
     for found in found {
         match found {
             Ok(None) => {}
-            Ok(Some(Override { label, path, text })) => layers.put(label, &path, text),
+            Ok(Some(Override { label, path, text })) => {
+                let value = shaped(&kinds, &path, text);
+                layers.put(label, &path, value);
+            }
             Err(problem) => problems.push(problem),
         }
     }
     problems
+}
+
+/// Parses a text into what its key takes. The value of a text key stays text, even if it looks like a number. So does one
+/// that the key does not take: the check tells that.
+fn shaped(kinds: &KeyKinds, path: &[String], text: &str) -> Value {
+    let mut path = path.to_vec();
+    if path.len() > 1 && NAMED_TABLES.contains(&path[0].as_str()) {
+        // The samples' own name.
+        "main".clone_into(&mut path[1]);
+    }
+    let parsed = kinds.get(&path).into_iter().flatten().find_map(|kind| {
+        Some(match kind {
+            KeyKind::Integer(_) => Value::from(text.replace('_', "").parse::<u64>().ok()?),
+            KeyKind::Truth => Value::from(text.parse::<bool>().ok()?),
+            KeyKind::Texts => list(text)?,
+            _ => return None,
+        })
+    });
+    parsed.unwrap_or_else(|| Value::from(text))
+}
+
+/// A list, as TOML writes it.
+fn list(text: &str) -> Option<Value> {
+    let Ok(Value::Dict(_, mut dict)) = sources::toml_value(&format!("v = {text}")) else {
+        return None;
+    };
+    dict.remove("v")
+        .filter(|value| matches!(value, Value::Array(..)))
 }
 
 impl<'a> Override<'a> {

@@ -56,13 +56,17 @@ pub(super) fn print(layers: &MergedLayers, sources: &ConfigSources) -> String {
     out
 }
 
-/// The defaults of a route: those for the technology of its source, with the `delay_from` of that technology.
+/// The defaults of a route: those that go with the technology of its source, and the `delay_from` of that technology.
 fn of_its_technology(defaults: &Dict, route: &Dict) -> Dict {
     let mut defaults = defaults.clone();
     let from = route.get("from").and_then(Value::as_dict);
     let kafka = from.is_some_and(|from| from.contains_key("kafka"));
     if let Some(Value::Dict(_, from)) = defaults.get_mut("from") {
-        from.remove(if kafka { "prefetch" } else { "group" });
+        // The others are Kafka's.
+        from.retain(|key, _| (key == "prefetch") != kafka);
+    }
+    if !kafka {
+        defaults.remove("on_undecodable");
     }
     let delay_from = if kafka { "produced" } else { "arrival" };
     defaults
@@ -138,19 +142,16 @@ fn replaced(dict: &Dict, key: &str) -> bool {
 
 /// A value as TOML writes it, without its secrets.
 fn shown(path: &[&str], value: &Value) -> String {
+    // Tokens and properties of librdkafka. The items of a list are hidden one by one.
+    let is_secret = path
+        .last()
+        .is_some_and(|name| is_secret_property(name) && !name.ends_with("_file"));
+    let has_text = !matches!(value, Value::Array(..)) && value.as_str() != Some("");
+    if is_secret && has_text {
+        return toml::Value::from(REDACTED_VALUE).to_string();
+    }
     match value {
-        Value::String(_, text) => {
-            let text = match path {
-                // Tokens and properties of librdkafka.
-                [.., name]
-                    if is_secret_property(name) && !name.ends_with("_file") && !text.is_empty() =>
-                {
-                    REDACTED_VALUE.to_owned()
-                }
-                _ => Secret::new(text).redacted_url(),
-            };
-            toml::Value::from(text).to_string()
-        }
+        Value::String(_, text) => toml::Value::from(Secret::new(text).redacted_url()).to_string(),
         Value::Array(_, items) => {
             let items: Vec<String> = items.iter().map(|item| shown(path, item)).collect();
             format!("[{}]", items.join(", "))

@@ -169,15 +169,13 @@ fn policy(section: &SectionReader<'_>, delay_from: DelayFrom) -> Option<RoutePol
     let consumer_retry = consumer_retry(section, max_delay_ms);
     let headers = section.table("headers", headers);
     let dialects = dialects(section);
-    let dead_letters = section.table("dead_letters", dead_letters);
-    if let (Some(size), Some(letters)) = (max_size, dead_letters)
-        && size > letters.max_message
-    {
-        section.report(
-            "max_size",
-            "is above `dead_letters.max_message`: what fails could not be kept",
-        );
-    }
+    let dead_letters = section.table("dead_letters", |table| {
+        let letters = dead_letters(table)?;
+        if max_size.is_some_and(|size| size > letters.max_message) {
+            report_unkept(section, table);
+        }
+        Some(letters)
+    });
     Some(RoutePolicy {
         headers: headers?,
         dialects: dialects?,
@@ -207,14 +205,26 @@ fn policy(section: &SectionReader<'_>, delay_from: DelayFrom) -> Option<RoutePol
     })
 }
 
+/// Reports that `max_size` is above `dead_letters.max_message`, under the one of the two that is set.
+fn report_unkept(section: &SectionReader<'_>, letters: &SectionReader<'_>) {
+    let has_own_limit = section.has("dead_letters") && letters.is_set("max_message");
+    if section.is_set("max_size") || !has_own_limit && section.is_set_anywhere("max_size") {
+        section.report(
+            "max_size",
+            "is above `dead_letters.max_message`: what fails could not be kept",
+        );
+    } else {
+        letters.report(
+            "max_message",
+            "is below `max_size`: what fails could not be kept",
+        );
+    }
+}
+
 /// Jitter does not go with an order of keys.
 fn report_disorder(section: &SectionReader<'_>, ordered: Option<bool>, jitter_ms: Option<i64>) {
     if ordered == Some(true) && jitter_ms.is_some_and(|jitter| jitter > 0) {
-        let key = if section.is_set("order") {
-            "order"
-        } else {
-            "jitter"
-        };
+        let key = section.blamed("order", "jitter");
         section.report(key, "`jitter` would put the messages of one key out of the order that `order = \"key\"` keeps; one of the two must go");
     }
 }
@@ -226,11 +236,7 @@ fn rate(section: &SectionReader<'_>) -> Option<RateLimit> {
     let per_second = rate? as u32;
     let burst = burst? as u32;
     if per_second == 0 && burst > 0 {
-        let key = if section.is_set("burst") {
-            "burst"
-        } else {
-            "rate"
-        };
+        let key = section.blamed("burst", "rate");
         section.report(key, "`burst` without `rate` limits nothing: set `rate` too");
     }
     Some(RateLimit { per_second, burst })
@@ -256,11 +262,7 @@ fn dead_letters(section: &SectionReader<'_>) -> Option<DeadLetterLimits> {
     let max_bytes = max_bytes?;
     let max_message = max_message?;
     if max_message > max_bytes {
-        let key = if section.is_set("max_message") {
-            "max_message"
-        } else {
-            "max_bytes"
-        };
+        let key = section.blamed("max_message", "max_bytes");
         section.report(key, "`max_message` is above `max_bytes`");
     }
     Some(DeadLetterLimits {
@@ -278,12 +280,7 @@ fn retry(section: &SectionReader<'_>) -> Option<RetryPolicy> {
     let initial_ms = initial?;
     let max_ms = max?;
     if initial_ms > max_ms {
-        let key = if section.is_set("initial") {
-            "initial"
-        } else {
-            "max"
-        };
-        section.report(key, "`initial` is above `max`");
+        section.report(section.blamed("initial", "max"), "`initial` is above `max`");
     }
     Some(RetryPolicy {
         attempts: attempts? as u32,
@@ -318,14 +315,27 @@ fn consumer_retry(
             max_ms: max_ms?,
         };
         if retry.initial_ms > retry.max_ms {
-            table.report("initial", "`initial` is above `max`");
+            table.report(table.blamed("initial", "max"), "`initial` is above `max`");
         }
         if max_delay_ms.is_some_and(|most| retry.max_ms > most) {
-            table.report("max", "is above the route's `max_delay`");
+            report_unreachable(section, table);
         }
         Some(retry)
     });
     retry.map(Some).ok_or(Reported)
+}
+
+/// Reports that `consumer_retry.max` is above `max_delay`, under the one of the two that is set.
+fn report_unreachable(section: &SectionReader<'_>, retry: &SectionReader<'_>) {
+    let has_own_max = section.has("consumer_retry") && retry.is_set("max");
+    if has_own_max || !section.is_set("max_delay") && retry.is_set_anywhere("max") {
+        retry.report("max", "is above the route's `max_delay`");
+    } else {
+        section.report(
+            "max_delay",
+            "is below `consumer_retry.max`, which is 1h unless it is set",
+        );
+    }
 }
 
 fn headers(section: &SectionReader<'_>) -> Option<HeaderNames> {

@@ -200,6 +200,19 @@ impl<'a> SectionReader<'a> {
             .is_some_and(|value| self.context.layers.origin(value) != super::layers::DEFAULT_ORIGIN)
     }
 
+    /// Reports whether a layer above the defaults sets the key, in this table or in its fallback.
+    pub(super) fn is_set_anywhere(&self, key: &'static str) -> bool {
+        self.value(key)
+            .is_some_and(|value| self.context.layers.origin(value) != super::layers::DEFAULT_ORIGIN)
+    }
+
+    /// The one of two keys that is to blame where they do not go together: the one that is set, if possible in this table.
+    /// If both are, it is the first.
+    pub(super) fn blamed(&self, first: &'static str, second: &'static str) -> &'static str {
+        let is_first = self.is_set(first) || !self.is_set(second) && self.is_set_anywhere(first);
+        if is_first { first } else { second }
+    }
+
     /// Reports whether the key has another value in this table than its default.
     pub(super) fn differs(&self, key: &'static str) -> bool {
         let defaults = &self.context.layers.defaults;

@@ -1,7 +1,8 @@
 //! The oldest overdue message of a route: one figure for the metric, the API and the command line.
 //!
 //! A message counts from its requested due time, wherever it is: waiting in the store, put back after a failed publish,
-//! claimed by this replica or by another one. Each place reports its earliest due time; the earliest of all counts.
+//! claimed by this replica or by another one. Each place reports its earliest due time; the earliest of all counts. What this
+//! replica has claimed is reported before it is due, and is late from its due time on.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +37,7 @@ struct EarliestMoments {
     before: BTreeMap<OverduePlace, Overdue>,
 }
 
-/// The oldest overdue message of a place.
+/// The message of a place with the earliest due time: overdue, or claimed and not due yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overdue {
     /// Its requested due time.
@@ -113,7 +114,7 @@ impl OverduePlace {
 }
 
 impl OldestOverdue {
-    /// Reports the oldest overdue message of one place; `None` if nothing there is due.
+    /// Reports the oldest overdue message of one place, of claims the earliest one; `None` if there is none.
     pub fn report(&self, place: OverduePlace, oldest: Option<Overdue>) {
         let moments = &mut *self.0.lock();
         moments.before.remove(&place);
@@ -151,12 +152,12 @@ impl OldestOverdue {
         late_ms
     }
 
-    /// The earliest requested due time of all places; `None` if nothing is due.
+    /// The earliest requested due time of all places; `None` if there is none. It is past if the route is late.
     pub fn oldest(&self) -> Option<UnixMs> {
         self.0.lock().all().map(|(_, asked)| asked).min()
     }
 
-    /// The place of the message with the earliest requested due time; `None` if nothing is due.
+    /// The place of the message with the earliest requested due time; `None` if there is none.
     pub fn place(&self) -> Option<OverduePlace> {
         self.0
             .lock()
@@ -165,7 +166,7 @@ impl OldestOverdue {
             .map(|(place, _)| place)
     }
 
-    /// The earliest requested due time of messages that this replica has claimed.
+    /// The earliest requested due time of messages that this replica has claimed, due or not.
     pub fn claimed(&self) -> Option<UnixMs> {
         let moments = self.0.lock();
         moments
@@ -223,6 +224,18 @@ mod tests {
         assert_eq!(late_ms(6_010), 5_010, "nobody has looked");
         oldest.report(OverduePlace::Waiting, Some(overdue(1_000, 6_500)));
         assert_eq!(late_ms(7_000), 5_500);
+    }
+
+    #[test]
+    fn what_is_claimed_is_late_from_its_due_time_on_and_not_before() {
+        let oldest = OldestOverdue::default();
+        let late_ms = |now| oldest.late_ms(UnixMs(now));
+        oldest.report(OverduePlace::Claimed(0), Some(overdue(1_000, 400)));
+        assert_eq!([late_ms(400), late_ms(1_200)], [0, 0], "as it was seen");
+        assert_eq!(oldest.claimed(), Some(UnixMs(1_000)));
+        assert_eq!(late_ms(5_400), 4_400, "nobody has looked");
+        oldest.report(OverduePlace::Claimed(0), Some(overdue(1_000, 1_400)));
+        assert_eq!(late_ms(1_500), 400);
     }
 
     #[test]

@@ -27,13 +27,12 @@ const MAX_NAMED: usize = 10;
 #[derive(Debug, Default)]
 pub struct TroubleLog {
     seen: BTreeMap<String, SeenTrouble>,
-    /// The moment of the last look.
-    looked: Option<UnixMs>,
 }
 
 /// A part that was in trouble by itself.
 #[derive(Debug)]
 struct SeenTrouble {
+    /// Since when, by the last look.
     since: UnixMs,
     looks: u32,
     /// When it was last seen so.
@@ -73,11 +72,11 @@ impl TroubleLog {
 
     fn news(&mut self, not_up: &BTreeMap<String, PartTrouble>, now: UnixMs) -> Vec<TroubleNews> {
         let mut news = Vec::new();
-        // What is not up since the last look is in another trouble: it was up in between.
-        let looked = self.looked.replace(now);
         self.seen.retain(|part, seen| {
+            // What began later than it did by the last look is another trouble: the part was up in between. The clock of
+            // now does not tell: it may have stepped back.
             if let Some(trouble) = not_up.get(part)
-                && looked.is_none_or(|looked| trouble.since <= looked)
+                && trouble.since <= seen.since
             {
                 return true;
             }
@@ -85,7 +84,7 @@ impl TroubleLog {
             if is_told {
                 news.push(TroubleNews::Over {
                     part: part.clone(),
-                    lasted_s: now.since(seen.since) / 1000,
+                    lasted_s: now.since(seen.since).max(0) / 1000,
                 });
             }
             !is_told && now.since(seen.last) < REMEMBERED_MS
@@ -122,6 +121,7 @@ impl TroubleLog {
             let Some(trouble) = not_up.get(part) else {
                 continue;
             };
+            seen.since = trouble.since;
             if seen.looks < TELL_AFTER {
                 // It follows from another one now: what it was before says nothing.
                 seen.looks = if seen.last == now { seen.looks } else { 0 };
@@ -304,6 +304,20 @@ mod tests {
             };
             assert_eq!(told_since(&mut log, 6, 4, &parts), begins, "{again:?}");
         }
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_neither_ends_a_trouble_nor_begins_it_again() {
+        let mut log = TroubleLog::default();
+        let late = [("route:a", None, true)];
+        told_since(&mut log, 100, 99, &late);
+        assert_eq!(told_since(&mut log, 101, 99, &late), ["route:a begins: "]);
+        for at_s in 41..45 {
+            assert_eq!(told_since(&mut log, at_s, 99, &late), NONE, "at {at_s}");
+        }
+        // It is found to have lasted longer.
+        assert_eq!(told_since(&mut log, 45, 31, &late), NONE);
+        assert_eq!(told(&mut log, 46, &[]), ["route:a is over after 15 s"]);
     }
 
     #[test]

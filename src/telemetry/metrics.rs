@@ -395,7 +395,7 @@ impl RouteMetrics {
     }
 
     /// Shows the messages and the dead letters that the store has of the route. Those in flight at this replica are no
-    /// longer pending.
+    /// longer pending; those in flight at other replicas count as pending.
     pub fn show_counts(&self, messages: i64, dead: i64) {
         self.pending.set((messages - self.in_flight.get()).max(0));
         self.dead.set(dead);

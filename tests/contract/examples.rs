@@ -1,5 +1,6 @@
 //! `config/`: the reference is right and complete, every example is taken, every rejected file refused.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
@@ -300,6 +301,74 @@ fn the_layers_stand_in_their_order() {
 }
 
 #[test]
+fn a_value_of_each_kind_comes_from_the_environment_and_from_an_option() {
+    let text = "[redis]\nnodes = [\"redis-0:6379\"]\n[kafka.main]\nbrokers = \"a:1\"\n[rabbitmq.mail]\n\
+        [routes.new-orders]\nfrom = { kafka = \"main\" }\n\
+        to = { rabbitmq = \"mail\", exchange = \"orders\", routing_key = \"key\" }\n";
+    let file = written(".toml", text);
+    let mut sources = sources(&file);
+    sources.environment = [
+        ("POSTDATE_REDIS__TLS", "true"),
+        ("POSTDATE_REDIS__TOPOLOGY", "cluster"),
+        (
+            "POSTDATE_RABBITMQ__MAIL__URLS",
+            "[\"amqp://a/%2f\", \"amqp://b/%2f\"]",
+        ),
+        (
+            "POSTDATE_ROUTES__NEW_ORDERS__FROM__TOPICS",
+            "[\"1\", \"true\"]",
+        ),
+        ("POSTDATE_ROUTES__NEW_ORDERS__CONSUMER_RETRY__ATTEMPTS", "7"),
+        ("POSTDATE_ROUTES__NEW_ORDERS__TO__EXCHANGE", "true"),
+    ]
+    .map(|(name, value)| (name.to_owned(), value.into()))
+    .to_vec();
+    sources.set = ["defaults.commands=false", "kafka.main.unsafe_tls=true"]
+        .map(str::to_owned)
+        .to_vec();
+    let config = check(sources).unwrap_or_else(|problems| panic!("{problems}"));
+    assert!(
+        matches!(&config.redis.topology, Topology::Cluster { login, .. } if login.tls),
+        "{:?}",
+        config.redis.topology
+    );
+    assert!(config.kafka["main"].unsafe_tls);
+    assert_eq!(config.rabbitmq["mail"].further_urls.len(), 1);
+    let route = route(&config, "new-orders");
+    assert!(
+        matches!(&route.from, Endpoint::Kafka { topics, .. } if topics.has("1") && topics.has("true"))
+    );
+    let retry = route.policy.consumer_retry.expect("set");
+    assert_eq!(retry.attempts, 7);
+    assert!(!route.policy.commands);
+    assert_eq!(route.to.name(), "true/");
+}
+
+#[test]
+fn every_key_that_takes_no_text_takes_its_kind_from_an_option() {
+    let mut kinds = BTreeSet::new();
+    for (path, form) in all_keys() {
+        let forms = form["anyOf"].as_array().map_or(&[][..], Vec::as_slice);
+        for form in forms.iter().chain([&form]) {
+            let value = match form["type"].as_str() {
+                Some("boolean") => "true".to_owned(),
+                Some("integer") => form["maximum"].to_string(),
+                Some("array") => "[\"x\"]".to_owned(),
+                _ => continue,
+            };
+            kinds.insert(form["type"].to_string());
+            let key = path.join(".");
+            let told = problems_beside(&[], &[&format!("{key}={value}")]);
+            for kind in ["true or false", "a whole number", "a list"] {
+                let refused = format!("{key}: must be {kind}");
+                assert!(!told.contains(&refused), "{told}");
+            }
+        }
+    }
+    assert_eq!(kinds.len(), 3, "{kinds:?}");
+}
+
+#[test]
 fn the_environment_makes_no_new_route_and_every_problem_names_its_source() {
     let file = written(".toml", &format!("[redis]\nprefx = \"a\"\n{SMALL}"));
     let mut sources = sources(&file);
@@ -421,6 +490,153 @@ fn what_is_printed_names_each_source_hides_secrets_and_can_be_read_again() {
             max_ms: 600_000
         }
     );
+}
+
+/// The printed text with values in the place of hidden ones that are checked: tokens, and the options of URLs.
+fn with_secrets(printed: &str) -> String {
+    ["read", "write"]
+        .iter()
+        .fold(printed.replace("?***", ""), |text, what| {
+            let hidden = format!("{what}_tokens = [\"***\"]");
+            text.replace(
+                &hidden,
+                &format!("{what}_tokens = [\"long-enough-to-{what}\"]"),
+            )
+        })
+}
+
+#[test]
+fn every_example_can_be_read_again_as_it_is_printed() {
+    for file in files("config/examples") {
+        let loaded = config::load(sources(&file)).expect("read");
+        let config = loaded.check().expect("right");
+        let printed = with_secrets(&loaded.print());
+        let again = check(sources(&written(".toml", &printed)))
+            .unwrap_or_else(|problems| panic!("{}: {problems}\n{printed}", file.display()));
+        assert_eq!(
+            format!("{:#?}", again.routes),
+            format!("{:#?}", config.routes),
+            "{}",
+            file.display()
+        );
+    }
+}
+
+#[test]
+fn a_secret_that_is_not_text_is_refused_and_never_printed() {
+    for (value, kind) in [
+        ("12345678", "a number"),
+        ("1e10", "a number"),
+        ("true", "true or false"),
+    ] {
+        let file = written(
+            ".yaml",
+            &format!(
+                "kafka: {{ main: {{ brokers: 'a:1', properties: {{ security.protocol: SASL_SSL, \
+                 sasl.mechanism: PLAIN, sasl.username: postdate, sasl.password: {value} }} }} }}\n\
+                 routes: {{ orders: {{ from: {{ kafka: main, topic: in }}, to: {{ kafka: main, topic: out }} }} }}\n"
+            ),
+        );
+        let loaded = config::load(sources(&file)).expect("read");
+        let problems = loaded.check().expect_err(value).to_string();
+        let told = format!(
+            ": kafka.main.properties.\"sasl.password\": must be text in quotes, not {kind}"
+        );
+        assert!(problems.ends_with(&told), "{problems}");
+        assert_eq!(problems.lines().count(), 1, "{problems}");
+        let printed = loaded.print();
+        assert!(printed.contains("\"sasl.password\" = \"***\""), "{printed}");
+    }
+}
+
+#[test]
+fn of_two_keys_that_do_not_go_together_the_one_that_is_set_is_told() {
+    let orders = |key: &str| format!("routes.new-orders.{key}");
+    let no_kept = "is below `max_size`: what fails could not be kept";
+    let no_wait = "is below `consumer_retry.max`, which is 1h unless it is set";
+    let reversed = "`initial` is above `max`";
+    for (set, key, message) in [
+        (
+            vec![orders("dead_letters.max_message=512KiB")],
+            orders("dead_letters.max_message"),
+            no_kept,
+        ),
+        (
+            vec!["defaults.dead_letters.max_message=512KiB".to_owned()],
+            "defaults.dead_letters.max_message".to_owned(),
+            no_kept,
+        ),
+        (
+            vec![
+                "defaults.dead_letters.max_message=512KiB".to_owned(),
+                orders("dead_letters.max=5"),
+            ],
+            "defaults.dead_letters.max_message".to_owned(),
+            no_kept,
+        ),
+        (
+            vec![orders("max_size=32MiB")],
+            orders("max_size"),
+            "is above `dead_letters.max_message`: what fails could not be kept",
+        ),
+        (
+            vec![orders("dead_letters.max_bytes=8MiB")],
+            orders("dead_letters.max_bytes"),
+            "`max_message` is above `max_bytes`",
+        ),
+        (
+            vec![orders("consumer_retry.max=5s")],
+            orders("consumer_retry.max"),
+            reversed,
+        ),
+        (
+            vec![orders("consumer_retry.initial=2h")],
+            orders("consumer_retry.initial"),
+            reversed,
+        ),
+        (
+            vec![
+                "defaults.retry.initial=10m".to_owned(),
+                orders("retry.attempts=3"),
+            ],
+            "defaults.retry.initial".to_owned(),
+            reversed,
+        ),
+        (
+            vec![orders("consumer_retry.attempts=3"), orders("max_delay=30m")],
+            orders("max_delay"),
+            no_wait,
+        ),
+        (
+            vec![
+                "defaults.max_delay=30m".to_owned(),
+                orders("consumer_retry.attempts=3"),
+            ],
+            "defaults.max_delay".to_owned(),
+            no_wait,
+        ),
+        (
+            vec![orders("consumer_retry.max=31d")],
+            orders("consumer_retry.max"),
+            "is above the route's `max_delay`",
+        ),
+    ] {
+        let set: Vec<&str> = set.iter().map(String::as_str).collect();
+        let told = problems_beside(&[], &set);
+        assert_eq!(told, format!("--set {key}: {key}: {message}"), "{set:?}");
+    }
+}
+
+#[test]
+fn one_url_of_several_that_is_wrong_is_one_problem() {
+    let text = "[rabbitmq.main]\nurls = [\"rabbit-0:5672\", \"amqp://b/%2f\"]\n\
+        [routes.mail]\nfrom = { rabbitmq = \"main\", queue = \"mail.delayed\" }\n\
+        to = { rabbitmq = \"main\", exchange = \"mail\", routing_key = \"preserve\" }\n";
+    let file = written(".toml", text);
+    let problems = check(sources(&file)).expect_err("wrong").to_string();
+    let told = ": rabbitmq.main.urls: the URL number 1 must begin with amqp:// or amqps://";
+    assert!(problems.ends_with(told), "{problems}");
+    assert_eq!(problems.lines().count(), 1, "{problems}");
 }
 
 /// The paths of all keys of a part of the schema, each with its form, and with [`NAMES`] in the operator's own tables.

@@ -105,6 +105,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &[
             "domain",
             "api",
+            "credential",
             "health",
             "lifecycle",
             "telemetry",

@@ -1,6 +1,10 @@
 //! The console in a real browser, against a relay at work: every page and every action, by mouse and by keyboard, with what
 //! hostile producers may write.
 
+mod changes;
+mod copies;
+mod words;
+
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -152,18 +156,38 @@ impl ConsoleFixture {
 
     /// The address of a page.
     fn page(&self, page: &str) -> String {
-        format!("{}/#/{page}", self.relay.url())
+        page_at(&self.relay, page)
     }
 
     /// A browser whose user has pasted this token.
     async fn browser(&self, screen: Screen, token: &str) -> Browser {
-        let browser = Browser::start(screen).await;
-        browser.open(&self.page("")).await;
-        browser.fill("Token", token).await;
-        browser.press("Log in").await;
-        browser.sees("Routes").await;
-        browser
+        browser_at(&self.relay, screen, token).await
     }
+}
+
+/// The address of a page of this relay.
+fn page_at(relay: &Relay, page: &str) -> String {
+    format!("{}/#/{page}", relay.url())
+}
+
+/// A browser at the console of this relay, whose user has pasted this token.
+async fn browser_at(relay: &Relay, screen: Screen, token: &str) -> Browser {
+    let browser = Browser::start(screen).await;
+    browser.open(&page_at(relay, "")).await;
+    browser.fill("Token", token).await;
+    browser.press("Log in").await;
+    browser.sees("Routes").await;
+    browser
+}
+
+/// The JSON that the API answers to whoever may write; an error if it is none of success.
+async fn call(relay: &Relay, method: &str, path: &str, body: &str) -> anyhow::Result<Value> {
+    let (status, text) = relay.request(method, path, Some(WRITE), body).await?;
+    ensure!(
+        (200..300).contains(&status),
+        "{method} {path}: {status} {text}"
+    );
+    Ok(serde_json::from_str(&text)?)
 }
 
 async fn open_channel(rabbitmq: &Rabbitmq) -> Channel {

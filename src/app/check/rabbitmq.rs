@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{CHECK_DEADLINE, CheckFinding, list, source, target};
 use crate::broker::rabbitmq::{
-    AmqpFault, Broker, Connection, FaultKind, QueueOrExchange, QueueTraits,
+    AmqpFault, Broker, Connection, FaultKind, QueueOrExchange, QueueTraits, UnusableHosts,
 };
 use crate::domain::{Endpoint, Route, RoutingKey, Target};
 use crate::health::Health;
@@ -92,28 +92,32 @@ pub(super) async fn check(connection: &Connection, routes: &[Arc<Route>]) -> Vec
             }
             findings
         }
-        Err(fault) => {
-            let url = connection.url.configured().redacted_url();
+        Err(UnusableHosts(hosts)) => {
             let all = list(&used.values().flatten().cloned().collect());
-            let key = format!("`rabbitmq.{name}.url`");
-            let advice = match fault.kind {
-                // The fault says what to do.
-                FaultKind::Tls => String::new(),
-                FaultKind::NotAllowed => {
-                    format!("; look at user, password and virtual host in {key}")
-                }
-                _ => format!("; is it running there, and is that the address meant by {key}"),
-            };
-            vec![CheckFinding::bad(format!(
-                "rabbitmq {name}: {url} cannot be used ({all}): {fault}{advice}"
-            ))]
+            let told = hosts.into_iter().map(|(url, fault)| {
+                let advice = advice(&fault, &connection.place_key());
+                CheckFinding::bad(format!(
+                    "rabbitmq {name}: {url} cannot be used ({all}): {fault}{advice}"
+                ))
+            });
+            told.collect()
         }
+    }
+}
+
+/// What to do about a host that cannot be used.
+fn advice(fault: &AmqpFault, key: &str) -> String {
+    match fault.kind {
+        // The fault says what to do.
+        FaultKind::Tls => String::new(),
+        FaultKind::NotAllowed => format!("; look at user, password and virtual host in `{key}`"),
+        _ => format!("; is it running there, and is that the address meant by `{key}`"),
     }
 }
 
 /// Which of several hosts cannot be used: the others stand in for them.
 async fn hosts(name: &str, count: usize, broker: &Broker) -> Vec<CheckFinding> {
-    let unusable = broker.unusable_hosts().await;
+    let UnusableHosts(unusable) = broker.unusable_hosts(CHECK_DEADLINE).await;
     let usable = count - unusable.len();
     let mut findings = vec![CheckFinding::good(format!(
         "rabbitmq {name}: {usable} of {count} hosts are there"
@@ -143,5 +147,46 @@ fn judge(
         Err(fault) => CheckFinding::bad(format!(
             "rabbitmq {name}: {thing} cannot be looked at ({users}): {fault}"
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::credential::Credential;
+    use crate::domain::testing;
+    use crate::tls::ClientFiles;
+
+    #[tokio::test]
+    async fn each_host_that_cannot_be_used_is_told_with_its_own_fault() {
+        let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
+        // Nobody listens once they are dropped.
+        let [one, other] = listeners.map(|one| one.local_addr().expect("bound").port());
+        let url = |port: u16| format!("amqp://guest:hunter2@127.0.0.1:{port}/%2f");
+        let connection = Connection {
+            name: "main".to_owned(),
+            url: Credential::inline(url(one)),
+            further_urls: vec![Credential::inline(url(other))],
+            management: None,
+            tls: ClientFiles::default(),
+        };
+        let from = Endpoint::Rabbitmq {
+            connection: "main".to_owned(),
+            queue: "mail.delayed".to_owned(),
+            prefetch: 1,
+        };
+        let route = testing::route_between("mail", from, testing::kafka_target("mail"));
+        let told = check(&connection, &[Arc::new(route)]).await;
+        let told: Vec<_> = told.into_iter().map(|finding| finding.text).collect();
+        let expected = [one, other].map(|port| {
+            format!(
+                "rabbitmq main: amqp://***@127.0.0.1:{port}/%2f cannot be used (source of route mail): \
+                 127.0.0.1:{port} refuses connections; is it running there, and is that the address meant by \
+                 `rabbitmq.main.urls`"
+            )
+        });
+        assert_eq!(told, expected);
     }
 }

@@ -1,4 +1,5 @@
-//! librdkafka properties that the operator set: those of the configuration, or of the file that it names.
+//! librdkafka properties: those that an operator cannot set, and those that the operator set, in the configuration or in
+//! the file that it names.
 //!
 //! librdkafka takes its properties, and reads the files that they name, only when a client is made. So the file is read
 //! again for each new client ([`super::ClientWatch`] tells when a new one is needed).
@@ -8,6 +9,62 @@ use std::path::{Path, PathBuf};
 
 use crate::credential::read_secret;
 use crate::domain::Secret;
+
+/// librdkafka properties (aliases too) that an operator cannot set: guarantees depend on them, or the
+/// configuration has a key of its own for them.
+pub const OWNED_PROPERTIES: &[&str] = &[
+    "acks",
+    "allow.auto.create.topics",
+    "auto.commit.enable",
+    "auto.commit.interval.ms",
+    "auto.offset.reset",
+    "bootstrap.servers",
+    "client.id",
+    "delivery.report.only.error",
+    "delivery.timeout.ms",
+    "enable.auto.commit",
+    "enable.auto.offset.store",
+    "enable.gapless.guarantee",
+    "enable.idempotence",
+    "enable.partition.eof",
+    "fetch.queue.backoff.ms",
+    "group.id",
+    "group.instance.id",
+    "group.protocol",
+    "group.protocol.type",
+    "group.remote.assignor",
+    "heartbeat.interval.ms",
+    "isolation.level",
+    "linger.ms",
+    "log.queue",
+    "max.in.flight",
+    "max.in.flight.requests.per.connection",
+    "max.poll.interval.ms",
+    "message.send.max.retries",
+    "message.timeout.ms",
+    "metadata.broker.list",
+    "offset.store.method",
+    "partition.assignment.strategy",
+    "partitioner",
+    "queue.buffering.max.messages",
+    "queue.buffering.max.ms",
+    "request.required.acks",
+    "request.timeout.ms",
+    "retries",
+    "session.timeout.ms",
+    "statistics.interval.ms",
+    "topic.metadata.propagation.max.ms",
+    "transaction.timeout.ms",
+    "transactional.id",
+];
+
+/// Reports whether an operator cannot set a property. librdkafka takes `topic.` before the name of a property of topics,
+/// too.
+pub fn is_owned(property: &str) -> bool {
+    let of_topics = property.strip_prefix("topic.");
+    OWNED_PROPERTIES.contains(&property)
+        || of_topics.is_some_and(|name| OWNED_PROPERTIES.contains(&name))
+}
 
 /// Properties by name, with the file that they stand in, if any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

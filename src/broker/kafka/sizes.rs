@@ -70,12 +70,14 @@ pub(super) fn set(
     };
     let own_answer = own("fetch.max.bytes").flatten();
     let largest_message = own("message.max.bytes").flatten().unwrap_or(0);
-    let usual_answer = own_answer.unwrap_or(ANSWER_BYTES.max(largest_message));
+    // The client library makes no client that may fetch more than it takes.
+    let largest_answer = own("receive.message.max.bytes")
+        .flatten()
+        .map_or(u64::MAX, |bytes| bytes.saturating_sub(FRAMING_BYTES));
+    let fitted = |bytes: u64| own_answer.unwrap_or(bytes.min(largest_answer));
+    let usual_answer = fitted(ANSWER_BYTES.max(largest_message));
     let (partition, answer) = match sizes {
-        FetchSizes::Careful => (
-            CAREFUL_ANSWER_BYTES,
-            own_answer.unwrap_or(CAREFUL_ANSWER_BYTES),
-        ),
+        FetchSizes::Careful => (CAREFUL_ANSWER_BYTES, fitted(CAREFUL_ANSWER_BYTES)),
         FetchSizes::Usual => (PARTITION_BYTES, usual_answer),
     };
     // It is for producers. Of a consumer the client library wants that it is at most `fetch.max.bytes`.
@@ -112,6 +114,8 @@ pub fn open_bytes(config: &ClientConfig) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use rdkafka::consumer::BaseConsumer;
+
     use super::*;
 
     /// The sizes of a consumer with these properties of the operator's: of a partition, of an answer, and of what is opened.
@@ -126,7 +130,8 @@ mod tests {
             config.set(*name, *value);
         }
         set(&mut config, &properties, largest, sizes);
-        config.create_native_config().expect("librdkafka takes it");
+        let made = config.create::<BaseConsumer>();
+        assert!(made.is_ok(), "{own:?}: {:?}", made.err());
         [
             "fetch.message.max.bytes",
             "fetch.max.bytes",
@@ -194,6 +199,18 @@ mod tests {
                 60_000_000,
                 [partition, answer, None],
                 [careful, careful, None],
+            ),
+            (
+                &[("receive.message.max.bytes", "4000000")],
+                0,
+                [partition, Some(3_999_488), None],
+                [careful, careful, None],
+            ),
+            (
+                &[("receive.message.max.bytes", "10000")],
+                0,
+                [partition, Some(9_488), None],
+                [careful, Some(9_488), None],
             ),
         ] {
             let found = sizes(own, largest, FetchSizes::Usual);

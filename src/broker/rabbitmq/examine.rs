@@ -1,9 +1,21 @@
 //! Looks for queues and exchanges before anything relies on them, for `check --connect`. Declares nothing.
 
+use std::fmt;
 use std::time::Duration;
 
-use super::supervisor::Broker;
+use super::supervisor::{Broker, no_answer};
 use super::{AmqpFault, FaultKind, QueueTraits, look_for_exchange, look_for_queue};
+
+/// Hosts that cannot be used: the URL of each, without its secrets, and why.
+#[derive(Clone, Debug)]
+pub struct UnusableHosts(pub Vec<(String, AmqpFault)>);
+
+impl fmt::Display for UnusableHosts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hosts = self.0.iter().map(|(url, fault)| format!("{url}: {fault}"));
+        f.write_str(&hosts.collect::<Vec<_>>().join("; "))
+    }
+}
 
 /// A queue or an exchange that a route names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,8 +28,8 @@ pub enum QueueOrExchange {
     Exchange(String),
 }
 
-impl std::fmt::Display for QueueOrExchange {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for QueueOrExchange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Source(name) | Self::Queue(name) => write!(f, "queue {name}"),
             Self::Exchange(name) => write!(f, "exchange {name}"),
@@ -26,15 +38,15 @@ impl std::fmt::Display for QueueOrExchange {
 }
 
 impl Broker {
-    /// Connects, looks for each queue and exchange, and closes again, all within `at_most`. A source comes with its
-    /// traits. `Err` if no connection can be made, or it is lost.
+    /// Connects to a host, looks for each queue and exchange, and closes again. It waits for each host, and for all answers
+    /// together, at most so long. A source comes with its traits. `Err` if no connection can be made, or it is lost.
     pub async fn look_for(
         &self,
         objects: Vec<QueueOrExchange>,
         at_most: Duration,
-    ) -> Result<Vec<(QueueOrExchange, Result<Option<QueueTraits>, AmqpFault>)>, AmqpFault> {
+    ) -> Result<Vec<(QueueOrExchange, Result<Option<QueueTraits>, AmqpFault>)>, UnusableHosts> {
+        let (turn, connection) = self.connect_once(at_most).await?;
         let looking = async {
-            let connection = self.connect_once().await?;
             let mut found = Vec::new();
             for object in objects {
                 match self.look_for_one(&connection, &object).await {
@@ -45,13 +57,11 @@ impl Broker {
             connection.close(200, "checked".into()).await?;
             Ok(found)
         };
-        match tokio::time::timeout(at_most, looking).await {
+        let looked = match tokio::time::timeout(at_most, looking).await {
             Ok(found) => found,
-            Err(_) => Err(AmqpFault::new(
-                FaultKind::Lost,
-                format!("no answer within {} s", at_most.as_secs()),
-            )),
-        }
+            Err(_) => Err(no_answer("looking", at_most)),
+        };
+        looked.map_err(|fault| UnusableHosts(vec![(self.redacted_url(turn), fault)]))
     }
 
     async fn look_for_one(

@@ -11,13 +11,13 @@ use futures_util::StreamExt;
 use lapin::uri::{AMQPScheme, AMQPUri};
 use lapin::{ConnectionProperties, Event};
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tracing::{debug, info, warn};
 
 use super::guarded_channels::{GuardedChannels, ReturnCounter};
 use super::guarded_connect;
 use super::health::RoleHealth;
-use super::{AmqpFault, Connection, FaultKind};
+use super::{AmqpFault, Connection, FaultKind, UnusableHosts};
 use crate::backoff::Backoff;
 use crate::health::Health;
 use crate::health::{NOT_REACHED, WAITS_FOR_STORE};
@@ -26,6 +26,8 @@ use crate::tls::{Expected, examine};
 
 /// Longest wait for the broker to answer anything but a publish.
 pub const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
+/// A connection that lasted so long shows that its host can be used.
+const LASTING: Duration = Duration::from_secs(1);
 /// Seconds between heartbeats, unless the URL says otherwise. A peer that is silent for two of them is dead.
 const HEARTBEAT_SECONDS: u16 = 10;
 /// Bytes of the largest frame that we ask for, unless the URL says otherwise: RabbitMQ's own default.
@@ -109,34 +111,51 @@ impl Broker {
         SharedConnection { live }
     }
 
-    /// Connects once to the first host that can be reached, under the deadline, for `check --connect`.
-    pub(super) async fn connect_once(&self) -> Result<lapin::Connection, AmqpFault> {
-        let mut turn = 0;
-        loop {
-            match self.connect("check", turn).await {
-                Ok((connection, _)) => return Ok(connection),
-                Err(fault) if turn + 1 == self.connection.hosts() => return Err(fault),
-                Err(_) => turn += 1,
+    /// Connects once to the first host that can be reached, for `check --connect`, and says which it is. Waits for each at
+    /// most so long.
+    pub(super) async fn connect_once(
+        &self,
+        at_most: Duration,
+    ) -> Result<(usize, lapin::Connection), UnusableHosts> {
+        let mut unusable = Vec::new();
+        for turn in 0..self.connection.hosts() {
+            match self.connect_within(turn, at_most).await {
+                Ok(connection) => return Ok((turn, connection)),
+                Err(fault) => unusable.push((self.redacted_url(turn), fault)),
             }
+        }
+        Err(UnusableHosts(unusable))
+    }
+
+    /// Tries each host of several. Answers which cannot be used, and why. Waits for each at most so long.
+    pub async fn unusable_hosts(&self, at_most: Duration) -> UnusableHosts {
+        let mut unusable = Vec::new();
+        for turn in 0..self.connection.hosts() {
+            match self.connect_within(turn, at_most).await {
+                // It is closed in order, or ends with the process.
+                Ok(connection) => {
+                    drop(within("closing", connection.close(200, "bye".into())).await);
+                }
+                Err(fault) => unusable.push((self.redacted_url(turn), fault)),
+            }
+        }
+        UnusableHosts(unusable)
+    }
+
+    async fn connect_within(
+        &self,
+        turn: usize,
+        at_most: Duration,
+    ) -> Result<lapin::Connection, AmqpFault> {
+        match timeout(at_most, self.connect("check", turn)).await {
+            Ok(connected) => connected.map(|(connection, _)| connection),
+            Err(_) => Err(no_answer("connecting", at_most)),
         }
     }
 
-    /// Tries each host of several. Answers which cannot be used, and why.
-    pub async fn unusable_hosts(&self) -> Vec<(String, AmqpFault)> {
-        let mut unusable = Vec::new();
-        for turn in 0..self.connection.hosts() {
-            match self.connect("check", turn).await {
-                // It is closed in order, or ends with the process.
-                Ok((connection, _)) => {
-                    drop(within("closing", connection.close(200, "bye".into())).await);
-                }
-                Err(fault) => {
-                    let url = self.connection.url_of(turn).configured().redacted_url();
-                    unusable.push((url, fault));
-                }
-            }
-        }
-        unusable
+    /// The URL of a host without its secrets.
+    pub(super) fn redacted_url(&self, turn: usize) -> String {
+        self.connection.url_of(turn).configured().redacted_url()
     }
 
     /// The URL of a host as its file has it now.
@@ -169,7 +188,7 @@ impl Broker {
         match timeout(ANSWER_DEADLINE, connecting).await {
             Ok(Ok(connected)) => Ok(connected),
             Ok(Err(error)) => Err(self.explained(error.into(), &uri).await),
-            Err(_) => Err(no_answer("connecting")),
+            Err(_) => Err(no_answer("connecting", ANSWER_DEADLINE)),
         }
     }
 
@@ -198,11 +217,11 @@ impl Broker {
     }
 }
 
-/// The fault of a call without an answer within the deadline.
-fn no_answer(what: &str) -> AmqpFault {
+/// The fault of a call without an answer in time.
+pub(super) fn no_answer(what: &str, at_most: Duration) -> AmqpFault {
     AmqpFault::new(
         FaultKind::Lost,
-        format!("{what}: no answer within {} s", ANSWER_DEADLINE.as_secs()),
+        format!("{what}: no answer within {} s", at_most.as_secs()),
     )
 }
 
@@ -266,7 +285,33 @@ pub async fn within<T>(
 ) -> Result<T, AmqpFault> {
     match timeout(ANSWER_DEADLINE, call).await {
         Ok(answer) => Ok(answer?),
-        Err(_) => Err(no_answer(what)),
+        Err(_) => Err(no_answer(what, ANSWER_DEADLINE)),
+    }
+}
+
+/// Failures of hosts in a row. A connection that did not last is one, too: a host may take each and drop it.
+struct Failures {
+    count: u32,
+    hosts: u32,
+}
+
+impl Failures {
+    fn of(hosts: usize) -> Self {
+        Self {
+            count: 0,
+            hosts: hosts as u32,
+        }
+    }
+
+    /// Counts one more, after a connection that lasted so long, and says how long to wait before the next try. None of the
+    /// hosts is waited for before all have had their turn.
+    fn wait_after(&mut self, lasted: Duration) -> Option<Duration> {
+        if lasted >= LASTING {
+            self.count = 0;
+        }
+        self.count += 1;
+        let is_round = self.count.is_multiple_of(self.hosts);
+        is_round.then(|| Backoff::BROKER.wait(self.count / self.hosts))
     }
 }
 
@@ -280,10 +325,10 @@ struct RoleSupervisor {
 
 impl RoleSupervisor {
     async fn run(self) {
-        let mut failures = 0;
         // Whose turn it is: after a loss and after a failure it is the next host's.
         let mut turn = 0;
         let hosts = self.broker.connection.hosts();
+        let mut failures = Failures::of(hosts);
         // The trouble that the log told last.
         let mut told = None;
         loop {
@@ -292,11 +337,14 @@ impl RoleSupervisor {
                 () = self.unneeded() => return,
                 connected = self.broker.connect(self.role, turn) => connected,
             };
+            let mut lasted = Duration::ZERO;
             let fault = match connected {
                 Ok((connection, channels)) => {
-                    failures = 0;
                     told = None;
-                    match self.serve(connection, channels).await {
+                    let begin = Instant::now();
+                    let end = self.serve(connection, channels).await;
+                    lasted = begin.elapsed();
+                    match end {
                         Some(fault) => fault,
                         None => return,
                     }
@@ -305,15 +353,13 @@ impl RoleSupervisor {
             };
             self.down(&fault, turn, &mut told);
             turn = (turn + 1) % hosts;
-            failures += 1;
-            // None of them is waited for before all have had their turn.
-            if failures % hosts as u32 != 0 {
+            let Some(wait) = failures.wait_after(lasted) else {
                 continue;
-            }
+            };
             tokio::select! {
                 biased;
                 () = self.unneeded() => return,
-                () = tokio::time::sleep(Backoff::BROKER.wait(failures / hosts as u32)) => {}
+                () = tokio::time::sleep(wait) => {}
             }
         }
     }
@@ -412,8 +458,7 @@ impl RoleSupervisor {
 
     /// Sets the role's readiness, and logs the fault unless the log told the same one last.
     fn down(&self, fault: &AmqpFault, turn: usize, told: &mut Option<String>) {
-        let url = self.broker.connection.url_of(turn).configured();
-        let url = url.redacted_url();
+        let url = self.broker.redacted_url(turn);
         let text = fault.to_string();
         self.report(Some(text.clone()));
         if told.as_ref() == Some(&text) {
@@ -421,6 +466,38 @@ impl RoleSupervisor {
         } else {
             warn!(connection = %self.broker.name(), role = self.role, url, error = %fault, "rabbitmq is away");
             *told = Some(text);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_that_drop_each_connection_are_waited_for_longer_each_round() {
+        let mut failures = Failures::of(3);
+        for round in 1..10 {
+            for lasted in [Duration::ZERO, LASTING / 2] {
+                assert_eq!(failures.wait_after(lasted), None, "all have their turn");
+            }
+            let wait = failures.wait_after(LASTING / 2).expect("a wait");
+            let ceiling = Backoff::BROKER.ceiling(round);
+            assert!((ceiling / 2..=ceiling).contains(&wait), "{round}: {wait:?}");
+        }
+    }
+
+    #[test]
+    fn after_a_connection_that_lasted_the_next_host_has_its_turn_at_once() {
+        let mut several = Failures::of(2);
+        assert_eq!(several.wait_after(Duration::ZERO), None);
+        for _ in 0..10 {
+            assert_eq!(several.wait_after(LASTING), None);
+        }
+        let mut one = Failures::of(1);
+        for _ in 0..10 {
+            let wait = one.wait_after(LASTING).expect("it is the only one");
+            assert!(wait <= Backoff::BROKER.ceiling(1), "{wait:?}");
         }
     }
 }

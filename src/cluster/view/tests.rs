@@ -52,8 +52,33 @@ fn hear(
     view.hear("a", news)
 }
 
+/// The same, where the registry does not know this replica (any more).
+fn hear_unknown(
+    view: &mut ReplicaView,
+    now_ms: i64,
+    members: &[RegisteredReplica],
+) -> Result<(), NameRefusal> {
+    let news = RegistryNews {
+        members: members.to_vec(),
+        silence_ms: None,
+        now_us: now_ms * 1000,
+    };
+    view.hear("a", news)
+}
+
 fn owned(view: &ReplicaView) -> OwnedPartitions {
-    view.owned("a", Partitions::new(12).expect("some"))
+    owned_by("a", view)
+}
+
+fn owned_by(me: &str, view: &ReplicaView) -> OwnedPartitions {
+    view.owned(me, Partitions::new(12).expect("some"))
+}
+
+/// The number of partitions in which a route is served.
+fn count(owned: &OwnedPartitions, route: &str) -> usize {
+    (0..12)
+        .filter(|&p| owned.serves(Partition(p), route))
+        .count()
 }
 
 #[test]
@@ -99,6 +124,50 @@ fn who_was_not_answered_itself_takes_nobody_for_dead_at_once() {
 }
 
 #[test]
+fn who_was_silent_until_its_entry_was_gone_takes_nobody_for_dead_at_once() {
+    let mut view = empty();
+    let a = member("a", 1);
+    let b = member("b", 2);
+    assert_eq!(hear_unknown(&mut view, 0, &[a.clone(), b.clone()]), Ok(()));
+    assert_eq!(
+        hear(&mut view, 400, 400, std::slice::from_ref(&a)),
+        Ok(()),
+        "it joins: nobody was silent"
+    );
+    assert_eq!(owned(&view).count(), 12);
+    assert_eq!(hear(&mut view, 800, 400, &[a.clone(), b]), Ok(()));
+    // Redis was away for all. Whoever was answered first removed the others' entries.
+    assert_eq!(
+        hear_unknown(&mut view, 70_000, std::slice::from_ref(&a)),
+        Ok(())
+    );
+    assert_eq!(owned(&view).count(), 6);
+    assert_eq!(
+        hear(&mut view, 72_999, 400, std::slice::from_ref(&a)),
+        Ok(())
+    );
+    assert_eq!(owned(&view).count(), 6);
+    assert_eq!(hear(&mut view, 73_000, 400, &[a]), Ok(()));
+    assert_eq!(owned(&view).count(), 12, "dead after all");
+}
+
+#[test]
+fn an_entry_is_kept_until_its_claims_have_ended_and_for_a_minute_at_least() {
+    for (heartbeat_ms, claim_ms, kept_ms) in [
+        (1_300, 10_000, 60_000),
+        (1_300, 120_000, 123_900),
+        (25_000, 10_000, 85_000),
+    ] {
+        let replica = with(member("a", 1), |p| {
+            p.heartbeat_ms = heartbeat_ms;
+            p.claim_ms = claim_ms;
+        });
+        assert_eq!(replica.kept_ms(), kept_ms);
+        assert!(replica.kept_ms() > replica.lifetime_ms());
+    }
+}
+
+#[test]
 fn a_process_with_a_shard_that_hangs_or_a_slow_clock_is_no_owner_unless_all_are_such() {
     let mut view = empty();
     let hangs = |p: &mut ReplicaStatus| p.rounds = vec![10, 3001];
@@ -127,12 +196,7 @@ fn a_route_that_only_some_know_is_shared_among_those() {
     let c = with(member("c", 3), also);
     assert_eq!(hear(&mut view, 0, 400, &[a, b, c.clone()]), Ok(()));
     let of_a = owned(&view);
-    let of_c = view.owned("c", Partitions::new(12).expect("some"));
-    let count = |owned: &OwnedPartitions, route: &str| {
-        (0..12)
-            .filter(|&p| owned.serves(Partition(p), route))
-            .count()
-    };
+    let of_c = owned_by("c", &view);
     assert_eq!((count(&of_a, "orders"), count(&of_a, "mail")), (4, 6));
     assert!(
         (0..12).all(|p| of_a.serves(Partition(p), "mail") != of_c.serves(Partition(p), "mail"))
@@ -142,6 +206,20 @@ fn a_route_that_only_some_know_is_shared_among_those() {
         6
     );
     assert!(!of_a.serves(Partition(0), "nobody's"));
+}
+
+#[test]
+fn a_route_that_only_a_process_with_a_shard_that_hangs_knows_stays_with_it() {
+    let mut view = empty();
+    let a = with(member("a", 1), |p| {
+        p.routes.push("mail".to_owned());
+        p.rounds = vec![10, 3001];
+    });
+    assert_eq!(hear(&mut view, 0, 400, &[a, member("b", 2)]), Ok(()));
+    let of_a = owned(&view);
+    let of_b = owned_by("b", &view);
+    assert_eq!((count(&of_a, "orders"), count(&of_a, "mail")), (0, 12));
+    assert_eq!((count(&of_b, "orders"), count(&of_b, "mail")), (12, 0));
 }
 
 #[test]
@@ -182,6 +260,20 @@ fn of_two_with_one_name_the_later_goes_once_the_earlier_is_heard_of() {
     assert_eq!(
         empty().hear("b", news),
         Err(NameRefusal::Replaced("same".to_owned(), 9000))
+    );
+}
+
+#[test]
+fn who_was_silent_until_its_entry_was_gone_has_lost_its_name_to_its_successor() {
+    let named = |member: RegisteredReplica| with(member, |p| p.name = "same".to_owned());
+    let mut view = empty();
+    let a = named(member("a", 2));
+    assert_eq!(hear(&mut view, 0, 400, std::slice::from_ref(&a)), Ok(()));
+    let again = RegisteredReplica { heartbeat: 9, ..a };
+    let successor = named(member("b", 5));
+    assert_eq!(
+        hear_unknown(&mut view, 65_000, &[again, successor]),
+        Err(NameRefusal::Replaced("same".to_owned(), 60_000))
     );
 }
 

@@ -5,6 +5,7 @@
 //! to wait here.
 
 use std::convert::Infallible;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +26,10 @@ use crate::telemetry::RouteMetrics;
 
 /// How often `ingress_unresolved` is set.
 const UNRESOLVED_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Wait for the gate and the store from which on the broker's last fault is told no more: nobody asks the broker meanwhile,
+/// so it may be over. What the wait is for is told by whoever keeps the gate.
+const FAULT_TOLD: Duration = Duration::from_secs(1);
 
 /// Everything that a queue's consumer is built from.
 pub(super) struct QueueSetup<S> {
@@ -120,11 +125,22 @@ impl<S: Sink> QueueConsumer<S> {
         } = &self.setup;
         let name = format!("rabbitmq/{}/{queue}", self.setup.broker.name());
         let begin = async {
+            let mut ready = pin!(async {
+                let feed = self.setup.sink.open(route, name).await?;
+                feed.until_ready().await;
+                Some(feed)
+            });
+            let feed = tokio::select! {
+                feed = ready.as_mut() => feed,
+                () = tokio::time::sleep(FAULT_TOLD) => {
+                    self.setup.health.source_trouble(None);
+                    ready.await
+                }
+            };
             // `None`: shutting down began during the wait for the store.
-            let Some(feed) = self.setup.sink.open(route, name).await else {
+            let Some(feed) = feed else {
                 return Ok(None);
             };
-            feed.until_ready().await;
             let mut traits = self.setup.broker.queue_traits(live, queue).await?;
             if self.has_seen_stream {
                 traits.is_stream.get_or_insert(true);

@@ -20,9 +20,12 @@ use super::node::{LinkPurpose, NodeAccess, NodeLink, is_broken, is_turned};
 use super::rights::{RightsProbe, is_denied};
 use super::slot_map::{RedisNode, SlotMap};
 use super::topology::{WatchedTopology, client};
-use crate::domain::StoreClock;
+use crate::domain::{MonoUs, StoreClock};
 use crate::lifecycle::Tasks;
 use crate::store::{Config, StoreError};
+
+/// A wait that fell short so long ago is over, even if none was made since: whoever it was made for may have given up.
+const FORGOTTEN_US: i64 = 30_000_000;
 
 /// One role's connections. Cheap to clone.
 #[derive(Clone)]
@@ -34,10 +37,33 @@ struct LinkInner {
     routes: watch::Receiver<NodeRoutes>,
     health: Arc<RedisHealth>,
     clock: Arc<StoreClock>,
-    /// Why the last wait for durability fell short, if it did.
-    not_durable: Mutex<Option<String>>,
+    /// The last wait for durability, if it fell short.
+    not_durable: LastShortfall,
     /// Bounds the bytes that reads of blobs ask for at once, see [`crate::store::claim::blobs`].
     asked: Semaphore,
+}
+
+/// The last wait for durability that fell short, and when, until one succeeds or it is forgotten.
+#[derive(Default)]
+struct LastShortfall(Mutex<Option<(String, MonoUs)>>);
+
+impl LastShortfall {
+    /// Notes a wait that fell short. Returns true if the one before did not.
+    fn fell_short(&self, why: String, now: MonoUs) -> bool {
+        self.0.lock().replace((why, now)).is_none()
+    }
+
+    /// Notes a wait that succeeded. Returns true if the one before fell short.
+    fn succeeded(&self) -> bool {
+        self.0.lock().take().is_some()
+    }
+
+    /// Why the last wait fell short, if it did.
+    fn why(&self, now: MonoUs) -> Option<String> {
+        let mut last = self.0.lock();
+        last.take_if(|(_, met)| now.since(*met) >= FORGOTTEN_US);
+        last.as_ref().map(|(why, _)| why.clone())
+    }
 }
 
 /// The slot map, and a connection to each of its nodes.
@@ -109,7 +135,7 @@ impl StoreLink {
             }
         });
         let watched = watched.clone();
-        let not_durable = Mutex::default();
+        let not_durable = LastShortfall::default();
         let asked = Semaphore::new(Self::asked_permits());
         Self(Arc::new(LinkInner {
             purpose,
@@ -298,13 +324,14 @@ impl StoreLink {
             .await
         {
             Ok(()) => {
-                if self.0.not_durable.lock().take().is_some() {
+                if self.0.not_durable.succeeded() {
                     debug!(role, "writes are durable again");
                 }
                 Ok(())
             }
             Err(WaitFailure::Few(why)) => {
-                if self.0.not_durable.lock().replace(why.clone()).is_none() {
+                let now = self.0.clock.local().mono();
+                if self.0.not_durable.fell_short(why.clone(), now) {
                     let tier = self.0.purpose.durability.name();
                     debug!(
                         role,
@@ -319,9 +346,9 @@ impl StoreLink {
         }
     }
 
-    /// Why the last call that was waited for is not durable, if so.
+    /// Why the last call that was waited for lately is not durable, if so.
     pub(in crate::store) fn not_durable(&self) -> Option<String> {
-        self.0.not_durable.lock().clone()
+        self.0.not_durable.why(self.0.clock.local().mono())
     }
 
     /// Judges an error. An error of the connection or of the server's role has the connection replaced. An
@@ -424,5 +451,25 @@ fn sort(error: &RedisError, text: String) -> StoreError {
         // A command of several: its error has no code of its own.
         "" if text.contains("WRONGTYPE") => StoreError::Damaged(text),
         _ => StoreError::Unavailable(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_that_fell_short_counts_until_one_succeeds_or_none_was_made_for_half_a_minute() {
+        let last = LastShortfall::default();
+        let at = |seconds: i64| MonoUs(seconds * 1_000_000);
+        assert_eq!(last.why(at(0)), None);
+        assert!(last.fell_short("0 of 1".to_owned(), at(0)));
+        assert!(!last.fell_short("0 of 2".to_owned(), at(20)));
+        assert_eq!(last.why(at(49)).as_deref(), Some("0 of 2"));
+        assert_eq!(last.why(at(50)), None, "whoever waited has given up");
+        assert!(!last.succeeded());
+        assert!(last.fell_short("0 of 1".to_owned(), at(60)));
+        assert!(last.succeeded());
+        assert_eq!(last.why(at(60)), None);
     }
 }

@@ -11,8 +11,21 @@ use crate::store::{
     HeartbeatReply, KnownStore, RegisteredReplica, ReplicaStatus, Store, StoreError,
 };
 
-/// Silence (ms) after which an entry is removed.
-const KEEP_MS: u64 = 60_000;
+/// Silence (ms) for which each entry is kept, however short the claims of its replica are.
+const KEEP_MS: i64 = 60_000;
+
+impl RegisteredReplica {
+    /// Silence after which its claims have ended, ms.
+    pub fn claims_end_ms(&self) -> i64 {
+        self.lifetime_ms().saturating_add(self.status.claim_ms)
+    }
+
+    /// Silence after which its entry is removed, ms: once its claims have ended, and not within a minute. The script
+    /// `heartbeat.lua` computes the same.
+    pub fn kept_ms(&self) -> i64 {
+        self.claims_end_ms().max(KEEP_MS)
+    }
+}
 
 impl Store {
     /// Reports that this replica is alive, and returns all registered replicas. If neither the store nor
@@ -64,7 +77,7 @@ impl Store {
         self.0.side.pipe(Keys::members(), &pipe).await
     }
 
-    /// All registered replicas for display, with those that died within the last minute.
+    /// All registered replicas for display, with the dead whose entries are kept.
     pub async fn replicas(&self) -> Result<Vec<RegisteredReplica>, StoreError> {
         let mut pipe = redis::pipe();
         pipe.cmd("HGETALL").arg(self.0.keys.replicas());

@@ -133,7 +133,7 @@ descriptions! {
     PENDING {
         name: "pending",
         unit: "messages",
-        meaning: "Messages waiting in the store, over all replicas",
+        meaning: "Messages waiting in the store, over all replicas; those in flight at other replicas included",
         action: "Rises with load and delays. Near `max_pending`: raise it if Redis has room, or purge.",
         runbook: "redis-is-full",
     }

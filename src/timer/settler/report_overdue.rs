@@ -1,5 +1,5 @@
-//! Reports late messages of this shard: the oldest overdue message of each route, the oldest unanswered publish of each
-//! target, and the messages that keep a route's credit.
+//! Reports what this shard has claimed: the earliest message of each route, due or not, the oldest unanswered publish of
+//! each target, and the messages that keep a route's credit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,8 @@ impl Settler {
         let shard = &self.shard;
         let now = shard.store.clock().now();
         let number = shard.number;
-        let mut overdue: BTreeMap<String, UnixMs> = BTreeMap::new();
+        // Due or not: once this replica is dead, the others know what falls due in its hands.
+        let mut earliest: BTreeMap<String, UnixMs> = BTreeMap::new();
         // Keyed by address, because thousands of bundles share a few targets.
         let mut unanswered: BTreeMap<usize, (Arc<Target>, i64)> = BTreeMap::new();
         // Keyed by the addresses of route and target.
@@ -30,11 +31,11 @@ impl Settler {
         let slots = shard.table.lock();
         for claimed in slots.bundles.values().filter(|claimed| !claimed.lost) {
             let in_flight = &claimed.in_flight;
-            if let Some(asked) = claimed.oldest_overdue(now) {
+            if let Some(asked) = claimed.oldest_overdue(UnixMs(i64::MAX)) {
                 let route = in_flight.served.route.name.as_str();
-                match overdue.get_mut(route) {
-                    Some(oldest) => *oldest = asked.min(*oldest),
-                    None => drop(overdue.insert(route.to_owned(), asked)),
+                match earliest.get_mut(route) {
+                    Some(earliest) => *earliest = asked.min(*earliest),
+                    None => drop(earliest.insert(route.to_owned(), asked)),
                 }
             }
             if let Some((handed_us, messages)) = claimed.unanswered() {
@@ -52,10 +53,10 @@ impl Settler {
         }
         drop(slots);
         for (route, served) in shard.routes.iter() {
-            let oldest = overdue.get(route);
-            let oldest = oldest.map(|&asked| Overdue { asked, seen: now });
+            let earliest = earliest.get(route);
+            let earliest = earliest.map(|&asked| Overdue { asked, seen: now });
             let place = OverduePlace::Claimed(number);
-            served.health.overdue.report(place, oldest);
+            served.health.overdue.report(place, earliest);
             let address = Arc::as_ptr(served).addr();
             let most = waiting
                 .range((address, usize::MIN)..=(address, usize::MAX))

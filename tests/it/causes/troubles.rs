@@ -153,19 +153,32 @@ impl<'a> Places<'a> {
             .await;
         }
         if let Some(prometheus) = &self.prometheus {
-            let alert = match *last {
-                "redis" | "store:room" => "PostdateStoreDown",
-                "route:five" => "PostdateRoutePaused",
-                _ => "PostdatePartDown",
+            let is_pause = cause.contains("pause");
+            let (alert, label) = match *last {
+                "redis" | "store:room" => ("PostdateStoreDown", *last),
+                "route:five" | "source:five" if is_pause => ("PostdateRoutePaused", "five"),
+                _ => ("PostdatePartDown", *last),
             };
-            let label = last.trim_start_matches("route:");
             eventually(&format!("{alert} tells {cause}"), async || {
                 alert_tells(prometheus, (alert, label)).await
             })
             .await;
+            if is_pause {
+                let of_part = alert_tells(prometheus, ("PostdatePartDown", "five")).await;
+                assert!(of_part.is_err(), "{cause}: two alerts");
+            }
         }
         trouble["follows"].to_string()
     }
+}
+
+/// Why this part is in trouble by itself; empty while it is not.
+async fn why(relay: &Relay, part: &str) -> String {
+    let troubles = troubles(relay).await;
+    let trouble = troubles.iter().find(|trouble| trouble["part"] == part);
+    trouble.map_or_else(String::new, |trouble| {
+        trouble["why"].as_str().unwrap_or_default().to_owned()
+    })
 }
 
 async fn no_trouble(relay: &Relay) {
@@ -226,6 +239,17 @@ async fn each_cause_is_one_trouble_at_each_moment_and_in_each_place() {
     post("pause", r#"{"only":"publishing"}"#).await;
     send(&rabbitmq, When::Delay(100)).await;
     places.one("a pause", &["route:five"]).await;
+    post("resume", "{}").await;
+    no_trouble(&relay).await;
+
+    post("pause", r#"{"only":"publishing"}"#).await;
+    send(&rabbitmq, When::Now).await;
+    places.one("a pause of what passes", &["source:five"]).await;
+    let told = why(&relay, "source:five").await;
+    assert!(
+        told.contains("what passes through waits: publishing is paused by hand since"),
+        "{told}"
+    );
     post("resume", "{}").await;
     no_trouble(&relay).await;
 
@@ -331,6 +355,44 @@ async fn each_cause_is_one_trouble_at_each_moment_and_in_each_place() {
     fixture.run.drain(&relay).await;
     let explained = relay.total("postdate_redelivered_total", &[]).await as usize;
     fixture.run.report().assert_accounted(explained);
+}
+
+/// While ingress is paused nobody asks for the queue, so nobody knows when it is there again.
+#[tokio::test]
+async fn a_pause_of_ingress_is_told_and_no_fault_of_the_broker_before_it() {
+    let (redis, rabbitmq) = tokio::join!(Redis::shared(), Rabbitmq::shared());
+    let [source, target] = ["source", "target"].map(names::unique);
+    for queue in [&source, &target] {
+        rabbitmq.declare_queue(queue, QueueKind::Classic).await;
+    }
+    let from = format!(r#"{{ rabbitmq = "main", queue = "{source}" }}"#);
+    let to = format!(r#"{{ rabbitmq = "main", exchange = "", routing_key = "{target}" }}"#);
+    let config = Config::new(redis)
+        .rabbitmq("main", rabbitmq)
+        .route("one", &from, &to, "");
+    let relay = Relay::start(&config).await;
+    relay.reads_all_sources().await;
+    let told = async |words: &str| {
+        eventually(&format!("the source says {words:?}"), async || {
+            let why = why(&relay, "source:one").await;
+            ensure!(why.contains(words), "{why:?}");
+            anyhow::Ok(())
+        })
+        .await;
+    };
+    let post = async |path: &str, body: &str| {
+        let path = format!("/api/v1/routes/one/{path}");
+        let asked = relay.request("POST", &path, None, body).await;
+        assert_eq!(asked.expect("asked").0, 200, "{path}");
+    };
+
+    rabbitmq.delete_queue(&source).await;
+    told(source.as_str()).await;
+    post("pause", r#"{"only":"ingress"}"#).await;
+    told("ingress waits: paused by hand since").await;
+    rabbitmq.declare_queue(&source, QueueKind::Classic).await;
+    post("resume", "{}").await;
+    no_trouble(&relay).await;
 }
 
 /// Asks for a message until it is told to be late for this reason, by the API and by `postdate show`.

@@ -76,6 +76,30 @@ async fn a_replica_whose_clock_steps_by_an_hour_strands_nothing_and_alarms() {
 }
 
 #[tokio::test]
+async fn a_replica_whose_clock_is_ahead_shows_what_moves() {
+    let (redis, rabbitmq) = tokio::join!(Redis::shared(), Rabbitmq::shared());
+    let mut crew = Crew::plan(redis, rabbitmq, "").await;
+    let file = folders::new("clock").join("offset");
+    set(&file, 60_000);
+    let planted = file.to_string_lossy().into_owned();
+    crew.relays
+        .push(Relay::start_with(&crew.config, &[("POSTDATE_WALL_CLOCK", &planted)]).await);
+    crew.shared().await;
+    let shown = eventually("the overview shows the flow", async || {
+        let overview = crew.relays[0].read("/api/v1/overview").await;
+        let route = &overview["routes"][0];
+        let rates = ["rate_in", "rate_out"].map(|rate| route[rate].as_f64());
+        if rates.iter().all(|rate| *rate > Some(0.0)) {
+            Ok(())
+        } else {
+            Err(format!("{rates:?}"))
+        }
+    });
+    crew.under_load(rabbitmq, 500, shown).await;
+    crew.accounted(0).await;
+}
+
+#[tokio::test]
 async fn redis_whose_clock_steps_by_an_hour_makes_nothing_early_and_strands_nothing() {
     let (redis, rabbitmq) = tokio::join!(Redis::shared(), Rabbitmq::shared());
     let mut crew = Crew::plan(redis, rabbitmq, "[timer]\nclaim = \"2s\"").await;

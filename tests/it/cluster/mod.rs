@@ -4,6 +4,7 @@
 #![allow(clippy::print_stdout, reason = "shown when the test fails")]
 
 mod clocks;
+mod dead;
 mod flapping;
 mod lost;
 mod names;

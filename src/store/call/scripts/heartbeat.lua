@@ -5,7 +5,7 @@
 --                   when the store was last found to have rolled back, Unix ms; master: the run id of the server that
 --                   answered the last heartbeat; new_master: when that was last another one than before, Unix ms
 -- ARGV  nonce, the identity that it knows or "", a new identity if there is none, the highest heartbeat that it was
---       answered, the last rollback that it knows (ms), its status, ms after which a silent entry is removed
+--       answered, the last rollback that it knows (ms), its status, ms of silence for which each entry is kept
 -- returns {s, us, 0, answer}: "strange", the identity of this store or "" (nothing was written); or "here", identity,
 --       heartbeat, rollback, new master, ms since the caller's last heartbeat or -1; then per replica: nonce, entry
 -- atomic: all of it. costs: some commands and the entries of all replicas.
@@ -22,6 +22,12 @@ local function int(n)
 end
 local nonce, known, first, seen = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local noticed, presence, keep = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7])
+-- Silence (ms) for which an entry is kept: until its replica is dead by three heartbeats and its claims have ended.
+local function kept(status)
+  local beat = string.match(status, '"heartbeat_ms":(%d+)')
+  local claim = string.match(status, '"claim_ms":(%d+)')
+  return math.max(keep, 3 * tonumber(beat or '0') + tonumber(claim or '0'))
+end
 local generation = redis.call('HGET', KEYS[2], 'generation')
 if known ~= '' and known ~= generation then
   return { time[1], time[2], 0, { 'strange', generation or '' } }
@@ -60,7 +66,7 @@ local reply = { 'here', generation, beat, int(changed), int(new_master), at and 
 local entries = redis.call('HGETALL', KEYS[1])
 for i = 1, #entries, 2 do
   local number, ms, rest = string.match(entries[i + 1], '^(%d+) (%d+) (.*)$')
-  if not number or now - ms > keep then
+  if not number or now - ms > kept(rest) then
     redis.call('HDEL', KEYS[1], entries[i])
   else
     if tonumber(ms) > now then
