@@ -5,10 +5,15 @@ set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 CACHE=${POSTDATE_CACHE:-$ROOT/.cache}
+# Where the caller is: paths among the arguments are meant from there.
+CALLED_FROM=$PWD
 cd "$ROOT"
 
 # say TEXT: a line about what happens now, on stderr, with the seconds since the start.
 say() { printf '[%4ds] %s\n' "$SECONDS" "$*" >&2; }
+
+# path_of PATH: the absolute form of a path among the arguments.
+path_of() { (cd "$CALLED_FROM" && realpath --canonicalize-missing -- "$1"); }
 
 # die TEXT: ends the script.
 die() {

@@ -104,7 +104,10 @@ fn rabbitmq(name: &str, section: &SectionReader<'_>) -> Option<rabbitmq::Connect
     let (url, further_urls) = urls?;
     let mut hosts = std::iter::once(&url).chain(&further_urls);
     let all_speak_tls = hosts.all(|url| url.configured().expose().starts_with("amqps://"));
-    if section.has("tls") && !all_speak_tls {
+    let asks_by_tls = management
+        .as_deref()
+        .is_some_and(|m| m.starts_with("https:"));
+    if section.has("tls") && !all_speak_tls && !asks_by_tls {
         let urls = if section.has("urls") {
             "each of `urls`"
         } else {

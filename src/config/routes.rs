@@ -12,7 +12,8 @@ use crate::domain::route::{
 };
 use crate::domain::topics::DerivedTargets;
 use crate::domain::{
-    Endpoint, OwnTarget, Route, RouteName, RoutingKey, Target, TopicPattern, TopicTemplate, Topics,
+    Endpoint, OnInvalid, OwnTarget, Route, RouteName, RoutingKey, Target, TopicPattern,
+    TopicTemplate, Topics,
 };
 
 /// Most bytes of a message that the configuration may allow: Redis and both brokers take little more.
@@ -167,6 +168,13 @@ fn policy(section: &SectionReader<'_>, delay_from: DelayFrom) -> Option<RoutePol
     let trail = trail(section);
     let retry = section.table("retry", retry);
     let consumer_retry = consumer_retry(section, max_delay_ms);
+    if on_invalid == Some(OnInvalid::PassThrough) && matches!(consumer_retry, Ok(Some(_))) {
+        section.report(
+            section.blamed("on_invalid", "consumer_retry"),
+            "`on_invalid = \"pass_through\"` and `consumer_retry` do not go together: an invalid message that its consumer \
+             rejects would come back at once, again and again",
+        );
+    }
     let headers = section.table("headers", headers);
     let dialects = dialects(section);
     let dead_letters = section.table("dead_letters", |table| {

@@ -46,9 +46,9 @@ impl Message {
         self.body.as_ref().map_or(0, Bytes::len)
     }
 
-    /// The bytes of body and headers.
+    /// The bytes of body, headers and key.
     pub fn size(&self) -> usize {
-        self.body_len() + self.headers_len()
+        self.body_len() + self.headers_len() + self.key.as_ref().map_or(0, Bytes::len)
     }
 
     /// The bytes of all headers together: names and values, nested ones too.

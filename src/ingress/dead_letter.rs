@@ -56,9 +56,8 @@ pub(super) fn dead_op(
 pub(super) fn fit_entry(mut entry: Entry, policy: &RoutePolicy) -> Option<Entry> {
     let DeadLetterLimits { max_message, .. } = policy.dead_letters;
     let message = &mut entry.message;
-    let key = message.key.as_ref().map_or(0, bytes::Bytes::len);
     let is_whole = !entry.flags.has(Flags::LEFT_OUT);
-    if is_whole && message.body_len() + message.headers_len() + key <= max_message {
+    if is_whole && message.size() <= max_message {
         return Some(entry);
     }
     if message.origin == Origin::Rabbitmq {
@@ -68,7 +67,7 @@ pub(super) fn fit_entry(mut entry: Entry, policy: &RoutePolicy) -> Option<Entry>
     if message.headers_len() > policy.max_headers {
         message.headers.clear();
     }
-    if key > policy.max_headers {
+    if message.key.as_ref().map_or(0, bytes::Bytes::len) > policy.max_headers {
         message.key = None;
     }
     entry.flags = entry.flags.with(Flags::LEFT_OUT);

@@ -280,6 +280,7 @@ impl PublishDesk {
                 let Some(one) = one else { continue };
                 let mut entry = entry.clone();
                 entry.flags = entry.flags.with(Flags::CONFIRM_UNKNOWN);
+                entry.handouts += 1;
                 messages.push(DirectMessage {
                     entry,
                     target: batch.target.clone(),

@@ -31,6 +31,7 @@ mod held_keys;
 mod indexes;
 mod keyspace;
 mod leftovers;
+mod lost_indexes;
 mod recount;
 
 use std::collections::BTreeSet;
@@ -44,15 +45,12 @@ use self::keyspace::KeyspaceCursor;
 use self::leftovers::PerBundleCursors;
 use super::call::keys::Keys;
 use super::call::reply::text;
-use super::connection::link::read;
-use super::model::bundle::{BundleId, is_of_growing};
+use super::model::bundle::BundleId;
 use super::{ScrubReport, Store, StoreError};
 use crate::domain::{Partition, Partitions};
 
 /// Entries read in one trip.
 const PAGE_ENTRIES: usize = 200;
-/// Due sets of the index that tell whether the other indexes should be there, the first one aside.
-const LISTED_DUE_SETS: usize = 15;
 /// Entries of one partition that one scrub reads. The next scrub goes on behind them.
 const SCRUB_ENTRIES: usize = 2000;
 /// Trips through each of the keys with a field or a member per bundle, and through the whole key space, in one scrub.
@@ -176,34 +174,6 @@ impl Store {
         self.save(p, |places| places.held_keys = held_keys);
         let entries: usize = due_sets.iter().map(|due_set| due_set.bundles).sum();
         Ok(due_sets.len() + entries.min(SCRUB_ENTRIES))
-    }
-
-    /// The partitions that lack one of the indexes `idx`, `heads`, `shelves`, which exist together or not at
-    /// all. One trip a node. Partitions of a node that is away are left out.
-    pub async fn lost_indexes(&self, partitions: &[Partition]) -> Vec<Partition> {
-        let commands = partitions.iter().flat_map(|&p| {
-            let mut listed = redis::cmd("ZRANGE");
-            listed
-                .arg(self.0.keys.of(p, "idx"))
-                .arg(0)
-                .arg(LISTED_DUE_SETS);
-            let exists = ["heads", "shelves"].map(|name| {
-                let mut exists = redis::cmd("EXISTS");
-                exists.arg(self.0.keys.of(p, name));
-                exists
-            });
-            std::iter::once(listed)
-                .chain(exists)
-                .map(move |command| (Keys::slot(p), command))
-        });
-        let answers = self.0.side.gather(commands.collect()).await;
-        let mut lost = Vec::new();
-        for (&p, answers) in partitions.iter().zip(answers.chunks(3)) {
-            if lacks_index(answers) {
-                lost.push(p);
-            }
-        }
-        lost
     }
 
     /// Mends only the indexes of a partition. Until then some or all of its bundles are not claimed.
@@ -367,22 +337,4 @@ impl Store {
         }
         Ok(SetPosition::default())
     }
-}
-
-/// Reports whether what is listed and the two other indexes cannot be of one partition: one of them was lost. `false` if
-/// the store did not tell.
-fn lacks_index(answers: &[Result<Value, StoreError>]) -> bool {
-    let [Ok(listed), Ok(heads), Ok(shelves)] = answers else {
-        return false;
-    };
-    let (Ok(listed), Ok(heads), Ok(shelves)) = (
-        read::<Vec<String>>(listed.clone()),
-        read::<bool>(heads.clone()),
-        read::<bool>(shelves.clone()),
-    ) else {
-        return false;
-    };
-    // Growing bundles are in no other index.
-    let is_listed = listed.iter().any(|due_set| !is_of_growing(due_set));
-    heads != shelves || (is_listed && !heads) || (heads && listed.is_empty())
 }

@@ -26,7 +26,7 @@ use self::plan::WritePlan;
 use super::call::ids::Ids;
 use super::call::keys::Keys;
 use super::call::numbered::{CallTurn, NumberedCalls};
-use super::call::reply::{shape, text};
+use super::call::reply::{behind, shape, text};
 use super::claim::dedupe::DeliveredNames;
 use super::claim::key_order::KeyOrder;
 use super::connection::link::StoreLink;
@@ -406,9 +406,8 @@ impl PartitionWriter {
                 self.free_malformed(&names_of(ops)).await?;
                 continue;
             }
-            if let Some(given) = letters.strip_prefix("BEHIND ") {
-                self.order
-                    .seen(given.parse().map_err(|_| shape("a sequence number"))?);
+            if let Some(given) = behind(&letters)? {
+                self.order.seen(given);
                 continue;
             }
             self.growing.lock().applied(growth);

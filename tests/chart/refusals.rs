@@ -243,6 +243,41 @@ const WRONG: [(&[&str], &str); 78] = [
         "extraEnv gives POSTDATE_REDIS__URL a URL with a password: put it into a Secret",
     ),
     (
+        &[
+            "extraEnv[0].name=POSTDATE_REDIS__PASSWORD",
+            "extraEnv[0].value=hunter2",
+        ],
+        "extraEnv gives POSTDATE_REDIS__PASSWORD, a secret, as a plain value",
+    ),
+    (
+        &[
+            "extraEnv[0].name=POSTDATE_REDIS__SENTINEL_PASSWORD",
+            "extraEnv[0].value=hunter2",
+        ],
+        "extraEnv gives POSTDATE_REDIS__SENTINEL_PASSWORD, a secret, as a plain value",
+    ),
+    (
+        &[
+            "extraEnv[0].name=POSTDATE_TRACES__AUTHORIZATION",
+            "extraEnv[0].value=hunter2",
+        ],
+        "extraEnv gives POSTDATE_TRACES__AUTHORIZATION, a secret, as a plain value",
+    ),
+    (
+        &[
+            "extraEnv[0].name=POSTDATE_TOKEN",
+            "extraEnv[0].value=hunter2",
+        ],
+        "extraEnv gives POSTDATE_TOKEN, a secret, as a plain value",
+    ),
+    (
+        &[
+            "extraEnv[0].name=POSTDATE_KAFKA__MAIN__PROPERTIES__SASL_PASSWORD",
+            "extraEnv[0].value=hunter2",
+        ],
+        "extraEnv gives POSTDATE_KAFKA__MAIN__PROPERTIES__SASL_PASSWORD, a secret, as a plain value",
+    ),
+    (
         &["serviceMonitor.enabled=true", "podMonitor.enabled=true"],
         "serviceMonitor.enabled and podMonitor.enabled are both true: each pod would be scraped twice",
     ),

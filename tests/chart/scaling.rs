@@ -195,6 +195,13 @@ async fn the_redis_for_a_try_is_one_that_postdate_takes() {
         json!({})
     );
     assert!(set["spec"]["volumeClaimTemplates"].is_null());
+
+    // Its pods have a label of its name and of a hash of ten digits, 63 characters at most.
+    let long = format!("fullnameOverride={}", "x".repeat(50));
+    let long = rendered("evaluation-values.yaml", &[&long]);
+    let name = format!("{}-evaluation-redis", "x".repeat(34));
+    assert!(name.len() + 11 <= 63, "{name}");
+    find(&long, "StatefulSet", &name);
 }
 
 #[test]

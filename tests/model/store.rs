@@ -548,9 +548,9 @@ impl Model {
     pub fn give_back(&mut self, claim: Claim, confirmed: &[bool]) -> bool {
         let ours = self.ours(claim);
         if ours {
-            self.note(claim.bundle, confirmed);
             self.bundle(claim.bundle).place = Place::Due;
         }
+        self.note(claim.bundle, confirmed);
         ours
     }
 

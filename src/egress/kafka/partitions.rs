@@ -6,8 +6,6 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use bytes::Bytes;
-
 use super::suspects::SuspectGroups;
 use crate::broker::kafka::PartitionState;
 use crate::domain::{Refusal, Verdict};
@@ -32,8 +30,7 @@ const STICKY_US: i64 = 10_000;
 
 /// Bytes for which a message counts in the window of its lane.
 pub(super) fn weight(publication: &Publication) -> usize {
-    let message = &publication.entry().message;
-    message.body_len() + message.headers_len() + message.key.as_ref().map_or(0, Bytes::len)
+    publication.entry().message.size()
 }
 
 /// What keeps a partition from being written.

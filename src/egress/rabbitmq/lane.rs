@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::queue::{Admission, LaneQueue, NextMessage, fixed_key};
+use crate::broker::rabbitmq::{AmqpFault, FaultKind};
 use crate::domain::limits::MAX_ERROR_BYTES;
 use crate::domain::verdict::Refusal;
 use crate::domain::{Target, Text, Verdict};
@@ -188,6 +189,15 @@ pub(super) fn refused(reason: Refusal, error: &str) -> Verdict {
 /// The verdict `Unknown` with its error, cut to the length that is kept.
 pub(super) fn unknown(error: &str) -> Verdict {
     Verdict::Unknown { error: cut(error) }
+}
+
+/// The verdict on a message whose answer was lost with its channel. An outage blames no message.
+pub(super) fn unanswered(fault: &AmqpFault) -> Verdict {
+    let error = cut(&fault.to_string());
+    match fault.kind {
+        FaultKind::Lost | FaultKind::Tls => Verdict::Interrupted { error },
+        _ => Verdict::Unknown { error },
+    }
 }
 
 fn cut(error: &str) -> Text {

@@ -10,7 +10,7 @@ use tracing::{debug, warn};
 
 use super::channel::{ConfirmChannel, NumberedConfirm};
 use super::driver::{EXPIRE_INTERVAL, LaneDriver};
-use super::lane::{not_confirmed, refused, unknown};
+use super::lane::{not_confirmed, refused, unanswered};
 use super::mapping::{self, AmqpMessage, AmqpRules, UnfitMessage};
 use super::queue::{Admission, routing_key};
 use super::validate::checked;
@@ -389,7 +389,7 @@ impl LaneDriver {
                 self.suspects.add(&publication);
             }
             self.lane
-                .answer(&publication, verdict.unwrap_or_else(|| unknown(&error)));
+                .answer(&publication, verdict.unwrap_or_else(|| unanswered(fault)));
         }
         self.cautious = fault.blames_a_message();
         if !self.shutdown.is_forced() {

@@ -13,15 +13,9 @@ use crate::ingress::publish_desk::DirectMessage;
 impl Source {
     /// Notes on a message when it is due and what it asked for, and begins its trace.
     pub(super) fn schedule(&mut self, read: &mut ReadMessage, asked: AskedTime) {
-        let AskedTime {
-            due,
-            request,
-            spread_ms,
-        } = asked;
         let entry = &mut read.entry;
-        entry.due = self
-            .jitter
-            .apply(due, spread_ms, entry.id.as_ref(), entry.position);
+        let (due, request) = self.jitter.apply(asked, entry.id.as_ref(), entry.position);
+        entry.due = due;
         entry.request = Some(request);
         if entry.id.is_some() {
             entry.flags = entry.flags.with(Flags::NAMED);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::super::Ledger;
 use super::Source;
 use crate::domain::{DelayRequest, Entry, Flags, Message, Target, Text, UnixMs};
+use crate::ingress::admit::AskedTime;
 use crate::ingress::bundling::{PlacedMessage, StoreWork};
 
 /// A message of another program's delay queue, after admission.
@@ -50,7 +51,12 @@ impl Source {
                 if let Some(permit) = permits.take(message.size()) {
                     receipt.attach(permit);
                 }
-                let due = self.jitter.apply(due, 0, Some(&id), None);
+                let asked = AskedTime {
+                    due,
+                    request,
+                    spread_ms: 0,
+                };
+                let (due, request) = self.jitter.apply(asked, Some(&id), None);
                 let key = self.route.order_key(&message);
                 let partition = self.partition_of(key.as_ref(), Some(&id), None);
                 let flags = Flags(Flags::NAMED);

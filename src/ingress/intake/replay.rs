@@ -116,6 +116,9 @@ impl Source {
             ) => {
                 read.entry.id.clone_from(&id);
                 read.entry.due = due;
+                // A later command may have moved it.
+                let asked = read.entry.request;
+                read.entry.request = asked.map(|asked| asked.moved_to(due).unwrap_or(asked));
                 if named {
                     read.entry.flags = read.entry.flags.with(Flags::NAMED);
                 }

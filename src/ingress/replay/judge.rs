@@ -132,9 +132,9 @@ impl RecordJudge {
                 target,
             } => (RecordRequest::Spent { id }, Some(request), Some(target)),
             Admission::Delayed { asked, id, target } => {
-                let due = jitter.apply(asked.due, asked.spread_ms, id.as_ref(), Some(position));
+                let (due, asked) = jitter.apply(asked, id.as_ref(), Some(position));
                 let request = RecordRequest::Delayed { id, due };
-                (request, Some(asked.request), Some(target))
+                (request, Some(asked), Some(target))
             }
             Admission::Cancel { id } => {
                 // Nobody needs the content of a cancel. Its key says where its message is, as a rule.
@@ -152,13 +152,13 @@ impl RecordJudge {
                 asked,
                 target,
             } => {
-                let due = jitter.apply(asked.due, asked.spread_ms, Some(&id), Some(position));
+                let (due, asked) = jitter.apply(asked, Some(&id), Some(position));
                 let request = if replaces {
                     RecordRequest::Replace { id, due }
                 } else {
                     RecordRequest::Reschedule { id, due }
                 };
-                (request, Some(asked.request), Some(target))
+                (request, Some(asked), Some(target))
             }
             Admission::Invalid { reason, error } => {
                 let kept = on_invalid(route, unreadable) == OnInvalid::DeadLetter;

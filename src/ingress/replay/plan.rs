@@ -124,6 +124,14 @@ struct LatestOfName {
     there: Option<UnixMs>,
     /// How often consumers had given it back.
     given_back: u32,
+    /// The moment until which it is wanted, if it says one that does not move with its due time.
+    wanted_until: Option<UnixMs>,
+}
+
+/// The moment until which the message of a record is wanted, if its due time does not move it.
+fn wanted_until(record: &JudgedRecord) -> Option<UnixMs> {
+    let expires = record.asked?.expires?;
+    expires.after_ms.is_none().then_some(expires.last)
 }
 
 /// Follows the records of one partition, in order.
@@ -179,6 +187,8 @@ impl<'a> ReplayPlanner<'a> {
                     due: stored.due,
                     there: Some(stored.due),
                     given_back: stored.given_back,
+                    // The store itself refuses to move it beyond that moment.
+                    wanted_until: None,
                 },
             )
         });
@@ -256,6 +266,7 @@ impl<'a> ReplayPlanner<'a> {
                     due,
                     there: Some(stored.due),
                     given_back,
+                    wanted_until: wanted_until(record),
                 },
             );
             return;
@@ -293,6 +304,7 @@ impl<'a> ReplayPlanner<'a> {
                 due,
                 there: None,
                 given_back,
+                wanted_until: wanted_until(record),
             },
         );
     }
@@ -322,6 +334,10 @@ impl<'a> ReplayPlanner<'a> {
             // The command becomes a message, as it did then.
             return self.store(name, due, self.on_duplicate, record);
         };
+        if last.wanted_until.is_some_and(|moment| moment <= due) {
+            // The command came too late, then as now.
+            return;
+        }
         let own = self.stored.find(record.position, record.content);
         let own = own
             .filter(|stored| stored.standing != ScannedState::Ended)

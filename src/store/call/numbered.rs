@@ -272,16 +272,14 @@ impl CallTurn<'_> {
                     if reply.rolled_back {
                         self.calls.rollbacks.note(p, now_us);
                     }
-                    return match &reply.answer {
-                        Value::BulkString(text) if text.as_slice() == b"OVERTAKEN" => {
-                            Err(StoreError::Overtaken)
-                        }
-                        _ => {
-                            self.numbers.answered = self.numbers.next;
-                            self.numbers.answered_us = now_us;
-                            Ok(reply.answer)
-                        }
-                    };
+                    if let Some(last) = overtaken_by(&reply.answer) {
+                        // No later call was made: the number was damaged. The next call goes on behind it.
+                        self.numbers.next = self.numbers.next.max(last);
+                        return Err(StoreError::Overtaken);
+                    }
+                    self.numbers.answered = self.numbers.next;
+                    self.numbers.answered_us = now_us;
+                    return Ok(reply.answer);
                 }
                 // An attempt before this one may have been applied.
                 Err(full @ StoreError::Full(_)) if failures == 0 && !self.waits_for_room => {
@@ -298,6 +296,16 @@ impl CallTurn<'_> {
             }
         }
     }
+}
+
+/// The number that overtook a call, if this answer says that one did. 0 for a call whose answer was forgotten.
+fn overtaken_by(answer: &Value) -> Option<u64> {
+    let Value::BulkString(text) = answer else {
+        return None;
+    };
+    let last = text.strip_prefix(b"OVERTAKEN")?;
+    let last = std::str::from_utf8(last).ok().map(str::trim);
+    Some(last.and_then(|last| last.parse().ok()).unwrap_or(0))
 }
 
 /// Sends a call once: alone, or behind its blobs in one transaction. A server that lacks the script (new,

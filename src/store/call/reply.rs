@@ -43,6 +43,16 @@ pub(in crate::store) fn text(value: &Value) -> Result<String, StoreError> {
     }
 }
 
+/// The sequence number that a script's answer says to be given already, if it says so: the call is to be made anew, with a
+/// higher one.
+pub(in crate::store) fn behind(answer: &str) -> Result<Option<u64>, StoreError> {
+    let Some(given) = answer.strip_prefix("BEHIND ") else {
+        return Ok(None);
+    };
+    let given = given.parse().map_err(|_| shape("a sequence number"))?;
+    Ok(Some(given))
+}
+
 pub(in crate::store) fn integer(value: &Value) -> Result<i64, StoreError> {
     match value {
         Value::Int(n) => Ok(*n),

@@ -176,8 +176,8 @@ pub(in crate::store) static TAKE_TOKENS: LazyLock<Script> =
     LazyLock::new(|| script!(bare "take_tokens.lua"));
 pub(in crate::store) static FORGET_NAMES: LazyLock<Script> =
     LazyLock::new(|| script!(bare "forget_names.lua"));
-pub(in crate::store) static REDRIVE: LazyLock<Script> =
-    LazyLock::new(|| script!(allow_oom "redrive.lua"));
+pub(in crate::store) static REDRIVE: LazyLock<ScriptVariants> =
+    LazyLock::new(|| versions!(allow_oom "redrive.lua"));
 pub(in crate::store) static DROP_DEAD: LazyLock<Script> =
     LazyLock::new(|| script!(allow_oom "drop_dead.lua"));
 pub(in crate::store) static HEARTBEAT: LazyLock<Script> =

@@ -134,10 +134,7 @@ impl Store {
             ordered,
         };
         let mut keys = self.0.keys.fixed_of(p, with);
-        let with_news = claims
-            .iter()
-            .filter(|h| h.confirmed.as_ref().is_some_and(|bits| !bits.is_empty()));
-        keys.extend(with_news.map(|h| self.0.keys.blob(p, &h.claim.id)));
+        keys.extend(self.blobs_with_news(p, claims));
         let mut args: Vec<ScriptArg> = vec![lease_ms.into(), claims.len().into()];
         push_claims(&mut args, claims);
         args.extend(delivered_names);
@@ -171,6 +168,7 @@ impl Store {
                 .iter()
                 .map(|h| self.0.keys.due(p, h.claim.id.due_set())),
         );
+        keys.extend(self.blobs_with_news(p, claims));
         let mut args: Vec<ScriptArg> = vec!["".into(), claims.len().into()];
         push_claims(&mut args, claims);
         args.extend(delivered_names);
@@ -222,6 +220,18 @@ impl Store {
             claims.len(),
         )
         .map(drop)
+    }
+
+    /// The blob of each bundle of which something is confirmed.
+    fn blobs_with_news(
+        &self,
+        p: Partition,
+        claims: &[ClaimProgress],
+    ) -> impl Iterator<Item = String> {
+        let with_news = claims
+            .iter()
+            .filter(|h| h.confirmed.as_ref().is_some_and(|bits| !bits.is_empty()));
+        with_news.map(move |h| self.0.keys.blob(p, &h.claim.id))
     }
 
     fn delivered(&self, claims: &[ClaimProgress]) -> Vec<ScriptArg> {

@@ -25,6 +25,9 @@ use crate::store::{
 
 /// Span of the bundles that the messages move into, ms: that of named messages which are due soon.
 const SPAN_MS: i64 = 64;
+/// The same of messages that are overdue, ms: the longest span of a bundle. A list of what waits looks no further behind the
+/// first message of a bundle.
+const OVERDUE_SPAN_MS: i64 = 4096;
 /// Bundles that one read of their due set shows.
 const READ_BUNDLES: usize = 64;
 /// Reads of a bundle before it is left to the next round. Messages are cancelled meanwhile, but not this often.
@@ -202,8 +205,13 @@ impl Spread {
             match decode(&element) {
                 Ok(bundle) => {
                     if let Some(entry) = bundle.entries.get(place) {
-                        // What is overdue leaves at once, all of it.
-                        let begin = entry.due.max(now).0.div_euclid(SPAN_MS);
+                        // What is overdue leaves at once: its bundles are due when their first messages were.
+                        let span = if entry.due < now {
+                            OVERDUE_SPAN_MS
+                        } else {
+                            SPAN_MS
+                        };
+                        let begin = entry.due.0.div_euclid(span) * span;
                         let (entries, from) = spread.spans.entry(begin).or_default();
                         entries.push(entry.clone());
                         from.push(index as u32);

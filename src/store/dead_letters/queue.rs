@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use redis::{Pipeline, Value};
 
-use crate::domain::{Actor, Flags, Partition, RouteName, Text, UnixMs};
+use crate::domain::{Actor, Partition, RouteName, Text, UnixMs};
 use crate::store::call::keys::Keys;
 use crate::store::call::names::{name_key, queues_of};
 use crate::store::call::numbered::{ScriptArg, ScriptCall};
-use crate::store::call::reply::{shape, text};
-use crate::store::call::scripts;
-use crate::store::model::bundle::from_base36;
+use crate::store::call::reply::{behind, shape, text};
+use crate::store::call::scripts::{self, ScriptVariant};
+use crate::store::model::bundle::partition_in;
 use crate::store::model::dead_letter::queue_name;
 use crate::store::query::search_bound::{self, SearchBound};
 use crate::store::{
@@ -315,13 +315,11 @@ impl Store {
         route: &RouteName,
         id: &str,
     ) -> Result<Vec<DeadId>, StoreError> {
-        let p = match id.strip_prefix('~') {
-            Some(made) => match made.split('.').nth(1).and_then(from_base36) {
-                Some(p) if p < u64::from(self.0.partitions.count()) => Partition(p as u16),
-                _ => return Ok(Vec::new()),
-            },
-            None if self.0.order.has(route.as_str()) => return self.dead_of_name(route, id).await,
-            None => self.home_of(route, id),
+        let p = match partition_in(id) {
+            Some(p) if p.0 < self.0.partitions.count() => p,
+            _ if id.starts_with('~') => return Ok(Vec::new()),
+            _ if self.0.order.has(route.as_str()) => return self.dead_of_name(route, id).await,
+            _ => self.home_of(route, id),
         };
         self.dead_in(p, route, id).await
     }
@@ -412,52 +410,60 @@ impl Store {
         let Some(route) = RouteName::new(id.route()) else {
             return Ok(false);
         };
-        let fresh = self
-            .0
-            .order
-            .id(&self.0.ids, &route, entry.due, bundle.entries.len(), None);
-        let named = bundle
-            .entries
-            .iter()
-            .enumerate()
-            .filter(|(_, entry)| entry.flags.has(Flags::NAMED));
-        let names: Vec<(String, usize)> = named
+        // By its `~` id too: that says where the message was, and not where it is now.
+        let ids = bundle.entries.iter().enumerate();
+        let names: Vec<(String, usize)> = ids
             .filter_map(|(index, entry)| Some((name_key(&route, entry.id.as_ref()?), index)))
             .collect();
-        let mut all = keys.fixed(p);
-        all.extend([
-            keys.queue(p, &id.queue()),
-            keys.dead(id),
-            keys.blob(p, &fresh),
-            keys.due(p, fresh.due_set()),
-        ]);
-        let mut args: Vec<ScriptArg> = vec![
-            id.as_str().into(),
-            id.queue().into(),
-            fresh.as_str().into(),
-            entry.due.0.into(),
-            ScriptArg::Blob(encode(bundle)),
-            names.len().into(),
-        ];
-        args.extend(
-            names
-                .into_iter()
-                .flat_map(|(name, index)| [name.into(), index.into()]),
-        );
-        let call = ScriptCall {
-            script: &scripts::REDRIVE,
-            op: "redrive",
-            keys: all,
-            args,
-            blobs: Vec::new(),
+        let with = ScriptVariant {
+            ordered: self.0.order.has(route.as_str()),
+            ..ScriptVariant::default()
         };
-        match text(&self.0.deads.run(p, call).await?)?.as_str() {
-            "o" => {
-                self.0.wake.stored(p, entry.due);
-                Ok(true)
+        let count = bundle.entries.len();
+        loop {
+            let fresh = self.0.order.id(&self.0.ids, &route, entry.due, count, None);
+            let mut all = keys.fixed_of(p, with);
+            all.extend([
+                keys.queue(p, &id.queue()),
+                keys.dead(id),
+                keys.blob(p, &fresh),
+                keys.due(p, fresh.due_set()),
+            ]);
+            let mut args: Vec<ScriptArg> = vec![
+                id.as_str().into(),
+                id.queue().into(),
+                fresh.as_str().into(),
+                entry.due.0.into(),
+                ScriptArg::Blob(encode(bundle)),
+            ];
+            if with.ordered {
+                let lowest = fresh.sequence();
+                args.extend::<[ScriptArg; 2]>([lowest.into(), (lowest + count as u64 - 1).into()]);
             }
-            "u" => Ok(false),
-            _ => Err(shape("the answer to a redrive")),
+            args.push(names.len().into());
+            for (name, index) in &names {
+                args.extend::<[ScriptArg; 2]>([name.as_str().into(), (*index).into()]);
+            }
+            let call = ScriptCall {
+                script: scripts::REDRIVE.of(with),
+                op: "redrive",
+                keys: all,
+                args,
+                blobs: Vec::new(),
+            };
+            let answer = text(&self.0.deads.run(p, call).await?)?;
+            if let Some(given) = behind(&answer)? {
+                self.0.order.seen(given);
+                continue;
+            }
+            return match answer.as_str() {
+                "o" => {
+                    self.0.wake.stored(p, entry.due);
+                    Ok(true)
+                }
+                "u" => Ok(false),
+                _ => Err(shape("the answer to a redrive")),
+            };
         }
     }
 

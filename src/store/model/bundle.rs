@@ -247,6 +247,12 @@ impl BundleId {
     }
 }
 
+/// The partition that this `~` id says, whether its message got it in a bundle or on its way past the store.
+pub(in crate::store) fn partition_in(id: &str) -> Option<Partition> {
+    let partition = id.strip_prefix('~')?.split('.').nth(1)?;
+    u16::try_from(from_base36(partition)?).ok().map(Partition)
+}
+
 /// The first place of the message with this `~` id: the inverse of [`BundleId::message_id`].
 pub(in crate::store) fn place_in(
     route: &RouteName,

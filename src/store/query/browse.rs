@@ -4,8 +4,9 @@
 //! A page is made in rounds. Each round takes the due sets that come next by the index and reads their entries.
 //! From what it has not read it knows the moment (the *horizon*) up to which it has seen everything. Messages
 //! due before the horizon belong to the page, in order. Later messages of a bundle are due within a span of its
-//! first, so a round looks that far back. Growing bundles are listed first: what is spread after that is in a bundle that
-//! is listed later.
+//! first, so a round looks that far back. A bundle that was put off stands in its due set behind the due times of its
+//! messages: the messages are listed at the place of the bundle. Growing bundles are listed first: what is spread after that
+//! is in a bundle that is listed later.
 
 use redis::cluster_routing::Slot;
 
@@ -368,7 +369,8 @@ impl Store {
                 if is_set(gone, index) || is_set(done, index) {
                     continue;
                 }
-                let key = c.key(index, due);
+                // No message comes before its bundle, which may have been put off.
+                let key = c.key(index, due.max(UnixMs(c.first)));
                 if belongs(&key, query, from, horizon) {
                     listed.push(Listed { key, content: None });
                 }

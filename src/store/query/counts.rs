@@ -9,7 +9,7 @@ use crate::domain::{Partition, ReadMark, RouteName, UnixMs};
 use crate::store::call::keys::Keys;
 use crate::store::call::scripts;
 use crate::store::connection::link::read;
-use crate::store::model::bundle::place_in;
+use crate::store::model::bundle::partition_in;
 use crate::store::model::dead_letter::queue_name;
 use crate::store::{Counts, Store, StoreError};
 
@@ -172,9 +172,7 @@ impl Store {
     /// The partition of a message of a route: the one that its name hashes to, or the one that its `~` id
     /// names. An unknown message is looked for there too.
     pub fn home_of(&self, route: &RouteName, id: &str) -> Partition {
-        let said = place_in(route, id)
-            .map(|(p, _, _)| p)
-            .filter(|p| p.0 < self.0.partitions.count());
+        let said = partition_in(id).filter(|p| p.0 < self.0.partitions.count());
         said.unwrap_or_else(|| self.0.partitions.of_name(route, id))
     }
 }

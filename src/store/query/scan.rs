@@ -1,14 +1,14 @@
 //! All messages of one route, whatever their state: for `postdate replay`, which must not store them again.
 //! Small reads, as for all queries of people.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use redis::cluster_routing::Slot;
 
 use crate::domain::{Entry, FirstStart, Partition, RouteName, Text};
 use crate::store::call::keys::Keys;
 use crate::store::model::bundle::{BundleId, growing_due_set, is_gone, is_of_growing, is_of_route};
-use crate::store::{DeadFilter, Store, StoreError, decode};
+use crate::store::{DeadFilter, DeadId, Store, StoreError, decode};
 
 /// Bundles of one trip: three reads each, one of them of up to 64 KiB.
 const TRIP_BUNDLES: usize = 8;
@@ -16,6 +16,8 @@ const TRIP_BUNDLES: usize = 8;
 const SCAN_STEP: usize = 500;
 /// Dead letters of one page.
 const DEAD_PAGE_LEN: usize = 200;
+/// Most walks through the bundles of one partition. Where the flow never rests, some bundle moves during each walk.
+const WALKS: usize = 3;
 
 /// The state of a scanned message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,8 +32,10 @@ pub enum ScannedState {
 
 impl Store {
     /// Visits every message of a route that is there all the time, some of those that come or leave meanwhile,
-    /// and some of them twice. The scan is bounded only by what the route holds, but no read is long.
-    /// Unreadable messages are left out. Waits while the store is away.
+    /// and some of them twice. Two kinds of messages may be left out: those that change their place during each of three
+    /// walks through their partition, and those that die and are redriven between the two reads of the dead letters. The
+    /// scan is bounded only by what the route holds, but no read is long. Unreadable messages are left out. Waits while the
+    /// store is away.
     ///
     /// `progress` hears how many of how many partitions are done.
     pub async fn scan(
@@ -40,20 +44,53 @@ impl Store {
         mut visit: impl FnMut(&Entry, ScannedState),
         mut progress: impl FnMut(u16, u16),
     ) -> Result<(), StoreError> {
+        // Dead letters come first and last: some are redriven meanwhile, and some messages die.
+        let mut dead = BTreeSet::new();
+        self.scan_dead_letters(route, &mut dead, &mut visit).await?;
         for p in self.0.partitions.all() {
             // Those that grow come first: what is spread meanwhile is seen where it goes to.
             let growing = self.growing_of(p, route).await?;
             for some in growing.chunks(TRIP_BUNDLES) {
                 self.open(p, some, &mut visit).await?;
             }
-            let bundles = self.bundles_of(p, route).await?;
-            let bundles: Vec<_> = bundles.into_iter().collect();
-            for some in bundles.chunks(TRIP_BUNDLES) {
-                self.open(p, some, &mut visit).await?;
-            }
+            self.scan_bundles(p, route, &mut visit).await?;
             progress(p.0 + 1, self.0.partitions.count());
         }
-        self.scan_dead_letters(route, &mut visit).await
+        self.scan_dead_letters(route, &mut dead, &mut visit).await
+    }
+
+    /// Visits the messages of a route's other bundles of one partition. A bundle that moves during a walk may never be where
+    /// the walk looks, and its messages may be in another bundle when it is opened. So another walk follows, which opens the
+    /// bundles that no walk before has found.
+    async fn scan_bundles(
+        &self,
+        p: Partition,
+        route: &RouteName,
+        visit: &mut impl FnMut(&Entry, ScannedState),
+    ) -> Result<(), StoreError> {
+        let mut opened = BTreeSet::new();
+        let mut before = self.moves(p).await?;
+        for _ in 0..WALKS {
+            let bundles = self.bundles_of(p, route).await?;
+            let new = bundles.into_iter();
+            let new: Vec<_> = new.filter(|(id, _)| opened.insert(id.clone())).collect();
+            for some in new.chunks(TRIP_BUNDLES) {
+                self.open(p, some, visit).await?;
+            }
+            let after = self.moves(p).await?;
+            if before == after {
+                break;
+            }
+            before = after;
+        }
+        Ok(())
+    }
+
+    /// How often something in a partition has changed its place. While the answer does not change, no bundle does.
+    async fn moves(&self, p: Partition) -> Result<Option<redis::Value>, StoreError> {
+        let mut get = redis::cmd("HGET");
+        get.arg(self.0.keys.of(p, "counts")).arg("moves");
+        Ok(self.trips(vec![(Keys::slot(p), get)], 1).await?.pop())
     }
 
     /// A route's growing bundles of one partition.
@@ -162,9 +199,11 @@ impl Store {
         Ok(())
     }
 
+    /// Visits a route's dead letters but those that are `known`, and adds them to the known ones.
     async fn scan_dead_letters(
         &self,
         route: &RouteName,
+        known: &mut BTreeSet<DeadId>,
         visit: &mut impl FnMut(&Entry, ScannedState),
     ) -> Result<(), StoreError> {
         let filter = DeadFilter {
@@ -176,7 +215,8 @@ impl Store {
             let page = self
                 .dead_page(&filter, after.as_ref(), DEAD_PAGE_LEN)
                 .await?;
-            let ids: Vec<_> = page.marks.into_iter().map(|mark| mark.id).collect();
+            let ids = page.marks.into_iter().map(|mark| mark.id);
+            let ids: Vec<_> = ids.filter(|id| known.insert(id.clone())).collect();
             let mut rest = &ids[..];
             while !rest.is_empty() {
                 let bodies = self.dead_letters(rest).await?;

@@ -36,8 +36,8 @@ impl Store {
         Some(registered)
     }
 
-    /// Reads how far each caller has come. The answers of dead processes are forgotten after minutes, their
-    /// callers after a day.
+    /// Reads how far each caller has come. The answers of dead processes are forgotten after minutes, but
+    /// not those to writes; their callers after a day.
     pub(super) async fn progress(
         &self,
         p: Partition,

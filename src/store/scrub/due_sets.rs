@@ -99,6 +99,7 @@ impl Store {
             .collect();
         said.extend(indexes.idx.into_iter().map(|(name, due)| (name, Some(due))));
         findings.due_sets.extend(disagreement.due_sets);
+        findings.places.extend(disagreement.places);
         findings
             .junk
             .extend(disagreement.junk.into_iter().map(|place| (place, None)));

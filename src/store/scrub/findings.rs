@@ -40,6 +40,8 @@ impl DeadFindings {
 #[derive(Default)]
 pub(super) struct Findings {
     pub(super) due_sets: BTreeSet<String>,
+    /// Entries of `shelves` that seem to be stale, each behind its due set.
+    pub(super) places: Vec<(String, String)>,
     /// Bundles, with their first due time if it is known.
     bundles: BTreeMap<BundleId, Option<i64>>,
     /// Members that are no bundle, and the due set they lie in (`None`: in `claims`).
@@ -82,6 +84,7 @@ impl Store {
     ) -> Result<(), StoreError> {
         let Findings {
             due_sets,
+            places,
             bundles,
             junk,
             names,
@@ -104,6 +107,15 @@ impl Store {
         for due_sets in due_sets.chunks(MEND_FINDS) {
             let mut batch = MendBatch::default();
             batch.due_sets.extend_from_slice(due_sets);
+            self.mend_batch(p, batch, report).await?;
+        }
+        // A place goes with its due set: the script puts it back if it is right by now.
+        for places in places.chunks(MEND_FINDS) {
+            let mut batch = MendBatch::default();
+            for (due_set, place) in places {
+                batch.due_set(due_set);
+                batch.junk(place, None);
+            }
             self.mend_batch(p, batch, report).await?;
         }
         let bundles: Vec<(BundleId, Option<i64>)> = bundles.into_iter().collect();

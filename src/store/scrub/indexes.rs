@@ -23,6 +23,8 @@ pub(super) struct DueIndexes {
 pub(super) struct Disagreement {
     /// Due sets about which the indexes differ.
     pub(super) due_sets: BTreeSet<String>,
+    /// Entries of `shelves` that `idx` does not say, each behind its due set.
+    pub(super) places: Vec<(String, String)>,
     /// Entries of `shelves` that name no due set.
     pub(super) junk: Vec<String>,
 }
@@ -75,7 +77,8 @@ impl DueIndexes {
             let due = self.idx.get(&due_set);
             let is_right = due.is_some_and(|due| place_of(&due_set, *due) == *place);
             if is_of_growing(&due_set) || !is_right {
-                found.due_sets.insert(due_set);
+                found.due_sets.insert(due_set.clone());
+                found.places.push((due_set, place.clone()));
             }
         }
         found
@@ -197,5 +200,9 @@ mod tests {
             wrong(|at| put(&mut at.due_sets, "junk", 0.0)),
             (vec![], vec!["junk".to_owned()])
         );
+        let mut stale = right();
+        let place = place_of("b/1", 99.0);
+        put(&mut stale.due_sets, &place, 0.0);
+        assert_eq!(stale.disagreement().places, [("b/1".to_owned(), place)]);
     }
 }

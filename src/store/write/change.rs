@@ -11,7 +11,7 @@ use super::{NAME_READS, PartitionWriter, never_settles, split};
 use crate::domain::{RouteName, Text, UnixMs};
 use crate::store::call::names::name_key;
 use crate::store::call::numbered::{CallTurn, ScriptArg, ScriptCall};
-use crate::store::call::reply::{shape, text};
+use crate::store::call::reply::{behind, shape, text};
 use crate::store::call::scripts::{self, ScriptVariant, ScriptVariants};
 use crate::store::model::bundle::BundleId;
 use crate::store::model::view::version_of;
@@ -52,7 +52,7 @@ impl PartitionWriter {
         let name = name_key(route, id);
         let with = ScriptVariant {
             remembers: self.delivered_names.remembers(route.as_str()),
-            ..ScriptVariant::default()
+            ordered: self.order.has(route.as_str()),
         };
         let due = change.due();
         for _ in 0..NAME_READS {
@@ -75,6 +75,10 @@ impl PartitionWriter {
             let fresh = self.order.id(&self.ids, route, due, 1, None);
             let call = self.change_call(change, &planned, &name, &fresh, place.as_ref(), with);
             let answer = text(&turn.run(p, call).await?)?;
+            if let Some(given) = behind(&answer)? {
+                self.order.seen(given);
+                continue;
+            }
             let result = match answer.as_str() {
                 "CHANGED" => {
                     self.free_malformed(std::slice::from_ref(&name)).await?;
@@ -116,7 +120,7 @@ impl PartitionWriter {
                 said = place.text();
             }
         }
-        let args: Vec<ScriptArg> = vec![
+        let mut args: Vec<ScriptArg> = vec![
             name.to_owned().into(),
             saw.into(),
             planned.mode.into(),
@@ -125,6 +129,9 @@ impl PartitionWriter {
             ScriptArg::Blob(encode(&planned.bundle)),
             said.into(),
         ];
+        if with.ordered {
+            args.push(fresh.sequence().into());
+        }
         ScriptCall {
             script: planned.script.of(with),
             op: change.op(),

@@ -45,7 +45,10 @@ impl Settler {
                     .and_then(|id| key_queues.get_mut(&id));
                 let resolution = resolve::resolve(&shard, claimed, key_queue);
                 splits.push((slot, claimed.open_entries(), resolution));
-            } else if may_extend && (claimed.news || lease_left_us < shard.lease_us() * 2 / 3) {
+            } else if may_extend
+                && (claimed.news || (!claimed.lost && lease_left_us < shard.lease_us() * 2 / 3))
+            {
+                // A claim that is lost is asked for no more. Confirms are noted all the same.
                 let news = std::mem::take(&mut claimed.news);
                 extend
                     .entry(claimed.claim.partition)
@@ -146,7 +149,7 @@ impl ClaimSlots {
             claimed.in_flight.extend_lease(lease_end);
             return ExtendOutcome::Kept;
         }
-        if claimed.busy || claimed.claim != *claim {
+        if claimed.busy || claimed.lost || claimed.claim != *claim {
             return ExtendOutcome::Kept;
         }
         claimed.lost = true;
@@ -228,6 +231,12 @@ mod tests {
             let is_lost = slots.bundles[&SLOT].lost;
             assert_eq!(is_lost, *expected == lost, "{now:?} busy {busy} {answer:?}");
         }
+        let mut slots = slots(&asked, false);
+        for expected in [lost, kept] {
+            let outcome = slots.extended(SLOT, &asked, &SettleAnswer::Stale, MonoUs(5));
+            assert_eq!(outcome, expected, "it is lost once");
+        }
+        let kept = ExtendOutcome::Kept;
         let outcome = ClaimSlots::default().extended(SLOT, &asked, &SettleAnswer::Stale, MonoUs(5));
         assert_eq!(outcome, kept, "it has left");
     }

@@ -19,7 +19,7 @@ fn confirmed(verdict: &Verdict) -> bool {
 }
 
 fn lost(verdict: &Verdict) -> bool {
-    matches!(verdict, Verdict::Unknown { .. })
+    verdict.is_unknown()
 }
 
 fn nacked(verdict: &Verdict) -> bool {
@@ -68,7 +68,12 @@ async fn a_broker_killed_in_mid_flow_has_all_that_was_confirmed() {
         assert!(!why.contains("guest"), "no secret: {why}");
         server.restart().await;
         let verdicts = submitter.collect(COUNT).await;
-        let unknown = verdicts.values().filter(|v| lost(v) && !nacked(v)).count();
+        let cut_off = verdicts.values().filter(|v| lost(v) && !nacked(v));
+        let unknown = cut_off.clone().count();
+        assert!(
+            cut_off.clone().all(|v| !v.spends_attempt()),
+            "an outage spends none"
+        );
         let sure = verdicts.values().filter(|v| confirmed(v)).count();
         // What waited in the lane waited on. (A quorum queue that has no leader yet nacks; a broker that is still
         // starting may not know its queues.)
@@ -257,7 +262,10 @@ async fn a_broker_that_hangs_is_found_out_by_its_silence() {
     server.stop();
     submitter.submit(&*lane, 1, &queue, message("hangs"), None);
     let verdict = submitter.collect(2).await[&1].clone();
-    assert!(matches!(verdict, Verdict::Unknown { .. }), "{verdict:?}");
+    assert!(
+        verdict.is_unknown() && !verdict.spends_attempt(),
+        "{verdict:?}"
+    );
     server.cont();
     submitter.submit(&*lane, 2, &queue, message("again"), None);
     tokio::time::timeout(Duration::from_secs(60), submitter.collect(3))
@@ -276,7 +284,7 @@ async fn a_broker_that_hangs_is_found_out_by_its_silence() {
     fixture.drain().await;
     let verdict = submitter.collect(4).await[&3].clone();
     assert!(
-        matches!(verdict, Verdict::Unknown { .. } | Verdict::NotTried),
+        verdict.is_unknown() || verdict == Verdict::NotTried,
         "{verdict:?}"
     );
     drop(taken);

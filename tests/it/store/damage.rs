@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use postdate::store::{CodecError, DeadId, Division, Settlement, StoreError, WriteResult};
+use postdate::domain::{OnDuplicate, RouteName};
+use postdate::store::{
+    CodecError, DeadId, Division, ScrubReport, Settlement, StoreError, WriteOp, WriteResult,
+};
 
 use super::fixture::*;
 use crate::support::{Redis, eventually};
@@ -355,5 +358,65 @@ async fn an_entry_of_a_name_that_is_no_place_keeps_no_call_waiting() {
         let counts = fixture.counts().await;
         assert_eq!(counts.messages, 1, "only the one that stands");
     }
+    fixture.check().await;
+}
+
+async fn mend_indexes(fixture: &StoreFixture) {
+    let mut report = ScrubReport::default();
+    let mended = fixture.store.mend_indexes(P, &mut report).await;
+    mended.expect("mended");
+}
+
+#[tokio::test]
+async fn a_deleted_index_that_writes_have_begun_anew_is_noticed_and_made_whole() {
+    let fixture = StoreFixture::shared().await;
+    let at = |slice: i64, ms: i64| past().plus((slice << 20) + ms);
+    for index in ["idx", "heads", "shelves"] {
+        fixture.wipe().await;
+        for slice in 0..5 {
+            fixture.keep(vec![unnamed(at(slice, 1), "x")]).await;
+        }
+        let other = WriteOp::Store {
+            route: RouteName::new("other").expect("a name"),
+            on_duplicate: OnDuplicate::Keep,
+            bundle: bundle(vec![unnamed(at(0, 1), "x")]),
+        };
+        fixture.write(vec![other]).await;
+        assert_eq!(fixture.store.lost_indexes(&[P]).await, [], "{index}");
+        fixture.command::<i64>(&["DEL", &fixture.key(index)]).await;
+        // Earlier than all else in the last slice.
+        fixture.keep(vec![unnamed(at(4, 0), "y")]).await;
+        let there: i64 = fixture.command(&["EXISTS", &fixture.key(index)]).await;
+        assert_eq!(there, 1, "the write has begun {index} anew");
+        assert_eq!(fixture.store.lost_indexes(&[P]).await, [P], "{index}");
+        mend_indexes(&fixture).await;
+        fixture.check().await;
+        assert_eq!(fixture.store.lost_indexes(&[P]).await, [], "{index}");
+        assert_eq!(fixture.claim(LONG).await.len(), 7, "{index}");
+        fixture.check().await;
+    }
+}
+
+/// Nobody knows in this time what place such a due set had.
+#[tokio::test]
+async fn a_due_set_that_ends_while_the_index_lacks_it_leaves_no_place_behind() {
+    let fixture = StoreFixture::shared().await;
+    for slice in 0..6 {
+        let due = past().plus(slice << 20);
+        fixture
+            .keep(vec![named(&format!("n{slice}"), due, "x")])
+            .await;
+    }
+    let mut request = fixture.request(LONG).await;
+    request.due_sets.truncate(1);
+    fixture.command::<i64>(&["DEL", &fixture.key("idx")]).await;
+    assert_eq!(fixture.cancel("n3").await, WriteResult::Cancelled);
+    let claimed = fixture.store.claim(&request).await.expect("claimed");
+    assert_eq!(claimed.len(), 1);
+    assert_eq!(fixture.store.lost_indexes(&[P]).await, [P]);
+    mend_indexes(&fixture).await;
+    fixture.check().await;
+    assert_eq!(fixture.store.lost_indexes(&[P]).await, []);
+    assert_eq!(fixture.claim(LONG).await.len(), 4);
     fixture.check().await;
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use postdate::domain::{DeadReason, InvalidReason, RouteName, UnixMs};
+use postdate::domain::{DeadReason, Flags, InvalidReason, RouteName, UnixMs};
 use postdate::store::{
     CodecError, DeadFilter, DeadId, DeadLetter, DeadMark, DeadOrder, MessageFilter, StoreError,
     WriteOp, WriteResult,
@@ -228,6 +228,44 @@ async fn a_redriven_name_is_its_own_again_unless_it_is_taken() {
             if taken { vec!["dead"] } else { vec![] },
             "the cancel meant the name's owner"
         );
+    }
+}
+
+/// A `~` id says where its message once was, in a bundle or on its way past the store.
+#[tokio::test]
+async fn a_redriven_message_is_found_and_cancelled_by_its_id_whoever_gave_that() {
+    let fixture = StoreFixture::shared().await;
+    for id in ["~1p.0.k3x9.1z.2.1", "~k3x9.0.7", "n"] {
+        fixture.wipe().await;
+        let mut entry = named(id, far(), "d");
+        if id.starts_with('~') {
+            entry.flags = Flags::default();
+        }
+        let dead = dead_letter(entry);
+        fixture.write(vec![WriteOp::DeadLetter(dead.clone())]).await;
+        let dead_id = only(&fixture).await;
+        assert_eq!(
+            fixture.store.redrive(&dead_id, &dead.bundle).await,
+            Ok(true)
+        );
+        let found = fixture
+            .store
+            .find_whole(&route(), id)
+            .await
+            .expect("looked");
+        assert_eq!(found.map(|found| body(&found.entry)), Some("d".to_owned()));
+        let op = WriteOp::Cancel {
+            route: route(),
+            id: id.into(),
+            of: None,
+        };
+        let p = fixture.store.home_of(&route(), id);
+        assert_eq!(
+            fixture.store.command(p, op).await,
+            Ok(WriteResult::Cancelled),
+            "{id}"
+        );
+        assert_eq!(fixture.check().await.bundles.len(), 0, "{id}");
     }
 }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use postdate::domain::{Entry, Text, UnixMs};
 use postdate::store::{
-    BrowseKey, BrowseQuery, MessageFilter, StoreError, StoredMessage, StoredState, WriteOp,
-    WriteResult,
+    BrowseKey, BrowseQuery, BundleId, MessageFilter, StoreError, StoredMessage, StoredState,
+    WriteOp, WriteResult, encode,
 };
 
 use super::fixture::*;
@@ -210,6 +210,90 @@ async fn every_waiting_message_is_shown_once_in_due_order_whatever_the_page() {
         .await
         .is_empty()
     );
+}
+
+/// The target takes no more: bundles are put off, each to another moment, and stand behind the due times of their messages.
+#[tokio::test]
+async fn what_was_put_off_is_shown_once_whatever_the_page() {
+    let fixture = StoreFixture::shared().await;
+    for n in 0..3 {
+        let entries = (0..50).map(|_| unnamed(past().plus(n), "x"));
+        fixture.keep(entries.collect()).await;
+    }
+    let claimed = fixture.claim(LONG).await;
+    assert_eq!(claimed.len(), 3);
+    let due_set = fixture.key(&format!("due:{}", claimed[0].claim.id.due_set()));
+    for one in claimed {
+        fixture
+            .store
+            .put_off(P, &[one.claim], 5000)
+            .await
+            .expect("put off");
+        fixture.clock_moves().await;
+    }
+    let scores: Vec<(String, f64)> = fixture
+        .command(&["ZRANGE", &due_set, "0", "-1", "WITHSCORES"])
+        .await;
+    let moments: BTreeSet<i64> = scores.iter().map(|(_, score)| *score as i64).collect();
+    assert_eq!(moments.len(), 3, "each at a moment of its own: {scores:?}");
+    for limit in [1000, 100, 7] {
+        let found = pages(&fixture, &BrowseQuery { limit, ..all() }).await;
+        let ids: BTreeSet<_> = found.iter().map(|f| f.id.clone()).collect();
+        assert_eq!((found.len(), ids.len()), (150, 150), "limit {limit}");
+        assert!(found.iter().all(|f| f.entry.due < past().plus(3)));
+    }
+}
+
+/// Nobody has spread a growing bundle in time: its messages are overdue by then, over more than a minute.
+#[tokio::test]
+async fn what_is_spread_late_is_due_at_once_and_shown_once_whatever_the_page() {
+    const MESSAGES: i64 = 40;
+    let fixture = StoreFixture::shared().await;
+    let entry = |first: UnixMs, n: i64| named(&format!("m{n}"), first.plus(n * 2000), "x");
+    // A span of 131 s. Its first messages stay alone.
+    let hence = fixture.store.clock().now().plus(3_600_000);
+    let begin = UnixMs(hence.0 & !((1 << 17) - 1));
+    for name in ["a", "b"] {
+        fixture.keep(vec![named(name, begin, "x")]).await;
+    }
+    fixture
+        .keep((0..MESSAGES).map(|n| entry(begin, n)).collect())
+        .await;
+    let names = fixture.check().await.names;
+    let place = |n: i64| names[&format!("orders/m{n}")].split_once(' ');
+    let (id, _) = place(0).expect("a place");
+    let id = BundleId::parse(id).expect("an id");
+    assert!(id.is_growing(), "{id}");
+    // The same messages, as if their time had passed.
+    let key = fixture.key(&format!("b:{id}"));
+    for n in 0..MESSAGES {
+        let (same, index) = place(n).expect("a place");
+        assert_eq!(same, id.as_str());
+        let element = encode(&bundle(vec![entry(past(), n)])).to_vec();
+        let mut lset = redis::cmd("LSET");
+        lset.arg(&key).arg(index).arg(&element);
+        lset.exec_async(&mut fixture.raw.clone())
+            .await
+            .expect("set");
+    }
+    let is_spread = fixture.store.spread_now(P, id).await;
+    assert!(is_spread.expect("spread"));
+    let expected: Vec<UnixMs> = (0..MESSAGES).map(|n| entry(past(), n).due).collect();
+    for limit in [1000, 10] {
+        let query = BrowseQuery {
+            to: begin.plus(-1),
+            limit,
+            ..all()
+        };
+        let found = pages(&fixture, &query).await;
+        let dues: Vec<UnixMs> = found.iter().map(|f| f.entry.due).collect();
+        assert_eq!(dues, expected, "limit {limit}");
+        let ids: BTreeSet<_> = found.iter().map(|f| f.id.clone()).collect();
+        assert_eq!(ids.len(), found.len(), "one came twice");
+    }
+    let claimed = fixture.claim(LONG).await;
+    let messages: usize = claimed.iter().map(|one| live(one).len()).sum();
+    assert_eq!(messages, MESSAGES as usize, "all are due at once");
 }
 
 #[tokio::test]

@@ -1,6 +1,9 @@
 //! Calls whose reply is lost, that come late, or that meet another's call in between.
 
-use postdate::store::{SettleAnswer, WriteResult};
+use std::time::Duration;
+
+use postdate::store::{SettleAnswer, StoreError, WriteOp, WriteResult};
+use tokio::time::timeout;
 
 use super::fixture::*;
 use super::proxy::Proxy;
@@ -327,6 +330,102 @@ async fn interleaving_35_a_name_that_changed_since_the_look_refuses_the_call_and
     );
     assert_eq!(gone.await, [[Stored]]);
     assert_eq!(at.fixture.store.rollbacks(), 0);
+}
+
+/// The store's own caller of this kind, as `calls` names it.
+async fn caller(fixture: &StoreFixture, kind: &str) -> String {
+    let callers: Vec<String> = fixture.command(&["HKEYS", &fixture.key("calls")]).await;
+    let mut own = callers.into_iter().filter(|caller| caller.ends_with(kind));
+    own.next().expect("it has called")
+}
+
+/// Moves the time of a caller's last call back by so many seconds.
+async fn age(fixture: &StoreFixture, caller: &str, seconds: i64) {
+    let calls = fixture.key("calls");
+    let entry: Vec<u8> = fixture.command(&["HGET", &calls, caller]).await;
+    let mut parts = entry.splitn(3, |byte| *byte == b' ');
+    let mut next = || parts.next().expect("number, seconds, answer");
+    let (number, at, answer) = (next(), next(), next());
+    let at: i64 = String::from_utf8_lossy(at).parse().expect("seconds");
+    let aged = (at - seconds).to_string();
+    redis::cmd("HSET")
+        .arg(&calls)
+        .arg(caller)
+        .arg([number, aged.as_bytes(), answer].join(&b' '))
+        .query_async::<i64>(&mut fixture.raw.clone())
+        .await
+        .expect("set");
+}
+
+#[tokio::test]
+async fn interleaving_24_a_write_whose_reply_is_lost_for_ten_minutes_is_applied_once() {
+    let Behind { proxy, fixture, .. } = behind().await;
+    fixture.keep(vec![named("n0", past(), "theirs")]).await;
+    let names = (0..40).map(|n| named(&format!("n{n}"), past(), "n"));
+    let ops: Vec<WriteOp> = (0..20)
+        .map(|_| keep(vec![unnamed(past(), "u")]))
+        .chain([keep(names.collect())])
+        .collect();
+    proxy.lose_next_reply();
+    let calling = tokio::spawn(writing(&fixture, ops));
+    proxy.until_played().await;
+    // Its next try.
+    proxy.hold_next();
+    proxy.until_played().await;
+    age(&fixture, &caller(&fixture, ".w").await, 11 * 60).await;
+    let other = fixture.another();
+    other.reached().await;
+    let report = other.store.scrub(P).await.expect("scrubbed");
+    assert_eq!(report.callers, 0, "the answer is kept");
+    proxy.let_go();
+    let results = calling.await.expect("runs").concat();
+    let expected = [vec![Stored; 20], vec![Duplicate], vec![Stored; 39]].concat();
+    assert_eq!(results, expected, "the answer of the first time");
+    assert_eq!(fixture.check().await.bundles.len(), 1 + 20 + 1);
+    assert_eq!(fixture.store.rollbacks(), 0);
+}
+
+#[tokio::test]
+async fn a_number_that_no_call_had_keeps_no_caller_waiting() {
+    let Behind { proxy, fixture, .. } = behind().await;
+    let plant = async |kind: &str, entry: &str| {
+        let caller = caller(&fixture, kind).await;
+        fixture
+            .command::<i64>(&["HSET", &fixture.key("calls"), &caller, entry])
+            .await;
+    };
+    // The caller goes on behind the first one. The others are so high that they count as none.
+    let entries = [
+        "999999999999 1 x",
+        "5000000000000000 1 x",
+        "9007199254740991 1 x",
+        "99999999999999999999 1 x",
+    ];
+    let mut rollbacks = 0;
+    for entry in entries {
+        plant(".w", entry).await;
+        rollbacks += 1;
+        let name = format!("n{rollbacks}");
+        let write = fixture.keep(vec![named(&name, past(), "n"), unnamed(past(), "u")]);
+        let written = timeout(Duration::from_secs(20), write).await;
+        assert_eq!(written.ok(), Some(vec![Stored, Stored]), "{entry}");
+        assert_eq!(fixture.store.rollbacks(), rollbacks, "{entry}: it is said");
+        proxy.lose_next_reply();
+        assert_eq!(fixture.cancel(&name).await, Cancelled, "{entry}: once");
+        fixture.check().await;
+    }
+    plant(".c", entries[0]).await;
+    let request = fixture.request(LONG).await;
+    let refused = fixture.store.claim(&request).await.map(drop);
+    assert_eq!(refused, Err(StoreError::Overtaken));
+    assert_eq!(fixture.claim(LONG).await.len(), entries.len());
+    assert_eq!(fixture.store.rollbacks(), rollbacks + 1);
+    // A scrub reads past such a number.
+    fixture
+        .command::<i64>(&["HSET", &fixture.key("calls"), "nobody.s", entries[3]])
+        .await;
+    fixture.store.scrub(P).await.expect("scrubbed");
+    fixture.check().await;
 }
 
 #[tokio::test]

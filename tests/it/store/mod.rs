@@ -82,6 +82,7 @@ mod races;
 mod random;
 mod rates;
 mod registry;
+mod scanning;
 mod scrub;
 mod trail;
 mod transitions;

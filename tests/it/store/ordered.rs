@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use postdate::domain::{Partition, UnixMs};
+use postdate::domain::{Flags, Partition, UnixMs};
 use postdate::store::{
-    Claim, ClaimAnswer, Division, HeldKey, NewBundle, OrderPosition, OrderedAnswer, OrderedClaims,
-    OrderedRequest, Remainder, SettleAnswer, WriteResult,
+    Claim, ClaimAnswer, DeadFilter, Division, HeldKey, NewBundle, OrderPosition, OrderedAnswer,
+    OrderedClaims, OrderedRequest, Remainder, SettleAnswer, WriteOp, WriteResult,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -391,6 +391,68 @@ async fn stamps_only_grow_whoever_gives_them() {
         sequences[0] > ahead && sequences.windows(2).all(|pair| pair[0] + 1 < pair[1]),
         "{sequences:?}"
     );
+}
+
+/// Whatever comes into the store comes behind all that came before, by whichever call, and lets the next one know.
+#[tokio::test]
+async fn what_is_moved_replaced_or_redriven_has_a_higher_stamp_than_all_before() {
+    let fixture = fixture().await;
+    let order = fixture.key("order");
+    let mut ahead = u64::MAX >> 12;
+    let mut named_one = of("k", past(), "named");
+    named_one.id = Some("n".into());
+    named_one.flags = named_one.flags.with(Flags::NAMED);
+    fixture.keep(vec![named_one.clone()]).await;
+    let one = bundle(vec![named_one]);
+    let dead_letter = postdate::store::DeadLetter::of(
+        route(),
+        postdate::domain::DeadReason::Attempts,
+        postdate::domain::TargetRef::Own,
+        of("k", past(), "dead"),
+    );
+    for call in ["move", "replace", "redrive"] {
+        ahead += 1000;
+        fixture
+            .command::<i64>(&["HSET", &order, "stamp", &ahead.to_string()])
+            .await;
+        let another = fixture.another();
+        match call {
+            "move" => drop(another.reschedule("n", past().plus(1), "x").await),
+            "replace" => {
+                let op = WriteOp::Replace {
+                    route: route(),
+                    id: "n".into(),
+                    bundle: one.clone(),
+                    or_store: false,
+                    of: None,
+                };
+                assert_eq!(
+                    another.store.command(another.p, op).await,
+                    Ok(WriteResult::Replaced)
+                );
+            }
+            _ => {
+                another
+                    .write(vec![WriteOp::DeadLetter(dead_letter.clone())])
+                    .await;
+                let filter = DeadFilter::default();
+                let page = another.store.dead_page(&filter, None, 1);
+                let dead = page.await.expect("read").marks.remove(0);
+                assert_eq!(
+                    another.store.redrive(&dead.id, &dead_letter.bundle).await,
+                    Ok(true)
+                );
+            }
+        }
+        let stamp: String = fixture.command(&["HGET", &order, "stamp"]).await;
+        let stamp: u64 = stamp.parse().expect("a number");
+        assert!(stamp > ahead, "{call}: {stamp} after {ahead}");
+        ahead = stamp;
+    }
+    let mut owner = RouteOwner::new(&fixture);
+    let taken = owner.take(LONG).await.expect("it is the owner");
+    let bodies: Vec<_> = taken.claimed.iter().map(|c| live(c)[0].clone()).collect();
+    assert_eq!(bodies, ["named", "dead"], "in the order in which they came");
 }
 
 #[tokio::test]

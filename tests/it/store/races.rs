@@ -445,6 +445,36 @@ async fn an_index_that_is_wrong_is_set_right_by_a_claim_of_it_or_a_scrub() {
     }
 }
 
+/// Whoever drains slowly may have lost its claim by then. What it published is published all the same.
+#[tokio::test]
+async fn a_claim_that_comes_back_too_late_still_tells_what_was_confirmed() {
+    let fixture = StoreFixture::shared().await;
+    fixture
+        .keep(vec![unnamed(past(), "a"), unnamed(past(), "b")])
+        .await;
+    let lapsed = fixture.claim(0).await.remove(0);
+    sweep(&fixture.store, fixture.p, LONG, false)
+        .await
+        .expect("swept");
+    assert_eq!(
+        fixture
+            .give_back(&lapsed.claim, Some(vec![true, false]))
+            .await,
+        SettleAnswer::Stale
+    );
+    let again = fixture.claim(LONG).await.remove(0);
+    assert_eq!(again.skip, [true, false]);
+    fixture.settle(&again).await;
+    assert_eq!(
+        fixture
+            .give_back(&lapsed.claim, Some(vec![true, true]))
+            .await,
+        SettleAnswer::Stale
+    );
+    let left = fixture.check().await;
+    assert_eq!(left.bundles.len(), 0, "nothing is noted of what is gone");
+}
+
 #[tokio::test]
 async fn interleaving_22_two_claims_of_one_millisecond_have_two_tokens() {
     let fixture = StoreFixture::shared().await;

@@ -15,7 +15,8 @@
 {{- end -}}
 
 {{- define "postdate.evaluationRedis" -}}
-{{- printf "%s-evaluation-redis" (include "postdate.fullname" . | trunc 40 | trimSuffix "-") -}}
+{{- /* Its pods get a label of this name and a hash: 63 characters in all. */ -}}
+{{- printf "%s-evaluation-redis" (include "postdate.fullname" . | trunc 34 | trimSuffix "-") -}}
 {{- end -}}
 
 {{- define "postdate.evaluationRedisLabels" -}}

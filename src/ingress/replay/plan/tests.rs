@@ -15,7 +15,7 @@ const BEGAN: i64 = 1_790_000_000_000;
 const MINUTE: i64 = 60_000;
 
 /// A log with one record a minute: `store a 30` (a named message that is due 30 minutes after the beginning),
-/// `store - 30`, `cancel a`, `move a 50`, `pass`, `bad`.
+/// `store - 30`, `store a 30 40` (wanted until minute 40), `cancel a`, `move a 50`, `pass`, `bad`.
 struct ReplayFixture {
     route: Arc<Route>,
     stored: Vec<(Entry, ScannedState)>,
@@ -52,6 +52,10 @@ impl ReplayFixture {
         if let Some(minutes) = words.get(2) {
             let at = BEGAN + minutes.parse::<i64>().expect("minutes") * MINUTE;
             header("x-deliver-at", &at.to_string());
+        }
+        if let Some(minutes) = words.get(3) {
+            let until = BEGAN + minutes.parse::<i64>().expect("minutes") * MINUTE;
+            header("x-delay-expires", &until.to_string());
         }
         match words[0] {
             "cancel" => header("x-delay-op", "cancel"),
@@ -291,6 +295,16 @@ fn a_moved_one_is_stored_at_its_last_moment() {
         &["store a 300", "move a 400"],
         &[(1, "store at 400 named instead of 2")],
     );
+}
+
+#[test]
+fn no_message_is_moved_beyond_the_moment_until_which_it_is_wanted() {
+    for (moved, at) in [(399, 399), (400, 300), (500, 300)] {
+        let moving = format!("move a {moved}");
+        let stored = format!("store at {at} named");
+        let fixture = ReplayFixture::new();
+        fixture.comes_to(&["store a 300 400", &moving], &[(1, &stored)]);
+    }
 }
 
 #[test]

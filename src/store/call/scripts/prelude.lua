@@ -191,16 +191,24 @@ local function due_set_at(place)
   return route and route .. slice
 end
 
--- The two due sets of a route that are due first, each with its score. Removes members of `SHELVES` that
--- disagree with `IDX` on the way.
-local function earliest(route)
+-- The two due sets of a route that are due first, each with its score. A due set that `IDX` has lost comes back with
+-- the score that `SHELVES` says: in no index nobody would find it. `indexed` was compared with `IDX` just now: if `IDX`
+-- lacks it, it is gone. Removes members of `SHELVES` that disagree with `IDX` on the way.
+local function earliest(route, indexed)
   repeat
     local found, stale = {}, false
     for _, place in ipairs(
       redis.call('ZRANGEBYLEX', SHELVES, '[' .. route .. '/', '(' .. route .. '0', 'LIMIT', 0, 2)) do
       local due_set = due_set_at(place)
       local score = due_set and redis.call('ZSCORE', IDX, due_set)
+      local lost = due_set and not score and due_set ~= indexed
+      if lost then
+        score = string.match(place, '^[^/]*/(%-?%d+)')
+      end
       if score and place == place_of(due_set, score) and not is_growing(due_set) then
+        if lost then
+          redis.call('ZADD', IDX, score, due_set)
+        end
         found[#found + 1], found[#found + 2] = due_set, score
       else
         redis.call('ZREM', SHELVES, place)
@@ -213,15 +221,15 @@ local function earliest(route)
   until false
 end
 
--- Updates `HEADS` for a route of which this due set has changed: the head before was this one, or is the second
--- now.
+-- Updates `HEADS` for a route of which this due set has changed, and is indexed already: the head before was this one,
+-- or is the second now.
 local function update_head(due_set)
   if is_growing(due_set) then
     -- Nobody publishes from it.
     redis.call('ZREM', HEADS, due_set)
     return
   end
-  local first, score, second = earliest(route_of(due_set) or '')
+  local first, score, second = earliest(route_of(due_set) or '', due_set)
   if first then
     redis.call('ZADD', HEADS, score, first)
   end
@@ -453,37 +461,41 @@ if ORDERED then
 end
 
 -- A caller numbers its calls. A call that is run twice answers what it answered first. A call that was
--- overtaken changes nothing. A number below what the caller was already answered means that the store rolled
--- back. Every answer is kept, a refusal too: a late copy of a refused call would otherwise be applied beside
--- the next try. Only if `calls` itself is damaged is there no place to keep it.
+-- overtaken changes nothing, and is told the number that overtook it. A number below what the caller was already
+-- answered means that the store rolled back. Every answer is kept, a refusal too: a late copy of a refused call would
+-- otherwise be applied beside the next try. Only if `calls` itself is damaged is there no place to keep it.
+-- Whoever waits for an answer has made no later call: if its call was overtaken, `calls` was damaged. It goes on behind
+-- that number.
 -- ARGV: caller, number, highest number answered.
 local caller, number, answered
 local rolled_back, new_caller = 0, false
+-- A number so far ahead of a call was not given by its caller, and counts as none.
+local MAX_AHEAD = 2 ^ 40
 local function repeated()
   caller, number, answered = arg(), num(), num()
   local last = redis.pcall('HGET', CALLS, caller)
   if type(last) == 'table' then
     return last
   end
-  local last_number = 0
-  if last then
-    local n, _, answer = string.match(last, '^(%d+) (%d+) (.*)$')
-    last_number = tonumber(n) or 0
-    if last_number == number then
-      -- A caller that repeats a call may wait for replicas, and a wait after a call that wrote nothing says
-      -- yes.
-      redis.call('HSET', CALLS, caller, last)
-      local reply = cmsgpack.unpack(answer)
-      if type(reply) == 'table' and reply.err then
-        return reply
-      end
-      return { time[1], time[2], 0, reply }
-    end
-    if last_number > number then
-      return { time[1], time[2], 0, 'OVERTAKEN' }
-    end
+  local n, _, answer = string.match(last or '', '^(%d+) (%d+) (.*)$')
+  local last_number = tonumber(n) or 0
+  if last_number > number + MAX_AHEAD then
+    n, last_number = nil, 0
   end
-  new_caller = not last
+  if n and last_number == number then
+    -- A caller that repeats a call may wait for replicas, and a wait after a call that wrote nothing says
+    -- yes.
+    redis.call('HSET', CALLS, caller, last)
+    local reply = cmsgpack.unpack(answer)
+    if type(reply) == 'table' and reply.err then
+      return reply
+    end
+    return { time[1], time[2], 0, reply }
+  end
+  if last_number > number then
+    return { time[1], time[2], 1, 'OVERTAKEN ' .. int(last_number) }
+  end
+  new_caller = not n
   if last_number < answered then
     rolled_back = 1
   end

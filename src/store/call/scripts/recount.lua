@@ -31,11 +31,13 @@ if arg() == 'look' then
     local had = redis.call('HGET', CALLS, name)
     local n, seconds = string.match(had or '', '^(%d+) (%d+) ')
     local quiet = time[1] - (tonumber(seconds) or 0)
-    answer[i + 3] = n or '0'
+    -- A number that no caller can have come to says nothing.
+    answer[i + 3] = n and tonumber(n) < 2 ^ 53 and n or '0'
     if had and not lives and quiet > DAY then
       forgotten = forgotten + redis.call('HDEL', CALLS, name)
-    elseif had and not lives and quiet > MINUTES and #had > 64 then
-      -- A caller that comes back so late with an unanswered call is told that it was overtaken.
+    elseif had and not lives and quiet > MINUTES and #had > 64 and not string.find(name, '%.[aw]$') then
+      -- A caller that comes back so late with an unanswered call is told that it was overtaken. Not of a write or a
+      -- command: its nameless messages would be stored again, under new ids.
       redis.call('HSET', CALLS, name, n .. ' ' .. seconds .. ' ' .. cmsgpack.pack('OVERTAKEN'))
       forgotten = forgotten + 1
     end

@@ -2,8 +2,10 @@
 --
 -- The caller sends the content, as it read and adapted it. A dead letter never changes, so while it exists, this is it.
 -- KEYS  the fixed ones; its queue, its blob, the new blob, its due set
--- ARGV  caller number answered; dead id, queue, new id, its first due ms, its blob; names: count, then name, index
--- returns {s, us, rolled_back, answer}: o redriven; u unknown: not there (any more), nothing was changed
+-- ARGV  caller number answered; dead id, queue, new id, its first due ms, its blob; ordered: the lowest and the highest
+--       sequence number of the new bundle; names: count, then name, index
+-- returns {s, us, rolled_back, answer}: o redriven; u unknown: not there (any more), nothing was changed; or
+--       "BEHIND number": this or a higher sequence number was given, nothing was changed
 -- atomic: all of it. costs: a dozen commands, one a name, and the bodies through here: the rare path. Runs at maxmemory.
 local before = repeated()
 if before then
@@ -16,6 +18,14 @@ if wrong then
   return refuse(wrong)
 end
 local id, queue, new, first, blob = arg(), arg(), arg(), arg(), arg()
+local highest
+if ORDERED then
+  local lowest, given = num(), sequence_of(redis.call('HGET', ORDER, 'stamp'))
+  highest = num()
+  if lowest <= given then
+    return answer('BEHIND ' .. int(given))
+  end
+end
 if not redis.call('ZSCORE', QUEUE, id) then
   return answer('u')
 end
@@ -28,4 +38,7 @@ for _ = 1, num() do
   redis.call('HSETNX', NAMES, arg(), new .. ' ' .. arg())
 end
 remove_dead_letter(QUEUE, queue, id, OLD)
+if highest then
+  raise_sequence(highest)
+end
 return answer('o')

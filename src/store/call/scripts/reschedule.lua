@@ -6,8 +6,10 @@
 -- the command's own message.
 -- KEYS  the fixed ones; the new blob, its due set; and if the name means a place: the old blob, its due set
 -- ARGV  caller number answered; name, the entry the caller saw or "", "m" (moved or replaced) or "n" (new);
---       new id, its first due ms, its blob, the place that a `~` id without an entry names or ""
--- returns {s, us, rolled_back, answer}: r moved or replaced, s stored as new, l too late, or "CHANGED": read again
+--       new id, its first due ms, its blob, the place that a `~` id without an entry names or ""; ordered: the new
+--       bundle's sequence number
+-- returns {s, us, rolled_back, answer}: r moved or replaced, s stored as new, l too late; "CHANGED": read again; or
+--       "BEHIND number": this or a higher sequence number was given
 -- atomic: all of it. costs: a dozen commands, and one body through here: the rare path.
 local NEW, NEW_DUE, OLD, OLD_DUE = KEYS[FIXED + 1], KEYS[FIXED + 2], KEYS[FIXED + 3], KEYS[FIXED + 4]
 local before = repeated()
@@ -22,6 +24,13 @@ if wrong then
   return refuse(wrong)
 end
 local name, saw, mode, new, first, blob, said = arg(), arg(), arg(), arg(), arg(), arg(), arg()
+local sequence = ORDERED and num()
+if sequence then
+  local given = sequence_of(redis.call('HGET', ORDER, 'stamp'))
+  if sequence <= given then
+    return answer('BEHIND ' .. int(given))
+  end
+end
 if (redis.call('HGET', NAMES, name) or '') ~= saw then
   return answer('CHANGED')
 end
@@ -66,4 +75,7 @@ if was == 'pending' then
   end
 end
 reindex(NEW_DUE, due_set_of(new))
+if sequence then
+  raise_sequence(sequence)
+end
 return answer(was == 'pending' and 'r' or 's')
