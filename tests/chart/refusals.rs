@@ -3,7 +3,7 @@
 use super::tools::{chart, template, text};
 
 /// Settings over `ci/kafka-values.yaml`, and what must be said.
-const WRONG: [(&[&str], &str); 78] = [
+const WRONG: [(&[&str], &str); 83] = [
     (
         &["replicas=3"],
         "additional properties 'replicas' not allowed",
