@@ -64,6 +64,8 @@ pub struct PluginPlan {
     pub exchanges: Vec<ReplacedExchange>,
     /// Sentences about what a person must see to.
     pub warnings: Vec<String>,
+    /// The commands that have successors lead to successors.
+    onward: Vec<String>,
     vhost: String,
 }
 
@@ -96,6 +98,7 @@ impl PluginPlan {
         let mut plan = Self {
             exchanges: Vec::new(),
             warnings: Vec::new(),
+            onward: Vec::new(),
             vhost: vhost.to_owned(),
         };
         if vhost.contains(is_unsafe) {
@@ -116,24 +119,24 @@ impl PluginPlan {
                     .push(format!("exchange `{}`: {why}", exchange.name)),
             }
         }
-        if let Err(why) = plan.chain(definitions, vhost) {
-            plan.warnings.push(why);
+        match plan.onward(definitions, vhost) {
+            Ok(onward) => plan.onward = onward,
+            Err(why) => plan.warnings.push(why),
         }
         plan
     }
 
-    /// Has successors lead to successors, where exchanges of the plugin lead to exchanges of the plugin. These commands go
-    /// before anything leads to the successor, and after both are declared.
-    fn chain(&mut self, definitions: &Definitions, vhost: &str) -> Result<(), String> {
+    /// The commands that have successors lead to successors, where exchanges of the plugin lead to exchanges of the plugin.
+    fn onward(&self, definitions: &Definitions, vhost: &str) -> Result<Vec<String>, String> {
         let replaced = self.exchanges.iter();
         let ingresses: BTreeMap<String, String> = replaced
             .map(|exchange| (exchange.old.clone(), exchange.ingress.clone()))
             .collect();
         let command = DeclareCommand { vhost };
-        for exchange in &mut self.exchanges {
+        let mut onward = Vec::new();
+        for exchange in &self.exchanges {
             let from_it = definitions.bindings.iter();
             let from_it = from_it.filter(|binding| binding.source == exchange.old);
-            let mut onward = Vec::new();
             for binding in from_it.filter(|binding| leads_to_plugin(binding, definitions)) {
                 let next = ingresses.get(&binding.destination);
                 onward.push(command.binding(
@@ -144,9 +147,8 @@ impl PluginPlan {
                     &binding.arguments,
                 )?);
             }
-            exchange.switch.splice(..0, onward);
         }
-        Ok(())
+        Ok(onward)
     }
 
     /// The configuration: a connection, whose addresses the user fills in, and a route for each exchange.
@@ -169,10 +171,11 @@ impl PluginPlan {
 
     /// The commands that declare exchanges, queues and bindings, one a line.
     pub fn declarations(&self) -> String {
-        lines(self.exchanges.iter().flat_map(|exchange| &exchange.declare))
+        let declared = self.exchanges.iter().flat_map(|exchange| &exchange.declare);
+        lines(declared.chain(&self.onward))
     }
 
-    /// The commands that have exchanges lead to the new ones. Empty if none leads to the plugin's.
+    /// The commands that have other exchanges lead to the new ones. Empty if none leads to the plugin's.
     pub fn switches(&self) -> String {
         lines(self.exchanges.iter().flat_map(|exchange| &exchange.switch))
     }
@@ -315,7 +318,7 @@ fn replaced(
         command.binding(&ingress, "queue", &queue, "", &none)?,
         command.exchange(&target, kind, &arguments)?,
     ];
-    // The others come later, see `chain`.
+    // The others come once all is declared, see `onward`.
     for binding in from_it.filter(|binding| !leads_to_plugin(binding, definitions)) {
         declare.push(command.binding(
             &target,

@@ -305,7 +305,7 @@ impl RouteReporter {
     }
 
     /// Decides what becomes of a message whose publish to `target` failed, and logs it. Counts come once the store has heard of
-    /// it: by [`put_back`](Self::put_back), [`died`](Self::died) and [`dropped`](Self::dropped).
+    /// it, or is about to: by [`put_back`](Self::put_back), [`died`](Self::died) and [`dropped`](Self::dropped).
     pub fn fate(&self, failed: FailedPublish<'_>, target: &Target, at: MonoUs) -> Fate {
         let FailedMessage {
             mut entry,

@@ -242,10 +242,12 @@ async fn select_by_filter(
     let place = cursor.map(|cursor| ActionPlace::read(cursor, filter));
     let place = place.transpose()?;
     // A message that is redriven and dies again is a new dead letter: without an end it would be redriven for ever.
-    let end = match (&place, wanted.to) {
-        (Some(place), _) => Some(place.end),
-        (None, Some(to)) => Some(to),
-        (None, None) => newest(admin, &wanted).await?.map(|newest| newest.plus(1)),
+    let end = match &place {
+        Some(place) => Some(place.end),
+        None => newest(admin, &wanted).await?.map(|newest| {
+            let end = newest.plus(1);
+            wanted.to.map_or(end, |to| to.min(end))
+        }),
     };
     let Some(end) = end else {
         return Ok(SelectedDead::default());

@@ -63,8 +63,6 @@ fn command(admin: &Admin, part: &str) -> String {
     let waits = health.waits_for();
     let is_paused = match kind {
         "route" => health.pause().publishing.is_some(),
-        // What passes through waits for publishing.
-        _ if health.source_waits().is_none() => health.pause().publishing.is_some(),
         _ => health.pause().ingress.is_some(),
     };
     if is_paused {

@@ -184,7 +184,8 @@ pub struct ReplicaStatusView {
     pub version: String,
     /// True for the replica that answers.
     pub this: bool,
-    /// True if its last heartbeat is recent enough; a replica that is not alive is shown for a minute.
+    /// True if its last heartbeat is recent enough; a replica that is not alive is shown until its claims have
+    /// ended, for a minute at least.
     pub alive: bool,
     /// True while it takes work.
     pub ready: bool,

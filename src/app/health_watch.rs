@@ -238,23 +238,15 @@ impl RouteParts {
         let standstill = self
             .standstill
             .update(&self.health.oldest_unresolved(), mono_us);
-        let pause = self.health.publishing_pause();
-        let (why, because) = match (self.health.source_waits(), standstill, pause) {
-            (None, None, _) => {
-                self.source.up();
-                return;
-            }
-            // Who has paused it is to blame before any part.
-            (None, Some(_), Some(pause)) => {
-                let why = format!("what passes through waits: publishing is {pause}");
-                (why, None)
-            }
-            (Some(why), ..) | (None, Some(why), None) => {
-                let because = cause_of_waiting(&self.route, &self.health, trouble);
-                (why, because)
-            }
-        };
-        self.source.down_because(why, because);
+        // While publishing is paused, what passes through waits in its source: that is told of the pause.
+        let standstill = standstill.filter(|_| self.health.publishing_pause().is_none());
+        let waits = self.health.source_waits().or(standstill);
+        if let Some(why) = waits {
+            let because = cause_of_waiting(&self.route, &self.health, trouble);
+            self.source.report(Some(why), because);
+        } else {
+            self.source.up();
+        }
     }
 
     /// Shows whether messages are late, and why.

@@ -104,9 +104,11 @@ fn rabbitmq(name: &str, section: &SectionReader<'_>) -> Option<rabbitmq::Connect
     let (url, further_urls) = urls?;
     let mut hosts = std::iter::once(&url).chain(&further_urls);
     let all_speak_tls = hosts.all(|url| url.configured().expose().starts_with("amqps://"));
-    let asks_by_tls = management
-        .as_deref()
-        .is_some_and(|m| m.starts_with("https:"));
+    // Over `https://` its management API is asked without a certificate of ours.
+    let asks_by_tls = tls.as_ref().is_some_and(|files| files.ca.is_some())
+        && management
+            .as_deref()
+            .is_some_and(|m| m.starts_with("https:"));
     if section.has("tls") && !all_speak_tls && !asks_by_tls {
         let urls = if section.has("urls") {
             "each of `urls`"
@@ -115,7 +117,7 @@ fn rabbitmq(name: &str, section: &SectionReader<'_>) -> Option<rabbitmq::Connect
         };
         section.report(
             "tls",
-            format!("names files, but TLS is spoken only if {urls} begins with amqps://"),
+            format!("names files, but TLS is spoken only if {urls} begins with amqps://, or `management` with https:// (`ca` alone)"),
         );
     }
     Some(rabbitmq::Connection {

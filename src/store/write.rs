@@ -33,7 +33,7 @@ use super::connection::link::StoreLink;
 use super::trail::Trails;
 use super::{Bundle, DeadId, Store, StoreDependencies, StoreError, WakeUps, WriteOp, WriteResult};
 use crate::backoff::Backoff;
-use crate::domain::{Entry, Flags, Partition, RouteName, StoreClock, UnixMs};
+use crate::domain::{Entry, Partition, RouteName, StoreClock, UnixMs};
 
 /// Most operations and bytes of a call.
 const CALL_OPS: usize = 48;
@@ -469,7 +469,7 @@ fn split(ops: &[&WriteOp], letters: &str) -> Result<Vec<Vec<WriteResult>>, Store
     ops.iter()
         .map(|op| match op {
             WriteOp::Store { bundle, .. } => {
-                if bundle.entries.iter().any(|e| e.flags.has(Flags::NAMED)) {
+                if bundle.entries.iter().any(|e| e.id.is_some()) {
                     bundle.entries.iter().map(|_| next()).collect()
                 } else {
                     next().map(|result| vec![result; bundle.entries.len()])
@@ -502,7 +502,7 @@ fn op_size(op: &WriteOp) -> usize {
 mod tests {
     use super::*;
     use crate::domain::limits::MAX_CALL_NAMES;
-    use crate::domain::{OnDuplicate, TargetRef, UnixMs, testing};
+    use crate::domain::{Flags, OnDuplicate, TargetRef, UnixMs, testing};
 
     fn store(messages: usize, named: bool) -> WriteOp {
         let route = testing::route().name.clone();

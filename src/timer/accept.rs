@@ -35,8 +35,8 @@ pub(super) enum AcceptOutcome {
     StoredAgain,
     /// The bundle stays claimed in the store, and this shard does not know it.
     LeftClaimed,
-    /// The bundle's target gets no more messages: it is to be put off.
-    TargetFull(Claim, HeldCredit),
+    /// The bundle's target gets no more messages: it is to be put off for so many ms.
+    TargetFull(Claim, HeldCredit, u64),
 }
 
 /// Enters one claimed bundle into the claim table, or disposes of one that cannot be published as it is.
@@ -80,9 +80,9 @@ pub(super) async fn accept(
         target: accepting.target(&bundle, dies),
         dies,
     };
-    if accepting.is_full(&goal) {
+    if let Some(wait_ms) = accepting.put_off_ms(&goal) {
         accepting.report_put_back(&bundle);
-        return AcceptOutcome::TargetFull(accepting.claimed.claim, credit);
+        return AcceptOutcome::TargetFull(accepting.claimed.claim, credit, wait_ms);
     }
     AcceptOutcome::Accepted(accepting.enter(&bundle, credit, lease_end, goal))
 }
@@ -159,9 +159,11 @@ impl Accepting<'_> {
         }
     }
 
-    fn is_full(&self, goal: &Goal) -> bool {
-        let target = goal.target.as_ref();
-        target.is_some_and(|target| self.served.credit.is_full(target))
+    /// For how long the bundle is put off, ms, if its target gets no more messages.
+    fn put_off_ms(&self, goal: &Goal) -> Option<u64> {
+        let target = goal.target.as_ref()?;
+        let credit = &self.served.credit;
+        credit.is_full(target).then(|| credit.put_off_ms(target))
     }
 
     /// Tells that a bundle is put off although it is due.

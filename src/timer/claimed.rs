@@ -241,14 +241,14 @@ impl ClaimedBundle {
         self.in_flight.all_handed_over()
     }
 
-    /// The earliest due time asked for among the messages that are due and not delivered.
-    pub(super) fn oldest_overdue(&self, now: UnixMs) -> Option<UnixMs> {
+    /// The earliest due time asked for among the messages that are not delivered.
+    pub(super) fn earliest_asked(&self) -> Option<UnixMs> {
         let left = self
             .stored
             .iter()
             .filter(|&&entry| !self.states[entry as usize].is_delivered());
         let asked = left.map(|&entry| self.in_flight.entries[entry as usize].asked_due());
-        asked.min().filter(|asked| *asked <= now)
+        asked.min()
     }
 
     /// The latest hand-over to the lane, monotonic microseconds, and the number of messages that were handed over and

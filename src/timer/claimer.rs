@@ -51,6 +51,7 @@ pub(super) async fn run(shard: Arc<Shard>) {
         history: PollHistory::new(shard.store.pauses()),
         next_us: 0,
         waits: BTreeSet::new(),
+        turn: 0,
         near: BTreeMap::new(),
     };
     let timeout = async {
@@ -89,6 +90,8 @@ pub(super) struct Claimer {
     next_us: i64,
     /// Routes with something due for which this shard waits for credit.
     pub(super) waits: BTreeSet<String>,
+    /// Counts the polls: whose due sets come first in the next claims.
+    turn: usize,
     /// Partitions in which this process stored a message that is due before their owner is sure to poll, with that
     /// due time. Nobody wakes the owner, so the process that stored the message claims it.
     near: BTreeMap<Partition, UnixMs>,
@@ -302,6 +305,7 @@ impl Claimer {
         {
             of_route.entry(head.route()).or_default().push(head);
         }
+        self.turn = self.turn.wrapping_add(1);
         let mut requests = ClaimRequests::default();
         let mut of_partition: BTreeMap<Partition, PartitionHeads> = BTreeMap::new();
         for (route, mut heads) in of_route {
@@ -339,7 +343,10 @@ impl Claimer {
             }
         }
         for (partition, PartitionHeads { mut heads, grants }) in of_partition {
-            heads.sort_by_key(|(head, _)| head.due);
+            // By due time, but each route comes first in turn: one with many small bundles would take every place.
+            let routes: BTreeSet<&str> = heads.iter().map(|(head, _)| head.route()).collect();
+            let first = routes.iter().nth(self.turn % routes.len().max(1)).copied();
+            heads.sort_by_key(|(head, _)| (Some(head.route()) != first, head.due));
             let due_sets = heads
                 .into_iter()
                 .map(|(head, messages)| (head.due_set.clone(), messages))

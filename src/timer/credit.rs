@@ -40,9 +40,12 @@ const POLL_MESSAGES: i64 = ROUTE_MESSAGES / 4;
 /// to confirm.
 const LIMITED_SECONDS: i64 = 2;
 
-/// Pause of a route after a bundle was put off, because its target gets no more messages, microseconds. It bounds what
-/// that costs Redis to 2,000 bundles a second.
-const PUT_OFF_PAUSE_US: i64 = 500;
+/// Least and longest time for which a bundle is put off because its target gets no more messages, microseconds.
+const PUT_OFF_MIN_US: i64 = 5_000_000;
+const PUT_OFF_MAX_US: i64 = 30_000_000;
+/// Time between two bundles of a target that come back after they were put off, microseconds. It bounds what they cost Redis
+/// to 2,000 bundles a second.
+const PUT_OFF_SPACING_US: i64 = 500;
 
 /// What of a route may be claimed, over all shards of the process.
 pub(super) struct Credit {
@@ -64,8 +67,8 @@ struct CreditState {
     messages: HandOut,
     /// Messages of each target of `apart` that are set aside.
     aside: Vec<i64>,
-    /// Nothing is claimed before this moment, because bundles were put off; monotonic microseconds.
-    paused_until_us: i64,
+    /// When the last of the bundles that were put off comes back, for each target of `apart`; monotonic microseconds.
+    back_us: Vec<i64>,
     bytes: RouteBytes,
     /// Bytes of a message in the latest claim, of the bundle with the largest. The next claim counts on as many.
     message_bytes: i64,
@@ -131,13 +134,10 @@ impl Credit {
     }
 
     /// Takes credit for the claims of one poll, which found this many due sets. `None`: too little is free, or others
-    /// wait, and the shard is woken when its turn comes; or bundles were put off just now.
+    /// wait, and the shard is woken when its turn comes.
     pub(super) fn ask(self: &Arc<Self>, shard: usize, due_sets: usize) -> Option<Grant> {
         let mut state = self.state.lock();
         let terms = self.terms(&state);
-        if terms.now_us < state.paused_until_us {
-            return None;
-        }
         let wanted = POLL_MESSAGES.max((due_sets * BUNDLE_MESSAGES) as i64);
         let messages = state.messages.ask(shard, wanted, &terms);
         let left = state.bytes.left(&self.process).max(1);
@@ -184,7 +184,7 @@ impl Credit {
     pub(super) fn is_open(&self, shard: usize) -> bool {
         let mut state = self.state.lock();
         let terms = self.terms(&state);
-        terms.now_us >= state.paused_until_us && state.messages.is_open(shard, &terms)
+        state.messages.is_open(shard, &terms)
     }
 
     /// Reports whether so many messages of a target are set aside that it gets no more.
@@ -195,6 +195,26 @@ impl Credit {
         let few = self.limit().min(TROUBLE_MESSAGES);
         let state = self.state.lock();
         state.aside.get(at).is_some_and(|&aside| aside >= few)
+    }
+
+    /// For how long a bundle of this target is put off, ms: so that its bundles come back one after another.
+    pub(super) fn put_off_ms(&self, target: &Arc<Target>) -> u64 {
+        let at = self.position(target);
+        let now_us = self.clock.mono_us();
+        let mut state = self.state.lock();
+        let back_us = match at {
+            Some(at) => {
+                if state.back_us.len() <= at {
+                    state.back_us.resize(at + 1, 0);
+                }
+                let next_us = state.back_us[at] + PUT_OFF_SPACING_US;
+                let back_us = next_us.clamp(now_us + PUT_OFF_MIN_US, now_us + PUT_OFF_MAX_US);
+                state.back_us[at] = back_us;
+                back_us
+            }
+            None => now_us + PUT_OFF_MIN_US,
+        };
+        ((back_us - now_us) / 1000).unsigned_abs()
     }
 
     /// Reports whether messages of this target are set aside when they hang.
@@ -372,13 +392,6 @@ impl HeldCredit {
             self.credit
                 .change(|state| state.give_back(self.aside, given_back));
         }
-    }
-
-    /// Notes that the bundle is put off.
-    pub(super) fn note_put_off(&self) {
-        let now_us = self.credit.clock.mono_us();
-        let mut state = self.credit.state.lock();
-        state.paused_until_us = state.paused_until_us.max(now_us) + PUT_OFF_PAUSE_US;
     }
 
     /// Has the messages count for this target alone, if the route has other targets.

@@ -14,9 +14,6 @@ use crate::domain::Partition;
 use crate::domain::limits::BUNDLE_MESSAGES;
 use crate::store::{Claim, ClaimAnswer, ClaimRequest, StoreError};
 
-/// Delay until a bundle whose target gets no more messages is claimed again, ms.
-const PUT_OFF_MS: u64 = 5000;
-
 /// The claim of the unordered routes in one partition.
 pub(super) struct PartitionClaim {
     pub(super) request: ClaimRequest,
@@ -55,17 +52,21 @@ impl PartitionClaim {
         while let Some(read) = reader.next().await {
             let mut items = Vec::new();
             let mut late = Vec::new();
+            let mut latest_ms = 0;
             for (one, credit) in read? {
                 match accept::accept(shard, one, credit, reader.lease_end()).await {
                     AcceptOutcome::Accepted(item) => items.extend(item),
-                    AcceptOutcome::TargetFull(claim, credit) => late.push((claim, credit)),
+                    AcceptOutcome::TargetFull(claim, credit, wait_ms) => {
+                        late.push((claim, credit));
+                        latest_ms = latest_ms.max(wait_ms);
+                    }
                     AcceptOutcome::Dead
                     | AcceptOutcome::StoredAgain
                     | AcceptOutcome::LeftClaimed => {}
                 }
             }
             shard.wheel.add(items);
-            put_off(shard, request.partition, late).await;
+            put_off(shard, request.partition, late, latest_ms).await;
         }
         Ok(full && reader.left().is_none())
     }
@@ -73,13 +74,13 @@ impl PartitionClaim {
 
 /// Puts bundles off whose target gets no more messages. All are due again at one later moment. Neither an
 /// attempt nor an expiry is counted.
-async fn put_off(shard: &Shard, p: Partition, bundles: Vec<(Claim, HeldCredit)>) {
+async fn put_off(shard: &Shard, p: Partition, bundles: Vec<(Claim, HeldCredit)>, wait_ms: u64) {
     if bundles.is_empty() {
         return;
     }
-    let (claims, credits): (Vec<Claim>, Vec<HeldCredit>) = bundles.into_iter().unzip();
-    credits.iter().for_each(HeldCredit::note_put_off);
-    let answer = until_returned(|| shard.store.put_off(p, &claims, PUT_OFF_MS)).await;
+    // Their credit is held until they are back in the store.
+    let (claims, _credits): (Vec<Claim>, Vec<HeldCredit>) = bundles.into_iter().unzip();
+    let answer = until_returned(|| shard.store.put_off(p, &claims, wait_ms)).await;
     if let Err(why) = answer {
         warn!(partition = p.0, error = %why, "putting bundles off failed; their claims will expire");
     }

@@ -1,5 +1,5 @@
 //! Resolves a claimed bundle that is not wholly confirmed: the division by which each of its messages goes on. To be asked
-//! once for each division: it tells of retries, takes quota for dead letters, and moves messages in their key's queue.
+//! once for each division: it logs failures, takes quota for dead letters, and moves messages in their key's queue.
 
 use std::sync::Arc;
 

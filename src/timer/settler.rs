@@ -386,7 +386,7 @@ impl Settler {
             Ok(SettleAnswer::Applied(_)) => {
                 if let Some(claimed) = slots.bundles.get_mut(&slot) {
                     let now = shard.store.clock().now();
-                    if let Some(asked) = claimed.oldest_overdue(now) {
+                    if let Some(asked) = claimed.earliest_asked().filter(|asked| *asked <= now) {
                         let health = &claimed.in_flight.served.health;
                         health.overdue.put_back(Overdue { asked, seen: now });
                     }

@@ -266,8 +266,10 @@ impl TokenQueue {
                 continue;
             };
             let one = publication(&item.in_flight, index, clock.local().mono_us());
-            if let Some((lane, one)) = item.in_flight.lane.as_ref().zip(one) {
-                lane.submit(one);
+            match item.in_flight.lane.as_ref().zip(one) {
+                Some((lane, one)) => lane.submit(one),
+                // It is not wanted any more, or cannot go: another one may have the token.
+                None => self.limit.put_back(),
             }
             if let Some(due) = item.next_due() {
                 item.due = due;

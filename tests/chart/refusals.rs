@@ -3,7 +3,7 @@
 use super::tools::{chart, template, text};
 
 /// Settings over `ci/kafka-values.yaml`, and what must be said.
-const WRONG: [(&[&str], &str); 83] = [
+const WRONG: [(&[&str], &str); 85] = [
     (
         &["replicas=3"],
         "additional properties 'replicas' not allowed",
@@ -276,6 +276,20 @@ const WRONG: [(&[&str], &str); 83] = [
             "extraEnv[0].value=hunter2",
         ],
         "extraEnv gives POSTDATE_KAFKA__MAIN__PROPERTIES__SASL_PASSWORD, a secret, as a plain value",
+    ),
+    (
+        &[
+            "extraEnv[0].name=POSTDATE_KAFKA__MAIN__PROPERTIES__SSL_KEY_PEM",
+            "extraEnv[0].value=hunter2",
+        ],
+        "extraEnv gives POSTDATE_KAFKA__MAIN__PROPERTIES__SSL_KEY_PEM, a secret, as a plain value",
+    ),
+    (
+        &[
+            "extraEnv[0].name=AWS_SECRET_ACCESS_KEY",
+            "extraEnv[0].value=hunter2",
+        ],
+        "extraEnv gives AWS_SECRET_ACCESS_KEY, a secret, as a plain value",
     ),
     (
         &["serviceMonitor.enabled=true", "podMonitor.enabled=true"],

@@ -191,11 +191,12 @@ pub(super) fn unknown(error: &str) -> Verdict {
     Verdict::Unknown { error: cut(error) }
 }
 
-/// The verdict on a message whose answer was lost with its channel. An outage blames no message.
-pub(super) fn unanswered(fault: &AmqpFault) -> Verdict {
+/// The verdict on a message whose answer was lost with its channel. An outage blames no message, unless it is suspected to be
+/// the cause.
+pub(super) fn unanswered(fault: &AmqpFault, is_suspected: bool) -> Verdict {
     let error = cut(&fault.to_string());
     match fault.kind {
-        FaultKind::Lost | FaultKind::Tls => Verdict::Interrupted { error },
+        FaultKind::Lost | FaultKind::Tls if !is_suspected => Verdict::Interrupted { error },
         _ => Verdict::Unknown { error },
     }
 }

@@ -20,6 +20,10 @@ use crate::domain::verdict::Refusal;
 use crate::domain::{RoutingKey, Target, Verdict};
 use crate::egress::{CONFIRM_DEADLINE, Publication};
 
+/// Hand-overs after which a message that is with the broker when the connection is lost is suspected to be the cause. Outages
+/// alone hardly meet one message so often.
+const SUSPECT_HANDOUTS: u32 = 2;
+
 /// State of publishing over one channel.
 struct ChannelFlow {
     channel: ConfirmChannel,
@@ -383,13 +387,18 @@ impl LaneDriver {
                 None
             };
             let verdict = verdict.or(own);
+            // Whatever drops the connection without a word may do so for the sake of one message.
+            let often = publication.entry().handouts >= SUSPECT_HANDOUTS;
             if verdict.is_some() {
                 self.suspects.clear(&publication);
-            } else if fault.blames_a_message() && !was_read {
+            } else if (fault.blames_a_message() || often) && !was_read {
                 self.suspects.add(&publication);
             }
-            self.lane
-                .answer(&publication, verdict.unwrap_or_else(|| unanswered(fault)));
+            let is_suspected = alone && often && !was_read;
+            self.lane.answer(
+                &publication,
+                verdict.unwrap_or_else(|| unanswered(fault, is_suspected)),
+            );
         }
         self.cautious = fault.blames_a_message();
         if !self.shutdown.is_forced() {

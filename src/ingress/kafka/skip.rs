@@ -94,6 +94,10 @@ impl<S: Sink> GroupContext<S> {
             return state.not_read(key);
         };
         match assignment.standstill.standing() {
+            // It went on since, and the watch has not looked again.
+            Some(_) if offset < assignment.next => {
+                return SkipOutcome::DoesNotStand(assignment.next);
+            }
             Some(Standstill::Undecodable { offset: at }) if at == offset => {}
             Some(Standstill::Undecodable { offset: at }) => {
                 return SkipOutcome::StandsElsewhere(at);

@@ -580,6 +580,10 @@ fn singly_from(prefetch: usize) -> usize {
 /// How often its queue has delivered a message before. Only quorum queues count: a classic queue's `redelivered` says
 /// nothing.
 fn delivery_count(delivery: &AmqpDelivery) -> i64 {
+    // Whoever published the message may have copied the header of another queue.
+    if !delivery.redelivered {
+        return 0;
+    }
     let headers = delivery.properties.headers().as_ref();
     let count = headers.and_then(|headers| headers.inner().get(DELIVERY_COUNT));
     count.and_then(whole).unwrap_or_default()

@@ -88,7 +88,7 @@ impl RecordRequest {
 impl JudgedRecord {
     /// The bytes that the record takes in memory, roughly.
     pub fn size(&self) -> usize {
-        256 + self.message.body_len() + self.message.headers_len()
+        256 + self.message.size()
     }
 }
 

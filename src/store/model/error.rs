@@ -13,7 +13,8 @@ pub enum StoreError {
     /// A key has a type that Postdate never gave it, or an answer has an unexpected shape. Nothing was applied.
     #[error("the store is damaged: {0}")]
     Damaged(String),
-    /// A later call of the same caller overtook this one. Nothing was applied.
+    /// A later call of the same caller overtook this one, or the store has forgotten or lost its number. Nothing was applied
+    /// by this attempt; one before it may have been.
     #[error("the call was overtaken by a later one")]
     Overtaken,
 }

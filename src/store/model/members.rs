@@ -49,7 +49,7 @@ pub struct ReplicaStatus {
     /// Message ids that it follows, watches and saw ending for `send --wait`. Mostly empty.
     #[serde(skip_serializing_if = "FollowNews::is_empty")]
     pub follow: FollowNews,
-    /// By route, the due time of the oldest overdue message that it has claimed, Unix ms.
+    /// By route, the earliest due time of the messages that it has claimed, due or not, Unix ms.
     pub overdue: BTreeMap<String, i64>,
     /// By route, what it moved in its last step of measuring.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -129,7 +129,7 @@ pub enum HeartbeatReply {
         now: UnixMs,
         /// How long the caller had been silent, ms. `None` if it was not registered (any more).
         silence_ms: Option<i64>,
-        /// All registered replicas, with the caller and those that died within the last minute.
+        /// All registered replicas, with the caller and the dead whose claims may not have ended.
         replicas: Vec<RegisteredReplica>,
     },
     /// Another store, with this identity, or an empty one. Nothing was written.

@@ -59,7 +59,7 @@ pub(in crate::store) fn version_of(entry: &Entry, size: usize) -> Text {
 /// A place in the order of waiting messages: by due time, then by location.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BrowseKey {
-    /// The due time of the message.
+    /// The due time of the message, or the later moment until which its bundle was put off.
     pub due: UnixMs,
     /// The partition of the store.
     pub partition: Partition,

@@ -22,6 +22,8 @@ use crate::store::{BrowseKey, BrowseQuery, MessagePage, Store, StoreError, Store
 
 /// How far behind its bundle's first due time a message may be: the longest span, and that of a retry.
 const SPAN_MS: i64 = 8192;
+/// For so long a bundle may be put off after its messages were due.
+const LONGEST_PUT_OFF_MS: i64 = 30_000;
 /// Commands of one trip: some 100 us of Redis.
 pub(super) const TRIP_COMMANDS: usize = 32;
 /// Due sets of one partition that one read of the index shows, besides those that have begun.
@@ -103,6 +105,10 @@ impl Store {
             .after
             .clone()
             .unwrap_or(BrowseKey::start_of(query.from));
+        let places = &BrowseQuery {
+            to: query.to.plus(LONGEST_PUT_OFF_MS),
+            ..query.clone()
+        };
         let mut found: Vec<StoredMessage> = Vec::new();
         let mut budget = PAGE_BYTES;
         let mut scanned = 0;
@@ -116,11 +122,11 @@ impl Store {
             } else {
                 query.limit - found.len()
             };
-            let round = self.round(query, &from, step).await?;
+            let round = self.round(places, &from, step).await?;
             let horizon = round.horizon;
             // `None`: one was spread since it was listed, and the others were listed before that perhaps. Again, then.
-            if let Some(mut listed) = self.growing(query, &from, horizon, round.growing).await? {
-                listed.extend(self.messages(query, &from, horizon, round.others).await?);
+            if let Some(mut listed) = self.growing(places, &from, horizon, round.growing).await? {
+                listed.extend(self.messages(places, &from, horizon, round.others).await?);
                 listed.sort_by(|a, b| a.key.cmp(&b.key));
                 let cut = listed.len() > step;
                 listed.truncate(step);

@@ -115,7 +115,11 @@ impl Store {
                 return Ok(n);
             }
             let outline = outlines.get(&one.place());
-            found.extend(outline.and_then(|outline| one.message(outline, &query.filter)));
+            let message = outline.and_then(|outline| one.message(outline, &query.filter));
+            // A bundle that was put off stands later than its messages are due.
+            found.extend(
+                message.filter(|message| (query.from..=query.to).contains(&message.entry.due)),
+            );
         }
         Ok(taken)
     }

@@ -25,7 +25,7 @@ pub(super) struct CallProgress {
 }
 
 impl Store {
-    /// The processes that stand in the registry, up to a minute after their last heartbeat, this one included. `None` if it
+    /// The processes that stand in the registry, the dead whose claims may not have ended too, and this one. `None` if it
     /// cannot be read now.
     pub(super) async fn registered(&self) -> Option<BTreeSet<String>> {
         let mut pipe = redis::pipe();

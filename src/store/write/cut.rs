@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::{CALL_BYTES, CALL_OPS, PartitionWriter, op_size, reads_first};
-use crate::domain::Flags;
 use crate::domain::limits::MAX_CALL_NAMES;
 use crate::store::{Bundle, WriteOp};
 
@@ -63,11 +62,7 @@ pub(super) fn run_length(ops: &[&WriteOp], most_names: usize) -> usize {
 /// The number of names in an operation.
 fn named(op: &WriteOp) -> usize {
     match op {
-        WriteOp::Store { bundle, .. } => bundle
-            .entries
-            .iter()
-            .filter(|e| e.flags.has(Flags::NAMED))
-            .count(),
+        WriteOp::Store { bundle, .. } => bundle.entries.iter().filter(|e| e.id.is_some()).count(),
         WriteOp::Cancel { .. } | WriteOp::Reschedule { .. } | WriteOp::Replace { .. } => 1,
         WriteOp::DeadLetter(_) => 0,
     }

@@ -135,8 +135,8 @@ pub(super) fn names_of(ops: &[&WriteOp]) -> Vec<String> {
     for op in ops {
         match op {
             WriteOp::Store { route, bundle, .. } => {
-                let named = bundle.entries.iter().filter(|e| e.flags.has(Flags::NAMED));
-                names.extend(named.filter_map(|e| Some(name_key(route, e.id.as_ref()?))));
+                let ids = bundle.entries.iter().filter_map(|e| e.id.as_ref());
+                names.extend(ids.map(|id| name_key(route, id)));
             }
             WriteOp::Cancel { route, id, .. } => names.push(name_key(route, id)),
             WriteOp::Reschedule { .. } | WriteOp::Replace { .. } | WriteOp::DeadLetter(_) => {}

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::PartitionWriter;
 use super::growing::{Growth, GrowthPlan, alone};
-use crate::domain::{Entry, Flags, OnDuplicate, Partition, RouteName, UnixMs};
+use crate::domain::{Entry, OnDuplicate, Partition, RouteName, UnixMs};
 use crate::store::call::names::{dead_blob, dead_id, name_key, queues_of};
 use crate::store::call::numbered::{ScriptArg, ScriptCall};
 use crate::store::call::scripts::{self, ScriptVariant};
@@ -373,13 +373,13 @@ fn store_ops(
     policy: impl Fn(&Entry, &str) -> String,
     entries: &[Entry],
 ) {
-    let named = entries.iter().any(|e| e.flags.has(Flags::NAMED));
-    if !named {
+    // A message that was on its way past the store has a `~` id, and is to be found by it.
+    if entries.iter().all(|entry| entry.id.is_none()) {
         ops.nameless += 1;
         return;
     }
     for (index, entry) in entries.iter().enumerate() {
-        let Some(id) = entry.id.as_ref().filter(|_| entry.flags.has(Flags::NAMED)) else {
+        let Some(id) = &entry.id else {
             ops.nameless += 1;
             continue;
         };

@@ -145,6 +145,25 @@ fn what_is_set_aside_leaves_its_room_to_the_other_targets() {
     assert_eq!(free(), Some(ROUTE_MESSAGES));
 }
 
+/// A target that hangs costs Redis the same however many bundles wait for it, and others of the route nothing.
+#[test]
+fn bundles_of_a_full_target_come_back_one_after_another_and_the_others_are_claimed() {
+    let mut route = Route::clone(&route());
+    let hanging = route.to.clone();
+    let other = Arc::new(testing::kafka_target("other"));
+    route.allow_targets.push(other.clone());
+    let CreditFixture { credit, .. } = credit_of(route);
+    let mut waits: Vec<u64> = (0..100_000).map(|_| credit.put_off_ms(&hanging)).collect();
+    let (first, last) = (waits[0], waits[waits.len() - 1]);
+    assert_eq!(first / 100, 50, "{first}");
+    assert!((29_000..=30_000).contains(&last), "{last}");
+    waits.truncate(40_000);
+    assert!(waits.is_sorted());
+    assert_eq!(waits[39_999] / 1000, 24, "2,000 a second");
+    assert_eq!(credit.put_off_ms(&other) / 100, 50);
+    assert!(credit.ask(0, 1).is_some());
+}
+
 #[test]
 fn each_target_that_is_derived_from_a_topic_is_set_aside_by_itself() {
     let route = Arc::new(testing::route_per_topic("(.*)\\.delayed", "{1}"));

@@ -31,7 +31,7 @@ impl Settler {
         let slots = shard.table.lock();
         for claimed in slots.bundles.values().filter(|claimed| !claimed.lost) {
             let in_flight = &claimed.in_flight;
-            if let Some(asked) = claimed.oldest_overdue(UnixMs(i64::MAX)) {
+            if let Some(asked) = claimed.earliest_asked() {
                 let route = in_flight.served.route.name.as_str();
                 match earliest.get_mut(route) {
                     Some(earliest) => *earliest = asked.min(*earliest),

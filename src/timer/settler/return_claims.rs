@@ -56,7 +56,7 @@ impl Settler {
         } = &mut *slots;
         // The next holder of an ordered route waits until this one has given it up. This replica gives it up too if
         // its clock is so far behind that messages would wait for it.
-        let is_late = shard.behind_ms() * 1000 > ahead_us;
+        let is_late = shard.behind_ms() * 1000 > ahead_us && shard.cluster.replicas() > 1;
         for ((route, p), key_queue) in key_queues.iter_mut() {
             key_queue.closing |= is_late || (moved && !owned.serves(*p, route.as_str()));
         }
@@ -82,6 +82,21 @@ impl Settler {
         drop(slots);
         if dropped {
             self.return_untried();
+            self.finish_idle();
+        }
+    }
+
+    /// Ends the bundles of which nothing is open any more.
+    fn finish_idle(&mut self) {
+        let slots = self.shard.table.lock();
+        let idle = slots
+            .bundles
+            .iter()
+            .filter(|(_, claimed)| !claimed.busy && claimed.open == 0);
+        let idle: Vec<u64> = idle.map(|(&slot, _)| slot).collect();
+        drop(slots);
+        for slot in idle {
+            self.finish(slot);
         }
     }
 
@@ -132,18 +147,7 @@ impl Settler {
         }
         drop(slots);
         self.return_untried();
-        let idle: Vec<u64> = {
-            let slots = shard.table.lock();
-            slots
-                .bundles
-                .iter()
-                .filter(|(_, h)| !h.busy && h.open == 0)
-                .map(|(&s, _)| s)
-                .collect()
-        };
-        for slot in idle {
-            self.finish(slot);
-        }
+        self.finish_idle();
         self.advance_key_queues();
         let slots = shard.table.lock();
         slots.bundles.is_empty() && slots.key_queues.is_empty() && self.calls.is_empty()

@@ -242,6 +242,12 @@ async fn what_was_put_off_is_shown_once_whatever_the_page() {
         assert_eq!((found.len(), ids.len()), (150, 150), "limit {limit}");
         assert!(found.iter().all(|f| f.entry.due < past().plus(3)));
     }
+    // They are looked for by their own due times.
+    let now = fixture.store.clock().now();
+    for (from, to, expected) in [(UnixMs(0), now, 150), (now, far(), 0)] {
+        let found = pages(&fixture, &BrowseQuery { from, to, ..all() }).await;
+        assert_eq!(found.len(), expected, "{from:?} to {to:?}");
+    }
 }
 
 /// Nobody has spread a growing bundle in time: its messages are overdue by then, over more than a minute.
@@ -651,4 +657,21 @@ async fn a_replay_of_one_topic_leaves_the_progress_of_another_alone() {
         notes.push(note.await.expect("read"));
     }
     assert_eq!(notes, [Some("0".into()), None, Some("2".into())]);
+}
+
+/// A message that was due on arrival, and whose publish failed, has its id from its way past the store.
+#[tokio::test]
+async fn a_message_that_was_stored_for_a_retry_is_found_and_cancelled_by_the_id_that_is_shown() {
+    let fixture = StoreFixture::on(Redis::shared().await, 1).await;
+    let mut entry = unnamed(far(), "x");
+    entry.id = Some("~k3x9-4b.0.7".into());
+    fixture.keep(vec![entry, unnamed(far(), "y")]).await;
+    let shown = pages(&fixture, &all()).await;
+    assert_eq!(shown.len(), 2);
+    for found in shown {
+        assert_eq!(state(&fixture, found.id.as_str()).await, Some(Pending));
+        let cancelled = cancel_at_home(&fixture, found.id.as_str()).await;
+        assert_eq!(cancelled, WriteResult::Cancelled, "{}", found.id);
+    }
+    fixture.check().await;
 }

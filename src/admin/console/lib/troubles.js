@@ -88,8 +88,7 @@ function* partTroubles({ parts, troubles: causes, routes }) {
   for (const { part: name, why, since, follows, command, runbook } of causes) {
     const { words, route } = part(name);
     // Told with who has paused it.
-    const isOfPublishing = name.startsWith("route:") || why.startsWith("what passes through waits: publishing is paused");
-    if (isOfPublishing && routes.some((one) => one.name === route && one.publishing_paused)) continue;
+    if (name.startsWith("route:") && routes.some((one) => one.name === route && one.publishing_paused)) continue;
     const { word, badge } = partState(parts.find((one) => one.name === name) ?? { name });
     const concerned = routesOf([name, ...follows], routes);
     const retries = part(name).kind === "target" && concerned.length === 1 ? concerned[0] : undefined;
