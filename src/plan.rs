@@ -119,15 +119,17 @@ impl PluginPlan {
                     .push(format!("exchange `{}`: {why}", exchange.name)),
             }
         }
-        match plan.onward(definitions, vhost) {
-            Ok(onward) => plan.onward = onward,
-            Err(why) => plan.warnings.push(why),
+        for onward in plan.onward(definitions, vhost) {
+            match onward {
+                Ok(command) => plan.onward.push(command),
+                Err(why) => plan.warnings.push(why),
+            }
         }
         plan
     }
 
     /// The commands that have successors lead to successors, where exchanges of the plugin lead to exchanges of the plugin.
-    fn onward(&self, definitions: &Definitions, vhost: &str) -> Result<Vec<String>, String> {
+    fn onward(&self, definitions: &Definitions, vhost: &str) -> Vec<Result<String, String>> {
         let replaced = self.exchanges.iter();
         let ingresses: BTreeMap<String, String> = replaced
             .map(|exchange| (exchange.old.clone(), exchange.ingress.clone()))
@@ -145,10 +147,10 @@ impl PluginPlan {
                     next.unwrap_or(&binding.destination),
                     &binding.routing_key,
                     &binding.arguments,
-                )?);
+                ));
             }
         }
-        Ok(onward)
+        onward
     }
 
     /// The configuration: a connection, whose addresses the user fills in, and a route for each exchange.

@@ -53,6 +53,14 @@ impl Entry {
         }
     }
 
+    /// The id by which the store finds the message: its name, or a `~` id. A message on its way to the dead letters has given
+    /// up its name, and one that has an id of another has none.
+    pub fn listed_id(&self) -> Option<&Text> {
+        let id = self.id.as_ref()?;
+        let is_own = self.flags.has(Flags::NAMED) || id.as_str().starts_with('~');
+        (is_own && !self.flags.has(Flags::DYING)).then_some(id)
+    }
+
     /// The approximate size in the store, bytes.
     pub fn stored_size(&self) -> usize {
         self.message.size() + 64

@@ -469,7 +469,7 @@ fn split(ops: &[&WriteOp], letters: &str) -> Result<Vec<Vec<WriteResult>>, Store
     ops.iter()
         .map(|op| match op {
             WriteOp::Store { bundle, .. } => {
-                if bundle.entries.iter().any(|e| e.id.is_some()) {
+                if bundle.entries.iter().any(|e| e.listed_id().is_some()) {
                     bundle.entries.iter().map(|_| next()).collect()
                 } else {
                     next().map(|result| vec![result; bundle.entries.len()])

@@ -42,9 +42,9 @@ const LIMITED_SECONDS: i64 = 2;
 
 /// Least and longest time for which a bundle is put off because its target gets no more messages, microseconds.
 const PUT_OFF_MIN_US: i64 = 5_000_000;
-const PUT_OFF_MAX_US: i64 = 30_000_000;
+const PUT_OFF_MAX_US: i64 = 60_000_000;
 /// Time between two bundles of a target that come back after they were put off, microseconds. It bounds what they cost Redis
-/// to 2,000 bundles a second.
+/// to 2,000 bundles a second; where more than 120,000 wait, to all of them once a minute.
 const PUT_OFF_SPACING_US: i64 = 500;
 
 /// What of a route may be claimed, over all shards of the process.

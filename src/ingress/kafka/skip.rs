@@ -95,7 +95,7 @@ impl<S: Sink> GroupContext<S> {
         };
         match assignment.standstill.standing() {
             // It went on since, and the watch has not looked again.
-            Some(_) if offset < assignment.next => {
+            Some(Standstill::Undecodable { offset: at }) if at < assignment.next => {
                 return SkipOutcome::DoesNotStand(assignment.next);
             }
             Some(Standstill::Undecodable { offset: at }) if at == offset => {}

@@ -15,15 +15,16 @@ use super::search_bound::{self, SearchBound};
 use crate::domain::{Partition, UnixMs};
 use crate::store::call::keys::Keys;
 use crate::store::model::bundle::{
-    BundleId, GROWING_SPAN_MS, first_message_due, is_of_growing, is_of_route,
+    BundleId, GROWING_SPAN_MS, first_message_due, from_base36, is_of_growing, is_of_route,
+    slice_start,
 };
 use crate::store::model::codec::read_dues;
 use crate::store::{BrowseKey, BrowseQuery, MessagePage, Store, StoreError, StoredMessage};
 
 /// How far behind its bundle's first due time a message may be: the longest span, and that of a retry.
 const SPAN_MS: i64 = 8192;
-/// For so long a bundle may be put off after its messages were due.
-const LONGEST_PUT_OFF_MS: i64 = 30_000;
+/// For so long from now a bundle may be put off whose messages are overdue.
+const LONGEST_PUT_OFF_MS: i64 = 60_000;
 /// Commands of one trip: some 100 us of Redis.
 pub(super) const TRIP_COMMANDS: usize = 32;
 /// Due sets of one partition that one read of the index shows, besides those that have begun.
@@ -106,7 +107,7 @@ impl Store {
             .clone()
             .unwrap_or(BrowseKey::start_of(query.from));
         let places = &BrowseQuery {
-            to: query.to.plus(LONGEST_PUT_OFF_MS),
+            to: query.to.max(self.0.clock.now().plus(LONGEST_PUT_OFF_MS)),
             ..query.clone()
         };
         let mut found: Vec<StoredMessage> = Vec::new();
@@ -122,7 +123,7 @@ impl Store {
             } else {
                 query.limit - found.len()
             };
-            let round = self.round(places, &from, step).await?;
+            let round = self.round(places, query.to, &from, step).await?;
             let horizon = round.horizon;
             // `None`: one was spread since it was listed, and the others were listed before that perhaps. Again, then.
             if let Some(mut listed) = self.growing(places, &from, horizon, round.growing).await? {
@@ -166,6 +167,7 @@ impl Store {
     async fn round(
         &self,
         query: &BrowseQuery,
+        to: UnixMs,
         from: &BrowseKey,
         wanted: usize,
     ) -> Result<Round, StoreError> {
@@ -178,7 +180,8 @@ impl Store {
             .await?;
         let floor = from.due.0.saturating_sub(SPAN_MS).max(0);
         let (mut due_sets, horizon) = self.next_due_sets(query, from.due.0, floor).await?;
-        due_sets.retain(|(_, due_set)| !is_of_growing(due_set));
+        // A bundle that is put off stays in the due set of its first message.
+        due_sets.retain(|(_, due_set)| !is_of_growing(due_set) && begins_by(due_set, to));
         round.see_until(horizon);
         round.others = self
             .candidates(query, from, floor, due_sets, &mut round.horizon)
@@ -436,6 +439,12 @@ impl Round {
         }
         (self.growing, self.others) = all.into_iter().partition(|c| c.id.is_growing());
     }
+}
+
+/// Reports whether messages of this due set may be due by then. What is no due set may be anything.
+fn begins_by(due_set: &str, to: UnixMs) -> bool {
+    let slice = due_set.rsplit('/').next().and_then(from_base36);
+    slice.is_none_or(|slice| slice_start(slice) <= to)
 }
 
 /// Tells whether a message belongs to what is looked for.

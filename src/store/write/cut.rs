@@ -62,7 +62,11 @@ pub(super) fn run_length(ops: &[&WriteOp], most_names: usize) -> usize {
 /// The number of names in an operation.
 fn named(op: &WriteOp) -> usize {
     match op {
-        WriteOp::Store { bundle, .. } => bundle.entries.iter().filter(|e| e.id.is_some()).count(),
+        WriteOp::Store { bundle, .. } => bundle
+            .entries
+            .iter()
+            .filter(|e| e.listed_id().is_some())
+            .count(),
         WriteOp::Cancel { .. } | WriteOp::Reschedule { .. } | WriteOp::Replace { .. } => 1,
         WriteOp::DeadLetter(_) => 0,
     }

@@ -135,7 +135,7 @@ pub(super) fn names_of(ops: &[&WriteOp]) -> Vec<String> {
     for op in ops {
         match op {
             WriteOp::Store { route, bundle, .. } => {
-                let ids = bundle.entries.iter().filter_map(|e| e.id.as_ref());
+                let ids = bundle.entries.iter().filter_map(Entry::listed_id);
                 names.extend(ids.map(|id| name_key(route, id)));
             }
             WriteOp::Cancel { route, id, .. } => names.push(name_key(route, id)),

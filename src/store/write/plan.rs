@@ -374,12 +374,12 @@ fn store_ops(
     entries: &[Entry],
 ) {
     // A message that was on its way past the store has a `~` id, and is to be found by it.
-    if entries.iter().all(|entry| entry.id.is_none()) {
+    if entries.iter().all(|entry| entry.listed_id().is_none()) {
         ops.nameless += 1;
         return;
     }
     for (index, entry) in entries.iter().enumerate() {
-        let Some(id) = &entry.id else {
+        let Some(id) = entry.listed_id() else {
             ops.nameless += 1;
             continue;
         };

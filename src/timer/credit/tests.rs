@@ -145,7 +145,7 @@ fn what_is_set_aside_leaves_its_room_to_the_other_targets() {
     assert_eq!(free(), Some(ROUTE_MESSAGES));
 }
 
-/// A target that hangs costs Redis the same however many bundles wait for it, and others of the route nothing.
+/// A target that hangs costs Redis no more than so much however many bundles wait for it, and others of the route nothing.
 #[test]
 fn bundles_of_a_full_target_come_back_one_after_another_and_the_others_are_claimed() {
     let mut route = Route::clone(&route());
@@ -153,10 +153,10 @@ fn bundles_of_a_full_target_come_back_one_after_another_and_the_others_are_claim
     let other = Arc::new(testing::kafka_target("other"));
     route.allow_targets.push(other.clone());
     let CreditFixture { credit, .. } = credit_of(route);
-    let mut waits: Vec<u64> = (0..100_000).map(|_| credit.put_off_ms(&hanging)).collect();
+    let mut waits: Vec<u64> = (0..200_000).map(|_| credit.put_off_ms(&hanging)).collect();
     let (first, last) = (waits[0], waits[waits.len() - 1]);
     assert_eq!(first / 100, 50, "{first}");
-    assert!((29_000..=30_000).contains(&last), "{last}");
+    assert!((59_000..=60_000).contains(&last), "{last}");
     waits.truncate(40_000);
     assert!(waits.is_sorted());
     assert_eq!(waits[39_999] / 1000, 24, "2,000 a second");

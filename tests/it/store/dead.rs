@@ -231,6 +231,37 @@ async fn a_redriven_name_is_its_own_again_unless_it_is_taken() {
     }
 }
 
+/// A message on its way to the dead letters has given up its name, and one that a replay leaves to the next never had it.
+#[tokio::test]
+async fn an_id_that_is_no_name_takes_none() {
+    let fixture = StoreFixture::shared().await;
+    for dying in [false, true] {
+        for store in [keep as fn(Vec<_>) -> WriteOp, replace] {
+            fixture.wipe().await;
+            let mut other = named("n", far(), "other");
+            other.flags = if dying {
+                Flags(Flags::DYING)
+            } else {
+                Flags::default()
+            };
+            let own = named("n", far(), "own");
+            for op in [
+                store(vec![other.clone()]),
+                store(vec![own]),
+                store(vec![other]),
+            ] {
+                assert_eq!(
+                    fixture.write(vec![op]).await,
+                    [[WriteResult::Stored]],
+                    "dying {dying}"
+                );
+            }
+            assert_eq!(fixture.check().await.bundles.len(), 3, "dying {dying}");
+            assert_eq!(fixture.body_of("n").await.as_deref(), Some("own"));
+        }
+    }
+}
+
 /// A `~` id says where its message once was, in a bundle or on its way past the store.
 #[tokio::test]
 async fn a_redriven_message_is_found_and_cancelled_by_its_id_whoever_gave_that() {

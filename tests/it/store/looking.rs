@@ -244,7 +244,11 @@ async fn what_was_put_off_is_shown_once_whatever_the_page() {
     }
     // They are looked for by their own due times.
     let now = fixture.store.clock().now();
-    for (from, to, expected) in [(UnixMs(0), now, 150), (now, far(), 0)] {
+    for (from, to, expected) in [
+        (UnixMs(0), now, 150),
+        (UnixMs(0), past().plus(3), 150),
+        (now, far(), 0),
+    ] {
         let found = pages(&fixture, &BrowseQuery { from, to, ..all() }).await;
         assert_eq!(found.len(), expected, "{from:?} to {to:?}");
     }

@@ -58,7 +58,7 @@
 {{- if or (eq .name "POSTDATE_CONFIG") (hasPrefix "POSTDATE_ADMIN__" .name) (eq .name "POSTDATE__SHUTDOWN_TIMEOUT") -}}
 {{- $wrong = append $wrong (printf "extraEnv sets %s, which is the chart's to set" .name) -}}
 {{- end -}}
-{{- if and .value (regexMatch "^(POSTDATE_.*(PASSWORD|AUTHORIZATION|TOKEN|SECRET|PEM|OAUTHBEARER_CONFIG)|AWS_(SECRET_ACCESS_KEY|SESSION_TOKEN))$" .name) -}}
+{{- if and .value (regexMatch "^(POSTDATE_.*(PASSWORD|AUTHORIZATION|TOKEN|SECRET|KEY_PEM|OAUTHBEARER_CONFIG)|AWS_(SECRET_ACCESS_KEY|SESSION_TOKEN))$" .name) -}}
 {{- $wrong = append $wrong (printf "extraEnv gives %s, a secret, as a plain value: put it into a Secret and name it in valueFrom.secretKeyRef" .name) -}}
 {{- end -}}
 {{- if regexMatch "://[^/@]*:[^/@]+@" (toString .value) -}}
