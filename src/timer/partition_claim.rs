@@ -51,14 +51,14 @@ impl PartitionClaim {
         .await?;
         while let Some(read) = reader.next().await {
             let mut items = Vec::new();
-            let mut late = Vec::new();
-            let mut latest_ms = 0;
+            // By how many seconds they are put off.
+            let mut late: BTreeMap<u64, Vec<(Claim, HeldCredit)>> = BTreeMap::new();
             for (one, credit) in read? {
                 match accept::accept(shard, one, credit, reader.lease_end()).await {
                     AcceptOutcome::Accepted(item) => items.extend(item),
                     AcceptOutcome::TargetFull(claim, credit, wait_ms) => {
-                        late.push((claim, credit));
-                        latest_ms = latest_ms.max(wait_ms);
+                        let seconds = wait_ms.div_ceil(1000);
+                        late.entry(seconds).or_default().push((claim, credit));
                     }
                     AcceptOutcome::Dead
                     | AcceptOutcome::StoredAgain
@@ -66,7 +66,9 @@ impl PartitionClaim {
                 }
             }
             shard.wheel.add(items);
-            put_off(shard, request.partition, late, latest_ms).await;
+            for (seconds, bundles) in late {
+                put_off(shard, request.partition, bundles, seconds * 1000).await;
+            }
         }
         Ok(full && reader.left().is_none())
     }
@@ -75,9 +77,6 @@ impl PartitionClaim {
 /// Puts bundles off whose target gets no more messages. All are due again at one later moment. Neither an
 /// attempt nor an expiry is counted.
 async fn put_off(shard: &Shard, p: Partition, bundles: Vec<(Claim, HeldCredit)>, wait_ms: u64) {
-    if bundles.is_empty() {
-        return;
-    }
     // Their credit is held until they are back in the store.
     let (claims, _credits): (Vec<Claim>, Vec<HeldCredit>) = bundles.into_iter().unzip();
     let answer = until_returned(|| shard.store.put_off(p, &claims, wait_ms)).await;

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use redis::Value;
 
-use crate::domain::{Entry, Flags, Partition};
+use crate::domain::{Entry, Partition};
 use crate::store::call::names::{dead_blob, dead_id, name_key, queues_of};
 use crate::store::call::numbered::{ScriptArg, ScriptCall};
 use crate::store::call::reply::{shape, text};
@@ -394,9 +394,7 @@ fn push_moves(args: &mut Vec<ScriptArg>, new: &[NewRemainder<'_>]) {
     for (place, new) in new.iter().enumerate() {
         let entries = new.entries().iter().zip(&new.remainder.from);
         for (index, (entry, from)) in entries.enumerate() {
-            if let Some(id) = &entry.id
-                && !entry.flags.has(Flags::DYING)
-            {
+            if let Some(id) = entry.listed_id() {
                 moves.extend::<[ScriptArg; 4]>([
                     name_key(&new.remainder.new_bundle.route, id).into(),
                     (*from).into(),

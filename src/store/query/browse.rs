@@ -270,14 +270,27 @@ impl Store {
         due: i64,
         floor: i64,
     ) -> Result<(Vec<(Partition, String)>, Option<i64>), StoreError> {
-        let begin = (floor >> 20) << 20;
+        // What was put off stands in the due set of its slice, behind the head of that. Only what is overdue is put off.
+        let put_off_until = self.0.clock.now().plus(LONGEST_PUT_OFF_MS);
+        let begin = if due <= put_off_until.0 {
+            0
+        } else {
+            (floor >> 20) << 20
+        };
         let mut commands = Vec::new();
         for p in self.0.partitions.all() {
             let idx = self.0.keys.of(p, "idx");
-            commands.push((
-                Keys::slot(p),
-                range(&idx, begin.to_string(), due, 0, BEGUN_DUE_SETS),
-            ));
+            // The latest ones, if there are more.
+            let mut begun = redis::cmd("ZRANGE");
+            begun
+                .arg(&idx)
+                .arg(due)
+                .arg(begin)
+                .arg("BYSCORE")
+                .arg("REV");
+            begun.arg("LIMIT").arg(0).arg(BEGUN_DUE_SETS);
+            begun.arg("WITHSCORES");
+            commands.push((Keys::slot(p), begun));
             commands.push((
                 Keys::slot(p),
                 range(&idx, format!("({due}"), query.to.0, 0, COMING_DUE_SETS),
