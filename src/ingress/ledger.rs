@@ -19,8 +19,6 @@ use crate::telemetry::AdmissionSpan;
 #[derive(Debug, Default)]
 pub struct Ledger {
     open: Mutex<LedgerEntries>,
-    /// With so many records that have ended behind one that has not, they are released singly. `None`: never.
-    singly_from: Option<usize>,
     advanced: Notify,
     pressed: Notify,
     /// Notified when the last worn record has ended.
@@ -39,17 +37,28 @@ struct LedgerEntries {
     singly: usize,
     /// The number of worn records among the unresolved ones.
     worn: usize,
+    singles: Singles,
+}
+
+/// When records are released singly that have ended behind one that has not.
+#[derive(Clone, Copy, Debug, Default)]
+enum Singles {
+    /// Never: the source knows only a position.
+    #[default]
+    Never,
+    /// Once there are so many of them.
+    From(usize),
+    /// Each at once: nothing more is read.
+    Each,
 }
 
 /// What ended with a record.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ended {
-    /// The oldest record.
-    oldest: bool,
+    /// There may be something to release.
+    advances: bool,
     /// The last one that was worn.
     last_worn: bool,
-    /// Records that have ended and are not released, of the ledger.
-    unreleased: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,10 +113,23 @@ impl Ledger {
     /// The same for a queue, which takes single answers: with so many ended records behind one that has not ended, these
     /// are released singly.
     pub fn of_queue(singly_from: usize) -> Arc<Self> {
+        let open = LedgerEntries {
+            singles: Singles::From(singly_from),
+            ..LedgerEntries::default()
+        };
         Arc::new(Self {
-            singly_from: Some(singly_from),
+            open: Mutex::new(open),
             ..Self::default()
         })
+    }
+
+    /// Notes that nothing more is read. A queue's ledger releases from now on each record as soon as it has ended: what
+    /// is stored must not come again for the sake of one before it that waits.
+    pub fn end_reading(&self) {
+        let mut open = self.open.lock();
+        if matches!(open.singles, Singles::From(_)) {
+            open.singles = Singles::Each;
+        }
     }
 
     /// Enters a record that was read at `position` (an offset or a delivery tag).
@@ -148,7 +170,7 @@ impl Ledger {
                 RecordState::Released | RecordState::Unresolved | RecordState::Abandoned => {}
             }
         }
-        if self.singly_from.is_some_and(|from| open.ended >= from) {
+        if open.are_singles_due() {
             let released = released.get_or_insert_default();
             for (position, state) in &mut open.entries {
                 match state {
@@ -180,13 +202,18 @@ impl Ledger {
     }
 
     /// Reports whether [`Self::release`] will never find more of the records that were entered so far: all are
-    /// released, or the oldest is abandoned.
+    /// released or abandoned, or those that are not stand behind one that is abandoned and cannot be released singly.
     pub fn is_finished(&self) -> bool {
-        self.open
-            .lock()
-            .entries
-            .front()
-            .is_none_or(|(_, state)| *state == RecordState::Abandoned)
+        let open = self.open.lock();
+        let mut states = open.entries.iter().map(|(_, state)| *state);
+        match open.singles {
+            Singles::Never => states
+                .next()
+                .is_none_or(|first| first == RecordState::Abandoned),
+            Singles::From(_) | Singles::Each => {
+                states.all(|state| matches!(state, RecordState::Released | RecordState::Abandoned))
+            }
+        }
     }
 
     /// Reports whether the oldest record is abandoned: its source must deliver it again before anything more is
@@ -217,11 +244,7 @@ impl Ledger {
     }
 
     fn tell(&self, ended: Ended) {
-        if ended.oldest
-            || self
-                .singly_from
-                .is_some_and(|from| ended.unreleased >= from)
-        {
+        if ended.advances {
             self.advanced.notify_one();
         }
         if ended.last_worn {
@@ -360,23 +383,35 @@ impl LedgerEntries {
         self.worn -= usize::from(receipt.is_worn);
         self.ended += usize::from(state != RecordState::Abandoned);
         Ended {
-            oldest: at == Some(0),
+            // The last record that is abandoned may be the end of those that are waited for.
+            advances: at == Some(0)
+                || self.are_singles_due()
+                || matches!(self.singles, Singles::Each),
             last_worn: receipt.is_worn && self.worn == 0,
-            unreleased: self.ended,
+        }
+    }
+
+    /// Reports whether records are to be released that stand behind one that has not ended.
+    fn are_singles_due(&self) -> bool {
+        match self.singles {
+            Singles::Never => false,
+            Singles::From(many) => self.ended >= many,
+            Singles::Each => self.ended > 0,
         }
     }
 }
 
 impl Ended {
     fn add(&mut self, other: Self) {
-        self.oldest |= other.oldest;
+        self.advances |= other.advances;
         self.last_worn |= other.last_worn;
-        self.unreleased = other.unreleased;
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use futures_util::FutureExt;
 
     use super::*;
@@ -510,14 +545,59 @@ mod tests {
         assert!(ledger.is_finished() && ledger.is_abandoned());
     }
 
-    /// All ways in which five records can end, in two orders.
+    const RECORDS: usize = 5;
+
+    /// All ways in which five records can end: resolved (0), abandoned (1) or later (2).
+    fn all_ends() -> impl Iterator<Item = Vec<usize>> {
+        (0..3_usize.pow(RECORDS as u32)).map(|case| {
+            (0..RECORDS as u32)
+                .map(|n| case / 3_usize.pow(n) % 3)
+                .collect()
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_queues_ledger_ends_with_each_resolved_record_released_whatever_stands_before_it() {
+        for ends in all_ends() {
+            let ledger = Ledger::of_queue(RECORDS + 1);
+            let receipts: Vec<_> = (0..RECORDS).map(|n| ledger.enter(n as i64)).collect();
+            ledger.end_reading();
+            let mut open = Vec::new();
+            for (receipt, end) in receipts.into_iter().zip(&ends) {
+                match end {
+                    0 => receipt.resolve(),
+                    1 => drop(receipt),
+                    _ => open.push(receipt),
+                }
+            }
+            let mut acknowledged = BTreeSet::new();
+            let mut take = || {
+                let Some(released) = ledger.release() else {
+                    return;
+                };
+                acknowledged.extend(released.safe.into_iter().flat_map(|safe| 0..=safe));
+                acknowledged.extend(released.safe_singly);
+            };
+            take();
+            for receipt in open {
+                assert!(!ledger.is_finished(), "{ends:?}");
+                let _ = ledger.advanced().now_or_never();
+                receipt.resolve();
+                ledger.advanced().await;
+                take();
+            }
+            assert!(ledger.is_finished(), "{ends:?}");
+            let expected: BTreeSet<i64> = (0..RECORDS)
+                .filter(|n| ends[*n] != 1)
+                .map(|n| n as i64)
+                .collect();
+            assert_eq!(acknowledged, expected, "{ends:?}");
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_ledger_is_settled_once_all_before_the_first_abandoned_record_is_released() {
-        const RECORDS: usize = 5;
-        for case in 0..3_usize.pow(RECORDS as u32) {
-            let ends: Vec<usize> = (0..RECORDS as u32)
-                .map(|n| case / 3_usize.pow(n) % 3)
-                .collect();
+        for ends in all_ends() {
             for backwards in [false, true] {
                 let ledger = Ledger::new();
                 let mut receipts: Vec<_> = ends

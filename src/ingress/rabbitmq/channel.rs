@@ -438,6 +438,7 @@ impl Subscription {
                 return Err(fault);
             }
             let mut lost = std::pin::pin!(self.lost());
+            self.ledger.end_reading();
             loop {
                 self.acknowledge().await;
                 if self.ledger.is_finished() {
