@@ -2,7 +2,8 @@
 //!
 //! 1. Ingress stops reading and stores the records that it has read. This replica leaves the cluster, so that others serve
 //!    its partitions.
-//! 2. Timers stop claiming, settle the confirmed bundles and return the rest.
+//! 2. Timers stop claiming, settle the confirmed bundles and return the rest. Lanes begin to drain with them: a message
+//!    that waits for a target which is away gets its verdict now, or its timer would wait for the target.
 //! 3. Lanes close.
 //! 4. The admin listener ends last, so that the drain can be watched.
 //!
@@ -88,6 +89,7 @@ pub(super) async fn drain(
         );
     }
     let mut late = Vec::new();
+    stages.egress.begin();
     for stage in [Stage::Publishing, Stage::Egress] {
         late.extend(end_stage(stages, tasks, stage, deadline(stage)).await);
     }

@@ -59,7 +59,7 @@ impl Shutdown {
     }
 
     /// The shutdown of one stage. The stage drains when its own `begin` is called, and can be forced alone. Forcing
-    /// `self` forces each of its stages. Ingress drains first, then timers, then egress.
+    /// `self` forces each of its stages.
     #[must_use]
     pub fn stage(&self) -> Self {
         Self {
@@ -69,7 +69,7 @@ impl Shutdown {
     }
 }
 
-/// A stage of the shutdown. Stages drain one after the other, in this order.
+/// A stage of the shutdown. Stages end one after the other, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// Consumers, writes of what they read, and this replica's membership of the cluster.

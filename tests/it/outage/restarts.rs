@@ -1,9 +1,11 @@
 //! The relay itself away.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
 
 use super::repeats;
-use crate::fixture::four_routes;
+use crate::fixture::{FourRoutesFixture, four_routes};
 use crate::support::process::Signal;
 use crate::support::{Config, Kafka, Rabbitmq, Redis, Relay, Run, When, eventually, names};
 
@@ -77,4 +79,89 @@ async fn kill_9_while_far_messages_are_stored() {
     relay.restart().await;
     run.drain(&relay).await;
     run.report().assert_accounted(repeats(&relay).await);
+}
+
+/// A target that takes nothing, and has not been sent anything that it could still answer.
+#[derive(Clone, Copy, Debug)]
+enum Target {
+    KafkaIsGone,
+    RabbitmqIsGone,
+}
+
+#[tokio::test]
+async fn a_clean_stop_returns_what_waits_for_a_target_that_is_away_and_repeats_nothing() {
+    let (redis, mut kafka, mut rabbitmq) =
+        tokio::join!(Redis::start(), Kafka::start(), Rabbitmq::start());
+    let fixture = four_routes(&redis, &kafka, &rabbitmq).await;
+    let mut relay = Relay::start(&fixture.config).await;
+    for target in [Target::KafkaIsGone, Target::RabbitmqIsGone] {
+        relay.reads_all_sources().await;
+        let waiting = send_ahead(&fixture, &kafka, &rabbitmq).await;
+        let due = Instant::now() + AHEAD + Duration::from_secs(1);
+        eventually("all are stored", async || {
+            let stored = relay.metrics().await?.sum("postdate_pending", &[]);
+            ensure!(stored >= waiting as f64, "{stored}");
+            Ok(())
+        })
+        .await;
+        match target {
+            Target::KafkaIsGone => kafka.kill9().await,
+            Target::RabbitmqIsGone => rabbitmq.kill9().await,
+        }
+        assert_eq!(
+            fixture.run.ledger().missing().len(),
+            waiting,
+            "{target:?}: it is away before anything is due"
+        );
+        tokio::time::sleep_until(due.into()).await;
+        let code = relay.terminate().await.code();
+        assert_eq!(code, Some(0), "{target:?}: a clean stop");
+        match target {
+            Target::KafkaIsGone => kafka.restart().await,
+            Target::RabbitmqIsGone => rabbitmq.restart().await,
+        }
+        relay.restart().await;
+        fixture.run.drain(&relay).await;
+        fixture.run.report().assert_accounted(0);
+    }
+}
+
+/// What is sent by [`send_ahead`] is due after this.
+const AHEAD: Duration = Duration::from_secs(10);
+
+/// Sends to each route what is due later. Returns how many messages.
+async fn send_ahead(fixture: &FourRoutesFixture, kafka: &Kafka, rabbitmq: &Rabbitmq) -> usize {
+    const EACH: usize = 50;
+    let run = &fixture.run;
+    let [k_k, k_r, r_k, r_r] = &fixture.routes;
+    let messages = |label: String, key: &str| {
+        let due = When::Delay(AHEAD.as_millis() as u64);
+        let one = || run.message(&label, due).key(key);
+        (0..EACH).map(|_| one()).collect::<Vec<_>>()
+    };
+    tokio::join!(
+        run.send_kafka(
+            kafka,
+            &k_k.source,
+            messages(format!("kafka:{}", k_k.target), "key")
+        ),
+        run.send_kafka(
+            kafka,
+            &k_r.source,
+            messages(format!("rabbitmq:{}", k_r.target), "key")
+        ),
+        run.send_rabbitmq(
+            rabbitmq,
+            "",
+            None,
+            messages(format!("kafka:{}", r_k.target), &r_k.source)
+        ),
+        run.send_rabbitmq(
+            rabbitmq,
+            "",
+            Some(&r_r.source),
+            messages(format!("rabbitmq:{}", r_r.target), &r_r.target)
+        ),
+    );
+    fixture.routes.len() * EACH
 }
