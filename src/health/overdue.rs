@@ -105,7 +105,7 @@ impl OverduePlace {
     pub fn words(self) -> &'static str {
         match self {
             Self::Waiting => "waits in the store, unclaimed",
-            Self::PutBack => "was put back after a try, and waits for the next",
+            Self::PutBack => "was put back, and waits for its next try",
             Self::Claimed(_) => "is claimed by this replica and not settled",
             Self::Elsewhere => "is claimed by another replica",
             Self::DeadReplica => "was claimed by a replica that is dead",

@@ -34,8 +34,8 @@ if wrong then
   return refuse(wrong)
 end
 if not grows and (not owned_by(id, token) or (missing and redis.call('STRLEN', old) > 0)) then
-  if redis.call('EXISTS', old) == 1 and ones(confirmed) > 0 then
-    redis.call('HSET', DONE, id, union(redis.call('HGET', DONE, id), confirmed))
+  if ones(confirmed) > 0 then
+    note_confirmed(id, old, false, confirmed)
   end
   if REMEMBERS then
     at = at + D + 7 * B + 3 * X + G

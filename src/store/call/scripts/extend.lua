@@ -26,9 +26,7 @@ for i, id in ipairs(ids) do
   end
   if confirmed ~= '' then
     blob = blob + 1
-    if ours or redis.call('EXISTS', KEYS[blob]) == 1 then
-      redis.call('HSET', DONE, id, union(redis.call('HGET', DONE, id), confirmed))
-    end
+    note_confirmed(id, KEYS[blob], ours, confirmed)
   end
   results[i] = ours and 'o' or 's'
 end

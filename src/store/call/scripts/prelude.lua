@@ -168,6 +168,12 @@ local function union(a, b)
   end
   return string.sub(table.concat(out), 1, length)
 end
+-- Notes what is confirmed of a bundle, so that nobody publishes it again. Not of one that is gone.
+local function note_confirmed(id, blob, is_there, confirmed)
+  if is_there or redis.call('EXISTS', blob) == 1 then
+    redis.call('HSET', DONE, id, union(redis.call('HGET', DONE, id), confirmed))
+  end
+end
 -- Tells whether each of `count` messages is in one of two bitmaps. The first messages that are not in `a`
 -- mostly decide.
 local function is_covered(a, b, count)
