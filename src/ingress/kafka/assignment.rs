@@ -262,12 +262,14 @@ impl Assignment {
         (is_news && !self.in_doubt).then_some(self.resolved)
     }
 
+    /// Reports whether the broker may lack the position.
+    pub(super) fn owes_commit(&self) -> bool {
+        self.resolved > self.committed || self.committing.is_some()
+    }
+
     /// Reports whether every record that was read is resolved, and the broker is known to hold that position.
     pub(super) fn is_committed(&self) -> bool {
-        self.resolved >= self.next
-            && self.to_commit().is_none()
-            && self.committing.is_none()
-            && !self.in_doubt
+        self.resolved >= self.next && !self.owes_commit() && !self.in_doubt
     }
 
     /// Throws away the records that the sink has not begun with. Nobody has acted on them.

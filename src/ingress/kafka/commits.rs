@@ -94,6 +94,8 @@ impl<S: Sink> GroupContext<S> {
         if !wanted && expected_commits.is_empty() {
             return;
         }
+        // The ends of paused partitions were asked of their leaders, which say nothing of the coordinator.
+        let asked_us = self.setup.deps.clock.mono_us();
         let at_most = {
             let missed = self.state.lock().failed_commits;
             SHORT_ANSWER_TIMEOUT
@@ -110,11 +112,12 @@ impl<S: Sink> GroupContext<S> {
         if let Err(error) = sent {
             self.count_failure(&mut self.state.lock(), &error.to_string());
         }
-        let ended = self.setup.deps.clock.mono_us();
-        if ended - now > LATE_ANSWER_US {
+        let ended_us = self.setup.deps.clock.mono_us();
+        let took_us = ended_us - asked_us;
+        if took_us > LATE_ANSWER_US {
             // Only the group's coordinator may be away. Read on meanwhile: the leaders of the partitions may
             // answer.
-            self.state.lock().rest_until_us = ended + (ended - now) * LOOKUP_REST_FACTOR;
+            self.state.lock().rest_until_us = ended_us + took_us * LOOKUP_REST_FACTOR;
         }
     }
 
@@ -180,7 +183,8 @@ impl<S: Sink> GroupContext<S> {
 
     fn commit_now(&self, consumer: &GroupClient<S>, keys: &[TopicPartition]) {
         let expected_commits = {
-            let mut expected_commits = expected_commits(&self.state.lock(), |_| true);
+            let mut expected_commits =
+                expected_commits(&self.state.lock(), Assignment::owes_commit);
             expected_commits.retain(|expected| keys.contains(&expected.key));
             expected_commits
         };
@@ -230,13 +234,18 @@ impl<S: Sink> GroupContext<S> {
             if !refused || shutdown.is_forced() || clock.mono_us() >= end_us {
                 return sent;
             }
-            self.setup.runtime.block_on(async {
-                tokio::select! {
-                    () = shutdown.forced() => {}
-                    () = tokio::time::sleep(LAST_COMMIT_PAUSE) => {}
-                }
-            });
+            self.pause_before_last_commit();
         }
+    }
+
+    fn pause_before_last_commit(&self) {
+        let shutdown = &self.setup.deps.shutdown;
+        self.setup.runtime.block_on(async {
+            tokio::select! {
+                () = shutdown.forced() => {}
+                () = tokio::time::sleep(LAST_COMMIT_PAUSE) => {}
+            }
+        });
     }
 
     /// Looks up the commits before the last commit. While the group rebalances, the coordinator answers only at
@@ -249,11 +258,14 @@ impl<S: Sink> GroupContext<S> {
     ) -> KafkaResult<Vec<(TopicPartition, CommitFinding)>> {
         let clock = self.setup.deps.clock;
         let end_us = clock.mono_us() + LAST_LOOKUP_LIMIT_US;
+        let shutdown = &self.setup.deps.shutdown;
         loop {
             let found = find_commits(consumer, expected_commits, LAST_ANSWER_TIMEOUT);
-            if found.is_ok() || clock.mono_us() >= end_us {
+            if found.is_ok() || shutdown.is_forced() || clock.mono_us() >= end_us {
                 return found;
             }
+            // Some refusals come at once.
+            self.pause_before_last_commit();
         }
     }
 
