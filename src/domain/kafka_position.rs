@@ -29,14 +29,27 @@ pub struct ReadMark {
 pub struct FirstStart {
     /// That moment, Unix milliseconds.
     pub at_ms: i64,
-    /// The number of partitions of each topic.
-    pub partitions: BTreeMap<String, i32>,
+    /// The end of each partition's log, by topic. `None`: its leader did not tell it.
+    pub ends: BTreeMap<String, Vec<Option<i64>>>,
 }
 
 impl FirstStart {
-    /// Reports whether a partition was there.
-    pub fn knew(&self, topic: &str, partition: i32) -> bool {
-        let count = self.partitions.get(topic);
-        count.is_some_and(|&count| partition < count)
+    /// Where a partition begins whose log ends at `end` now, so that nothing is read of it that was there. `None` if the
+    /// partition was not there itself.
+    pub fn latest(&self, topic: &str, partition: i32, end: i64) -> Option<Latest> {
+        let ends = self.ends.get(topic)?;
+        let noted = ends.get(usize::try_from(partition).ok()?)?;
+        // A log that ends before its noted end was cut off, or its topic was made anew.
+        let noted = noted.filter(|noted| *noted <= end);
+        Some(noted.map_or(Latest::Since(UnixMs(self.at_ms)), Latest::At))
     }
+}
+
+/// The first of the records that came after a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Latest {
+    /// The one of this offset.
+    At(i64),
+    /// The first one whose timestamp is not earlier. Producers may set it to whatever they like.
+    Since(UnixMs),
 }

@@ -42,7 +42,7 @@ pub use clock::{Clock, StoreClock};
 pub use delay_request::{DelayRequest, Expiry, RequestedTime};
 pub use due::{MonoUs, UnixMs};
 pub use entry::{Entry, Failure, Flags};
-pub use kafka_position::{FirstStart, KafkaPosition, ReadMark};
+pub use kafka_position::{FirstStart, KafkaPosition, Latest, ReadMark};
 pub use message::{Header, HeaderValue, Message, Origin, Properties};
 pub use nearest::nearest;
 pub use partition::{Partition, Partitions};

@@ -21,6 +21,9 @@ pub(super) const SHORT_ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 /// fetch of an idle partition holds the next one for half a second (`fetch.wait.max.ms`).
 const LOG_ANSWER_TIMEOUT: Duration = Duration::from_millis(1500);
 
+/// Topics up to which each is asked for by itself.
+const MOST_TOPIC_QUESTIONS: usize = 16;
+
 /// How far a route is behind, over its partitions.
 #[derive(Default)]
 struct RouteLag {
@@ -152,9 +155,15 @@ fn by_leader<S: Sink>(
     wanted: &BTreeMap<TopicPartition, [Offset; 2]>,
 ) -> BTreeMap<i32, Vec<TopicPartition>> {
     let topics: BTreeSet<&str> = wanted.keys().map(|(topic, _)| topic.as_str()).collect();
+    // One question a topic, or one about all topics of the brokers.
+    let questions: Vec<Option<&str>> = if topics.len() > MOST_TOPIC_QUESTIONS {
+        vec![None]
+    } else {
+        topics.into_iter().map(Some).collect()
+    };
     let mut led: BTreeMap<i32, Vec<TopicPartition>> = BTreeMap::new();
-    for topic in topics {
-        let metadata = match consumer.fetch_metadata(Some(topic), LOG_ANSWER_TIMEOUT) {
+    for topic in questions {
+        let metadata = match consumer.fetch_metadata(topic, LOG_ANSWER_TIMEOUT) {
             Ok(metadata) => metadata,
             Err(error) => {
                 debug!(topic, %error, "kafka does not tell who leads a topic");

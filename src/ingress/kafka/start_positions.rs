@@ -26,7 +26,9 @@ use super::placement::{
 use super::rebalance::{ANSWER_TIMEOUT, GroupClient, GroupContext};
 use super::record::quietly;
 use crate::broker::kafka;
-use crate::domain::{Endpoint, FirstStart, ReadMark, Route, SkipOutcome, StartRule, UnixMs};
+use crate::domain::{
+    Endpoint, FirstStart, Latest, ReadMark, Route, SkipOutcome, StartRule, UnixMs,
+};
 use crate::ingress::Sink;
 use crate::mutants::{self, Mutant};
 
@@ -378,21 +380,26 @@ impl<S: Sink> GroupContext<S> {
     ) -> (Vec<KnownPartition>, BTreeMap<TopicPartition, i64>) {
         let mut since = BTreeMap::new();
         let mut unknown = BTreeMap::new();
-        for KnownPartition { of, committed, .. } in &known {
+        let mut fresh = BTreeMap::new();
+        for KnownPartition {
+            of,
+            committed,
+            ends,
+        } in &known
+        {
             if of.cause != PlacementCause::Given || committed.is_some() || of.read.is_some() {
                 continue;
             }
-            match self.fresh_time(consumer, &of.key) {
-                Ok(Some(time)) => drop(since.insert(of.key.clone(), time)),
+            match self.fresh_start(consumer, &of.key, ends.end) {
                 Ok(None) => {}
+                Ok(Some(Latest::At(offset))) => drop(fresh.insert(of.key.clone(), offset)),
+                Ok(Some(Latest::Since(time))) => drop(since.insert(of.key.clone(), time)),
                 Err(why) => drop(unknown.insert(of.key.clone(), why)),
             }
         }
-        let fresh = if since.is_empty() {
-            BTreeMap::new()
-        } else {
-            ask_all_since(consumer, &since)
-        };
+        if !since.is_empty() {
+            fresh.extend(ask_all_since(consumer, &since));
+        }
         let (told, untold): (Vec<_>, Vec<_>) = known.into_iter().partition(|known| {
             let key = &known.of.key;
             !unknown.contains_key(key) && (!since.contains_key(key) || fresh.contains_key(key))
@@ -407,31 +414,28 @@ impl<S: Sink> GroupContext<S> {
         (told, fresh)
     }
 
-    /// The time at which a partition begins that nobody has read ever. `None`: at its oldest record, as its route says, or
+    /// Where a partition begins that nobody has read ever, and whose log ends at `end`. `None`: at its oldest record, as its route says, or
     /// because the partition was not there when the route was first read.
-    fn fresh_time(
+    fn fresh_start(
         &self,
         consumer: &GroupClient<S>,
         (topic, partition): &TopicPartition,
-    ) -> Result<Option<UnixMs>, String> {
-        let setup = &self.setup;
-        let Some(route) = setup.route_of(topic) else {
+        end: i64,
+    ) -> Result<Option<Latest>, String> {
+        let Some(route) = self.setup.route_of(topic) else {
             return Ok(None);
         };
-        let time = match &route.from {
-            Endpoint::Kafka {
-                start: StartRule::Since(time),
-                ..
-            } => Some(*time),
-            Endpoint::Kafka {
-                start: StartRule::Latest,
-                ..
-            } => None,
-            _ => return Ok(None),
+        let Endpoint::Kafka { start, .. } = &route.from else {
+            return Ok(None);
+        };
+        let since = match start {
+            StartRule::Earliest => return Ok(None),
+            StartRule::Latest => None,
+            StartRule::Since(time) => Some(Latest::Since(*time)),
         };
         let first = self.first_start(consumer, &route)?;
-        let was_there = first.knew(topic, *partition);
-        Ok(was_there.then(|| time.unwrap_or(UnixMs(first.at_ms))))
+        let latest = first.latest(topic, *partition, end);
+        Ok(latest.map(|latest| since.unwrap_or(latest)))
     }
 
     /// The topics of a route as they were when the first replica first read it. `Err` says who does not tell.
@@ -440,15 +444,26 @@ impl<S: Sink> GroupContext<S> {
         if let Some(first) = setup.first_starts.lock().get(&route.name) {
             return Ok(first.clone());
         }
+        let at_ms = setup.deps.clock.wall().0;
         let listed = kafka::list_topics(consumer.client(), ANSWER_TIMEOUT)?;
-        let read = listed.into_iter().filter(|(topic, _)| {
-            let reader = setup.route_of(topic);
-            reader.is_some_and(|reader| reader.name == route.name)
-        });
-        let seen = FirstStart {
-            at_ms: setup.deps.clock.wall().0,
-            partitions: read.collect(),
-        };
+        let read: Vec<(String, i32)> = listed
+            .into_iter()
+            .filter(|(topic, _)| {
+                let reader = setup.route_of(topic);
+                reader.is_some_and(|reader| reader.name == route.name)
+            })
+            .collect();
+        let keys: Vec<TopicPartition> = read
+            .iter()
+            .flat_map(|(topic, count)| (0..*count).map(|partition| (topic.clone(), partition)))
+            .collect();
+        let told = ask_ends(consumer, keys.iter());
+        let mut ends: BTreeMap<String, Vec<Option<i64>>> = BTreeMap::new();
+        for key in keys {
+            let end = told.get(&key).map(|ends| ends.end);
+            ends.entry(key.0).or_default().push(end);
+        }
+        let seen = FirstStart { at_ms, ends };
         let source = format!("{}/{}", setup.owner, route.name);
         let first = setup.deps.sink.first_start(&source, seen);
         let first = setup.runtime.block_on(first).map_err(|error| {

@@ -190,6 +190,46 @@ async fn latest_reads_what_comes_after_the_first_start_and_all_of_what_is_made_l
     assert!(bodies.values().all(|count| *count == 1), "{bodies:?}");
 }
 
+/// Producers' clocks are ahead, by as much as a broker takes, and a day behind: what is there is not read, and what comes
+/// is.
+#[tokio::test(flavor = "multi_thread")]
+async fn latest_believes_no_clock_of_a_producer() {
+    const AHEAD_MS: i64 = 1_800_000;
+    const BEHIND_MS: i64 = 86_400_000;
+    let kafka = Kafka::shared().await;
+    let topic = kafka.unique_topic("clocks", 2).await;
+    let client: BaseProducer = kafka.client().create().expect("a producer");
+    let now = postdate::domain::Clock::start().wall().0;
+    let send = |phase: &str| {
+        for (partition, clock) in [(0, now + AHEAD_MS), (1, now - BEHIND_MS)] {
+            let body = format!("{phase}-{partition}");
+            let record = BaseRecord::<str, str>::to(&topic)
+                .partition(partition)
+                .timestamp(clock)
+                .payload(&body);
+            client.send(record).expect("room");
+        }
+        client.flush(Duration::from_secs(20)).expect("flushed");
+    };
+    send("before");
+    let group = names::unique("g");
+    let route = reading("r", Topics::one(topic.clone()), &group, StartRule::Latest);
+    let sink = Arc::new(RecordingSink::default());
+    let reader = IngressFixture::start_reading(kafka, &group, vec![route], &sink);
+    for partition in 0..2 {
+        eventually("where it begins is committed", async || {
+            let found = super::fixture::committed(kafka, &group, &topic, partition);
+            found.map(drop).ok_or("nothing is committed")
+        })
+        .await;
+    }
+    send("after");
+    sink.has("after", 2).await;
+    let bodies: Vec<String> = sink.bodies().into_keys().collect();
+    assert_eq!(bodies, ["after-0", "after-1"]);
+    reader.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_moment_reads_what_came_then_and_later() {
     let kafka = Kafka::shared().await;

@@ -1,7 +1,9 @@
 //! Every transition with its refusals, and all invariants after each step.
 
 use postdate::domain::limits::MAX_EXPIRIES;
-use postdate::domain::{Entry, FirstStart, Flags, OnDuplicate, ReadMark, RouteName, Text, UnixMs};
+use postdate::domain::{
+    Entry, FirstStart, Flags, Latest, OnDuplicate, ReadMark, RouteName, Text, UnixMs,
+};
 use postdate::store::{
     BrowseQuery, DeadLetter, Division, IntendedMessage, MessageFilter, NewBundle, Remainder,
     SettleAnswer, SweepOutcome, WriteOp, WriteResult,
@@ -608,27 +610,38 @@ async fn a_sweep_takes_all_that_has_expired_in_calls_that_are_bounded() {
 #[tokio::test]
 async fn the_first_start_of_a_source_is_noted_once_for_all() {
     let fixture = StoreFixture::shared().await;
-    let seen = |at_ms, topics: &[(&str, i32)]| FirstStart {
+    let seen = |at_ms, topics: &[(&str, &[Option<i64>])]| FirstStart {
         at_ms,
-        partitions: topics
+        ends: topics
             .iter()
-            .map(|(topic, count)| ((*topic).to_owned(), *count))
+            .map(|(topic, ends)| ((*topic).to_owned(), ends.to_vec()))
             .collect(),
     };
-    let first = seen(7, &[("a", 2), ("b", 1)]);
+    let first = seen(7, &[("a", &[Some(5), None]), ("b", &[Some(0)])]);
     let store = &fixture.store;
     assert_eq!(
         store.first_start("s", first.clone()).await,
         Ok(first.clone())
     );
-    let later = seen(9, &[("a", 3), ("c", 1)]);
+    let later = seen(9, &[("a", &[Some(6); 3]), ("c", &[None])]);
     assert_eq!(
         store.first_start("s", later.clone()).await,
         Ok(first.clone())
     );
     assert_eq!(store.first_start("other", later.clone()).await, Ok(later));
-    for (topic, partition, knew) in [("a", 1, true), ("a", 2, false), ("c", 0, false)] {
-        assert_eq!(first.knew(topic, partition), knew, "{topic}/{partition}");
+    let since = Some(Latest::Since(UnixMs(7)));
+    for (topic, partition, end, latest) in [
+        ("a", 0, 5, Some(Latest::At(5))),
+        ("a", 0, 9, Some(Latest::At(5))),
+        ("a", 0, 4, since),
+        ("a", 1, 9, since),
+        ("a", 2, 9, None),
+        ("a", -1, 9, None),
+        ("b", 0, 0, Some(Latest::At(0))),
+        ("c", 0, 9, None),
+    ] {
+        let found = first.latest(topic, partition, end);
+        assert_eq!(found, latest, "{topic}/{partition} that ends at {end}");
     }
 }
 
