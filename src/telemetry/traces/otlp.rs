@@ -1,6 +1,14 @@
-//! Spans in OpenTelemetry's protocol, as one `ExportTraceServiceRequest`. The fields and their numbers are those of
-//! `opentelemetry/proto/trace/v1/trace.proto`, which is stable.
+//! Spans in OpenTelemetry's protocol, as one `ExportTraceServiceRequest`.
 
+use opentelemetry_proto::tonic::collector::trace::v1::{
+    ExportTraceServiceRequest, ExportTraceServiceResponse,
+};
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue};
+use opentelemetry_proto::tonic::resource::v1::Resource;
+use opentelemetry_proto::tonic::trace::v1::span::{self, Link};
+use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
+use opentelemetry_proto::tonic::trace::v1::{self as proto, ResourceSpans, ScopeSpans, Status};
 use prost::Message;
 
 use super::SpanContext;
@@ -43,11 +51,11 @@ impl Span {
     }
 }
 
-/// Part of a message's way that a span tells, by OpenTelemetry's numbers.
+/// Part of a message's way that a span tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SpanKind {
-    Producer = 4,
-    Consumer = 5,
+    Producer,
+    Consumer,
 }
 
 /// Value of an attribute.
@@ -57,126 +65,8 @@ pub(super) enum SpanValue {
     Number(i64),
 }
 
-/// Number of a status that is an error.
-const STATUS_ERROR: i32 = 2;
 /// Flag of a span whose trace is recorded.
 const SAMPLED_FLAG: u32 = 1;
-
-#[derive(Clone, PartialEq, Message)]
-struct ExportRequest {
-    #[prost(message, repeated, tag = "1")]
-    resource_spans: Vec<ResourceSpans>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct ResourceSpans {
-    #[prost(message, optional, tag = "1")]
-    resource: Option<Resource>,
-    #[prost(message, repeated, tag = "2")]
-    scope_spans: Vec<ScopeSpans>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Resource {
-    #[prost(message, repeated, tag = "1")]
-    attributes: Vec<KeyValue>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct ScopeSpans {
-    #[prost(message, optional, tag = "1")]
-    scope: Option<Scope>,
-    #[prost(message, repeated, tag = "2")]
-    spans: Vec<ProtoSpan>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Scope {
-    #[prost(string, tag = "1")]
-    name: String,
-    #[prost(string, tag = "2")]
-    version: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct KeyValue {
-    #[prost(string, tag = "1")]
-    key: String,
-    #[prost(message, optional, tag = "2")]
-    value: Option<AnyValue>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct AnyValue {
-    #[prost(oneof = "AnyKind", tags = "1, 3")]
-    value: Option<AnyKind>,
-}
-
-#[derive(Clone, PartialEq, prost::Oneof)]
-enum AnyKind {
-    #[prost(string, tag = "1")]
-    Text(String),
-    #[prost(int64, tag = "3")]
-    Number(i64),
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct ProtoSpan {
-    #[prost(bytes = "vec", tag = "1")]
-    trace_id: Vec<u8>,
-    #[prost(bytes = "vec", tag = "2")]
-    span_id: Vec<u8>,
-    #[prost(bytes = "vec", tag = "4")]
-    parent_span_id: Vec<u8>,
-    #[prost(string, tag = "5")]
-    name: String,
-    #[prost(int32, tag = "6")]
-    kind: i32,
-    #[prost(fixed64, tag = "7")]
-    start_time_unix_nano: u64,
-    #[prost(fixed64, tag = "8")]
-    end_time_unix_nano: u64,
-    #[prost(message, repeated, tag = "9")]
-    attributes: Vec<KeyValue>,
-    #[prost(message, repeated, tag = "13")]
-    links: Vec<Link>,
-    #[prost(message, optional, tag = "15")]
-    status: Option<Status>,
-    #[prost(fixed32, tag = "16")]
-    flags: u32,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Link {
-    #[prost(bytes = "vec", tag = "1")]
-    trace_id: Vec<u8>,
-    #[prost(bytes = "vec", tag = "2")]
-    span_id: Vec<u8>,
-    #[prost(fixed32, tag = "6")]
-    flags: u32,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Status {
-    #[prost(string, tag = "2")]
-    message: String,
-    #[prost(int32, tag = "3")]
-    code: i32,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct ExportResponse {
-    #[prost(message, optional, tag = "1")]
-    partial_success: Option<PartialSuccess>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct PartialSuccess {
-    #[prost(int64, tag = "1")]
-    rejected_spans: i64,
-    #[prost(string, tag = "2")]
-    error_message: String,
-}
 
 /// Body of an answer that is an error, by `google/rpc/status.proto`.
 #[derive(Clone, PartialEq, Message)]
@@ -188,7 +78,7 @@ struct RpcStatus {
 /// The number of spans that a collector rejected from a request which it took, and its words about them. An answer that
 /// cannot be read rejects none.
 pub(super) fn rejected_spans(answer: &[u8]) -> (u64, String) {
-    let response = ExportResponse::decode(answer).unwrap_or_default();
+    let response = ExportTraceServiceResponse::decode(answer).unwrap_or_default();
     let partial = response.partial_success.unwrap_or_default();
     (
         partial.rejected_spans.max(0).unsigned_abs(),
@@ -210,30 +100,34 @@ pub(super) fn encode(replica: &str, spans: Vec<Span>) -> Vec<u8> {
     ];
     let attributes =
         of_resource.map(|(key, text)| key_value(key, SpanValue::Text(text.to_owned())));
-    let scope = Scope {
+    let scope = InstrumentationScope {
         name: "postdate".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        ..InstrumentationScope::default()
     };
     let scope_spans = ScopeSpans {
         scope: Some(scope),
         spans: spans.into_iter().map(proto_span).collect(),
+        ..ScopeSpans::default()
     };
-    let resource = Some(Resource {
+    let resource = Resource {
         attributes: attributes.into(),
-    });
-    let resource_spans = ResourceSpans {
-        resource,
-        scope_spans: vec![scope_spans],
+        ..Resource::default()
     };
-    ExportRequest {
+    let resource_spans = ResourceSpans {
+        resource: Some(resource),
+        scope_spans: vec![scope_spans],
+        ..ResourceSpans::default()
+    };
+    ExportTraceServiceRequest {
         resource_spans: vec![resource_spans],
     }
     .encode_to_vec()
 }
 
-fn proto_span(span: Span) -> ProtoSpan {
+fn proto_span(span: Span) -> proto::Span {
     let nanos = |us: i64| us.max(0).unsigned_abs().saturating_mul(1000);
-    ProtoSpan {
+    proto::Span {
         trace_id: span.context.trace.to_be_bytes().into(),
         span_id: span.context.span.to_be_bytes().into(),
         parent_span_id: span
@@ -241,7 +135,11 @@ fn proto_span(span: Span) -> ProtoSpan {
             .map(|id| id.to_be_bytes().into())
             .unwrap_or_default(),
         name: span.name,
-        kind: span.kind as i32,
+        kind: match span.kind {
+            SpanKind::Producer => span::SpanKind::Producer,
+            SpanKind::Consumer => span::SpanKind::Consumer,
+        }
+        .into(),
         start_time_unix_nano: nanos(span.begun_us),
         end_time_unix_nano: nanos(span.ended_us.max(span.begun_us)),
         attributes: span
@@ -252,9 +150,10 @@ fn proto_span(span: Span) -> ProtoSpan {
         links: span.link.into_iter().map(proto_link).collect(),
         status: span.error.map(|message| Status {
             message,
-            code: STATUS_ERROR,
+            code: StatusCode::Error.into(),
         }),
         flags: SAMPLED_FLAG,
+        ..proto::Span::default()
     }
 }
 
@@ -264,22 +163,26 @@ fn proto_link(link: SpanContext) -> Link {
         trace_id,
         span_id: link.span.to_be_bytes().into(),
         flags: SAMPLED_FLAG,
+        ..Link::default()
     }
 }
 
 fn key_value(key: &str, value: SpanValue) -> KeyValue {
     let value = match value {
-        SpanValue::Text(text) => AnyKind::Text(text),
-        SpanValue::Number(number) => AnyKind::Number(number),
+        SpanValue::Text(text) => Value::StringValue(text),
+        SpanValue::Number(number) => Value::IntValue(number),
     };
     KeyValue {
         key: key.to_owned(),
         value: Some(AnyValue { value: Some(value) }),
+        ..KeyValue::default()
     }
 }
 
 #[cfg(test)]
 pub(super) mod testing {
+    use opentelemetry_proto::tonic::collector::trace::v1::ExportTracePartialSuccess;
+
     use super::*;
 
     /// A span with a name of so many bytes, and nothing else.
@@ -305,11 +208,11 @@ pub(super) mod testing {
         rejected_spans: i64,
         message: &str,
     ) -> Vec<u8> {
-        let partial_success = Some(PartialSuccess {
+        let partial_success = Some(ExportTracePartialSuccess {
             rejected_spans,
             error_message: message.to_owned(),
         });
-        ExportResponse { partial_success }.encode_to_vec()
+        ExportTraceServiceResponse { partial_success }.encode_to_vec()
     }
 
     /// An answer that is an error.
