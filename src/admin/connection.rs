@@ -1,9 +1,9 @@
-//! Progress of connections: when a connection's bytes last moved, and whether a call of it is being handled. The
-//! listener closes a connection without progress. When all places are taken it closes the one that is idle longest; when
-//! one address has too many of them, the idlest of that address.
+//! The open connections of a listener: the places that they take, and their progress, which is when their bytes last moved
+//! and whether a call is being handled. A connection without progress is closed. When all places are taken, the one that
+//! is idle longest is closed; when one network has too many of them, the idlest of that network.
 
 use std::io;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
@@ -13,10 +13,14 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
+use super::refusals::{RefusalReason, Refusals};
 use crate::domain::Clock;
 
+/// Pause between two attempts to find a place while all are taken.
+const FULL_RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// Longest time without progress: no byte came or went, and no request is being handled.
 const IDLE_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -136,18 +140,94 @@ impl Drop for CallGuard {
     }
 }
 
+/// Most connections of a listener.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ConnectionBounds {
+    /// At once; one more takes the place of the idlest.
+    pub(super) places: usize,
+    /// Of one network, while more than half of all places are taken. One more takes the place of its idlest.
+    pub(super) of_one_network: usize,
+}
+
+impl ConnectionBounds {
+    pub(super) const ADMIN: Self = Self {
+        places: 256,
+        of_one_network: 32,
+    };
+    pub(super) const PROBES: Self = Self {
+        places: 32,
+        of_one_network: 32,
+    };
+}
+
 /// All open connections of a listener.
 #[derive(Debug)]
 pub(super) struct OpenConnections {
     clock: Clock,
+    bounds: ConnectionBounds,
+    places: Arc<Semaphore>,
     open: Mutex<Vec<Arc<ConnectionProgress>>>,
 }
 
+/// The place of an open connection: free again once this is dropped.
+#[derive(Debug)]
+pub(super) struct ConnectionPlace {
+    pub(super) progress: Arc<ConnectionProgress>,
+    /// True for a network that has too many connections, each with a call that is being handled: it is answered probes and
+    /// metrics.
+    pub(super) probes_only: bool,
+    connections: Arc<OpenConnections>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Drop for ConnectionPlace {
+    fn drop(&mut self) {
+        let mut open = self.connections.open.lock();
+        open.retain(|other| !Arc::ptr_eq(other, &self.progress));
+    }
+}
+
 impl OpenConnections {
-    pub(super) fn new(clock: Clock) -> Self {
-        Self {
+    pub(super) fn new(clock: Clock, bounds: ConnectionBounds) -> Arc<Self> {
+        Arc::new(Self {
             clock,
+            bounds,
+            places: Arc::new(Semaphore::new(bounds.places)),
             open: Mutex::default(),
+        })
+    }
+
+    /// Waits for a place for a new connection. While all are taken, idle connections are closed. Cancel-safe.
+    pub(super) async fn place(
+        self: &Arc<Self>,
+        peer: SocketAddr,
+        refusals: &Refusals,
+    ) -> ConnectionPlace {
+        let network = PeerNetwork::from(peer.ip());
+        let mut probes_only = false;
+        if self.is_over_bound(network) {
+            probes_only = !self.close_idlest(Some(network));
+            if !probes_only {
+                refusals.note(RefusalReason::Address, peer);
+            }
+        }
+        let permit = loop {
+            if let Ok(permit) = self.places.clone().try_acquire_owned() {
+                break permit;
+            }
+            if self.close_idlest(None) {
+                refusals.note(RefusalReason::Full, peer);
+            }
+            let freed = tokio::time::timeout(FULL_RETRY_PAUSE, self.places.clone().acquire_owned());
+            if let Ok(Ok(permit)) = freed.await {
+                break permit;
+            }
+        };
+        ConnectionPlace {
+            progress: self.open(network),
+            probes_only,
+            connections: self.clone(),
+            _permit: permit,
         }
     }
 
@@ -161,34 +241,27 @@ impl OpenConnections {
             .collect()
     }
 
-    /// Adds a new connection.
-    pub(super) fn open(&self, peer: PeerNetwork) -> Arc<ConnectionProgress> {
+    fn open(&self, peer: PeerNetwork) -> Arc<ConnectionProgress> {
         let progress = Arc::new(ConnectionProgress::new(self.clock, peer));
         self.open.lock().push(Arc::clone(&progress));
         progress
     }
 
-    /// Removes a connection that has ended.
-    pub(super) fn closed(&self, progress: &Arc<ConnectionProgress>) {
-        self.open
-            .lock()
-            .retain(|other| !Arc::ptr_eq(other, progress));
-    }
-
-    /// The number of open connections, and of those of one network. Connections that are being closed do not count.
-    pub(super) fn counts(&self, peer: PeerNetwork) -> (usize, usize) {
+    /// Reports whether a network has as many connections as it may have. Connections that are being closed do not count.
+    fn is_over_bound(&self, peer: PeerNetwork) -> bool {
         let open = self.open.lock();
         let staying = open
             .iter()
             .filter(|progress| !progress.close.is_cancelled());
-        staying.fold((0, 0), |(all, own), progress| {
+        let (all, own) = staying.fold((0, 0), |(all, own), progress| {
             (all + 1, own + usize::from(progress.peer == peer))
-        })
+        });
+        all * 2 > self.bounds.places && own >= self.bounds.of_one_network
     }
 
     /// Closes the connection whose client has been idle longest, of this network if one is given. A connection whose call
     /// is being handled stays. Returns false if there is none to close.
-    pub(super) fn close_idlest(&self, of: Option<PeerNetwork>) -> bool {
+    fn close_idlest(&self, of: Option<PeerNetwork>) -> bool {
         let open = self.open.lock();
         let idle = open
             .iter()
@@ -291,7 +364,11 @@ mod tests {
 
     #[test]
     fn the_idlest_connection_makes_way_and_one_that_is_served_stays() {
-        let connections = OpenConnections::new(Clock::start());
+        let bounds = ConnectionBounds {
+            places: 3,
+            of_one_network: 2,
+        };
+        let connections = OpenConnections::new(Clock::start(), bounds);
         let one = network("10.0.0.1");
         let served = connections.open(one);
         let handling = served.handle();
@@ -305,20 +382,40 @@ mod tests {
         );
         assert!(connections.close_idlest(Some(one)));
         assert_eq!(closed(), [false, true, false]);
-        assert_eq!(connections.counts(one), (2, 2));
+        assert!(connections.is_over_bound(one));
+        assert!(!connections.is_over_bound(network("10.0.0.2")));
         assert!(connections.close_idlest(None));
         assert_eq!(
             closed(),
             [false, true, true],
             "one that is on its way out is not counted again"
         );
+        assert!(!connections.is_over_bound(one));
         assert!(!connections.close_idlest(None));
         assert_eq!(closed(), [false, true, true]);
         drop(handling);
         assert!(connections.close_idlest(None));
         assert_eq!(closed(), [true; 3]);
-        connections.closed(&idle);
-        assert_eq!(connections.open.lock().len(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_place_is_free_again_once_its_connection_is_dropped() {
+        let bounds = ConnectionBounds {
+            places: 1,
+            of_one_network: 1,
+        };
+        let connections = OpenConnections::new(Clock::start(), bounds);
+        let (state, _) = super::super::testing::state();
+        let refusals = Refusals::new(state.metrics, state.bursts);
+        let peer = SocketAddr::from(([10, 0, 0, 1], 7));
+        let first = connections.place(peer, &refusals).await;
+        assert!(!first.probes_only);
+        let handling = first.progress.handle();
+        let mut second = std::pin::pin!(connections.place(peer, &refusals));
+        assert!(futures_util::poll!(second.as_mut()).is_pending());
+        drop((handling, first));
+        assert!(second.await.probes_only, "all of its network were busy");
+        assert_eq!(connections.open.lock().len(), 0);
     }
 
     #[test]

@@ -15,14 +15,13 @@ use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Handle, Runtime};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, trace, warn};
 
 use super::audit::PeerAddress;
 use super::auth::{AccessTokens, needed_role};
-use super::connection::{ConnectionProgress, OpenConnections, PeerNetwork, TrackedStream};
+use super::connection::{ConnectionBounds, ConnectionPlace, OpenConnections, TrackedStream};
 use super::context::Admin;
 use super::pulse::{Pulse, beat};
 use super::refusals::{ProbesOnly, RefusalReason, Refusals};
@@ -38,14 +37,6 @@ pub const DRAIN_GRACE: Duration = Duration::from_secs(5);
 const HEAD_DEADLINE: Duration = Duration::from_secs(10);
 /// Most bytes of a request's head, and of what is read ahead.
 const MAX_HEAD_BYTES: usize = 64 << 10;
-/// Most connections at once; one more takes the place of the idlest.
-pub(super) const MAX_CONNECTIONS: usize = 256;
-/// Most connections of one network while more than half of all places are taken. One more takes the place of its idlest.
-pub(super) const MAX_OF_ONE_NETWORK: usize = 32;
-/// Most connections at once to the listener that has the probes alone.
-const MAX_PROBES: usize = 32;
-/// Pause between two attempts to find a place while all are taken.
-const FULL_RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// Pause after a failed `accept` (no file descriptors left, say) before the next.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -161,31 +152,22 @@ impl BoundServer {
             tasks.clone(),
             shutdown.clone(),
         );
-        let listener = |listener, app, tls, places, of_one_network| BoundListener {
+        let listener = |listener, app, tls, bounds| BoundListener {
             listener,
             app,
             tls,
-            connections: Arc::new(OpenConnections::new(clock)),
-            bounds: ConnectionBounds {
-                places,
-                of_one_network,
-            },
+            connections: OpenConnections::new(clock, bounds),
             refusals: refusals.clone(),
         };
         let mut listeners = Vec::new();
         if let Some((socket, address)) = probes {
             let app = probe_router(Arc::clone(&admin));
-            listeners.push(listener(socket, app, None, MAX_PROBES, MAX_PROBES));
+            listeners.push(listener(socket, app, None, ConnectionBounds::PROBES));
             info!(%address, "admin listens for probes");
         }
         let is_tls = acceptor.is_some();
-        listeners.push(listener(
-            main.0,
-            router(admin),
-            acceptor,
-            MAX_CONNECTIONS,
-            MAX_OF_ONE_NETWORK,
-        ));
+        let app = router(admin);
+        listeners.push(listener(main.0, app, acceptor, ConnectionBounds::ADMIN));
         info!(address = %addresses.admin, tls = is_tls, "admin listens");
         Ok(Self {
             addresses,
@@ -247,13 +229,6 @@ async fn bind(
     Ok((listener, address))
 }
 
-/// Bounds of one listener.
-#[derive(Clone, Copy)]
-struct ConnectionBounds {
-    places: usize,
-    of_one_network: usize,
-}
-
 /// A bound address, and what answers there.
 struct BoundListener {
     listener: std::net::TcpListener,
@@ -261,7 +236,6 @@ struct BoundListener {
     /// `None`: it speaks no TLS.
     tls: Option<TlsAcceptor>,
     connections: Arc<OpenConnections>,
-    bounds: ConnectionBounds,
     refusals: Refusals,
 }
 
@@ -272,7 +246,6 @@ impl BoundListener {
             app,
             tls,
             connections,
-            bounds,
             refusals,
         } = self;
         let listener = match TcpListener::from_std(listener) {
@@ -282,7 +255,6 @@ impl BoundListener {
                 return;
             }
         };
-        let places = Arc::new(Semaphore::new(bounds.places));
         loop {
             let accepted = tokio::select! {
                 () = shutdown.draining() => return,
@@ -291,28 +263,18 @@ impl BoundListener {
             match accepted {
                 Ok((stream, peer)) => {
                     let peer = canonical(peer);
-                    let network = PeerNetwork::from(peer.ip());
-                    let probes_only = is_over_bound(network, bounds, &connections, peer, &refusals);
                     let place = tokio::select! {
                         () = shutdown.draining() => return,
-                        place = free_place(&places, &connections, peer, &refusals) => place,
+                        place = connections.place(peer, &refusals) => place,
                     };
-                    let progress = connections.open(network);
                     let tls = tls.clone().map(|acceptor| (acceptor, refusals.clone()));
                     let connection = AcceptedConnection {
                         stream,
                         peer,
                         tls,
-                        probes_only,
-                        progress,
                         place,
                     };
-                    let task = serve(
-                        connection,
-                        app.clone(),
-                        connections.clone(),
-                        shutdown.clone(),
-                    );
+                    let task = serve(connection, app.clone(), shutdown.clone());
                     tasks.spawn("admin:connection", task);
                 }
                 Err(error) => {
@@ -329,79 +291,27 @@ fn canonical(peer: SocketAddr) -> SocketAddr {
     SocketAddr::new(peer.ip().to_canonical(), peer.port())
 }
 
-/// Closes the idlest connection of a network that has too many. Returns true if all of them have a call that is being
-/// handled: then the new connection may ask for probes and metrics only.
-fn is_over_bound(
-    network: PeerNetwork,
-    bounds: ConnectionBounds,
-    connections: &OpenConnections,
-    peer: SocketAddr,
-    refusals: &Refusals,
-) -> bool {
-    let (all, of_network) = connections.counts(network);
-    if all * 2 <= bounds.places || of_network < bounds.of_one_network {
-        return false;
-    }
-    if !connections.close_idlest(Some(network)) {
-        return true;
-    }
-    refusals.note(RefusalReason::Address, peer);
-    false
-}
-
-/// Waits for a place for a new connection. While all are taken, idle connections are closed.
-async fn free_place(
-    places: &Arc<Semaphore>,
-    connections: &OpenConnections,
-    peer: SocketAddr,
-    refusals: &Refusals,
-) -> OwnedSemaphorePermit {
-    loop {
-        if let Ok(place) = Arc::clone(places).try_acquire_owned() {
-            return place;
-        }
-        if connections.close_idlest(None) {
-            refusals.note(RefusalReason::Full, peer);
-        }
-        if let Ok(Ok(place)) =
-            tokio::time::timeout(FULL_RETRY_PAUSE, Arc::clone(places).acquire_owned()).await
-        {
-            return place;
-        }
-    }
-}
-
 /// An accepted connection.
 struct AcceptedConnection {
     stream: TcpStream,
     peer: SocketAddr,
     /// Where TLS is spoken: how, and where clients without it are noted.
     tls: Option<(TlsAcceptor, Refusals)>,
-    /// True for a network that has too many connections: it is answered probes and metrics.
-    probes_only: bool,
-    progress: Arc<ConnectionProgress>,
-    /// Its place among those of the listener, returned when the connection ends.
-    place: OwnedSemaphorePermit,
+    place: ConnectionPlace,
 }
 
-async fn serve(
-    connection: AcceptedConnection,
-    app: Router,
-    connections: Arc<OpenConnections>,
-    shutdown: Shutdown,
-) {
+async fn serve(connection: AcceptedConnection, app: Router, shutdown: Shutdown) {
     let AcceptedConnection {
         stream,
         peer,
         tls,
-        probes_only,
-        progress,
         place,
     } = connection;
+    let progress = &place.progress;
     let request_progress = progress.clone();
     let app = app
         .layer(axum::Extension(PeerAddress(peer)))
-        .layer(axum::Extension(ProbesOnly(probes_only)))
+        .layer(axum::Extension(ProbesOnly(place.probes_only)))
         .layer(from_fn(move |request: Request, next: Next| {
             let progress = request_progress.clone();
             // What is open to everybody is answered at once: it keeps no place from others.
@@ -438,8 +348,6 @@ async fn serve(
         () = served => {}
         () = progress.ended() => trace!(%peer, "an admin connection was closed: no progress, or its place was needed"),
     }
-    connections.closed(&progress);
-    drop(place);
 }
 
 /// Shakes hands, unless draining begins.

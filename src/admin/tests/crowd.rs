@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
-use super::super::server::{MAX_CONNECTIONS, MAX_OF_ONE_NETWORK};
+use super::super::connection::ConnectionBounds;
 use super::super::start;
 use super::super::testing::{InjectBehaviour, READ_TOKEN, TestServer, WRITE_TOKEN, config, state};
 use super::problem;
@@ -23,7 +23,7 @@ const PROBES: usize = 20;
 /// its places, and may be the connection that makes way.
 const MAX_FAILED_PROBES: usize = 3;
 /// Attackers of one kind at once.
-const ATTACKERS: usize = MAX_CONNECTIONS + 44;
+const ATTACKERS: usize = ConnectionBounds::ADMIN.places + 44;
 /// Pause of an attacker whose connection was closed.
 const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 
@@ -237,7 +237,7 @@ async fn an_address_with_too_many_calls_under_way_gets_probes_and_others_get_eve
     *server.recorder.behaviour.lock() = InjectBehaviour::Hold;
     let mut held = Vec::new();
     // Half of the places are anybody's.
-    for _ in 0..=MAX_CONNECTIONS / 2 {
+    for _ in 0..=ConnectionBounds::ADMIN.places / 2 {
         held.push(held_call(&server, Ipv4Addr::LOCALHOST).await);
     }
     for path in ["/livez", "/metrics"] {
@@ -254,7 +254,7 @@ async fn an_address_with_too_many_calls_under_way_gets_probes_and_others_get_eve
         429,
     );
     let other = Ipv4Addr::new(127, 0, 0, 2);
-    for _ in 0..MAX_OF_ONE_NETWORK {
+    for _ in 0..ConnectionBounds::ADMIN.of_one_network {
         held.push(held_call(&server, other).await);
     }
     let metrics = server.call("GET", "/metrics", None, "").await.body;
