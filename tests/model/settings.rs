@@ -202,7 +202,6 @@ pub fn replaced() -> Setting {
 pub fn replaced_and_crash() -> Setting {
     let budget = Budget {
         crashes: 1,
-        pauses: 1,
         ..NONE
     };
     let mut setting = Setting {
