@@ -48,16 +48,7 @@ pub(super) async fn purge(
     NamedRoute(route): NamedRoute,
     JsonBody(request): JsonBody<PurgeRequest>,
 ) -> Result<(Extension<AuditNote>, Json<PurgeAnswer>), Problem> {
-    let selection = Selection {
-        route: Some(route.name.to_string()),
-        state: request.state,
-        from: request.from.clone(),
-        to: request.to.clone(),
-        id_prefix: request.id_prefix.clone(),
-        key: request.key.clone(),
-        header: request.header.clone(),
-        contains: request.contains.clone(),
-    };
+    let selection = selection(&route, &request);
     let query = selection.query(
         &caller,
         Some(route.name.clone()),
@@ -124,6 +115,19 @@ pub(super) async fn purge(
     } = answer;
     let result = format!("{messages} {verb}, {in_flight} in flight, {changed} changed");
     Ok((Extension(AuditNote::new(result)), Json(answer)))
+}
+
+fn selection(route: &Route, request: &PurgeRequest) -> Selection {
+    Selection {
+        route: Some(route.name.to_string()),
+        state: request.state,
+        from: request.from.clone(),
+        to: request.to.clone(),
+        id_prefix: request.id_prefix.clone(),
+        key: request.key.clone(),
+        header: request.header.clone(),
+        contains: request.contains.clone(),
+    }
 }
 
 /// Waits until a pause of the route's ingress that has just begun is in effect on every replica: what is taken in until

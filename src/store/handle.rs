@@ -103,6 +103,48 @@ fn force_token(dependencies: &StoreDependencies<'_>) -> CancellationToken {
     force
 }
 
+/// The connections of a store, each to all of its servers.
+struct StoreLinks {
+    side: StoreLink,
+    browse: StoreLink,
+    claim: StoreLink,
+    content: StoreLink,
+    settle: StoreLink,
+    write: StoreLink,
+}
+
+impl StoreLinks {
+    fn start(
+        dependencies: &StoreDependencies<'_>,
+        keys: &Keys,
+        clock: &Arc<StoreClock>,
+        force: &CancellationToken,
+    ) -> Result<Self, super::PreflightError> {
+        let config = dependencies.config;
+        let tasks = dependencies.tasks;
+        let roles = ["side", "browse", "claim", "content", "settle", "write"];
+        let health = Arc::new(RedisHealth::new(config, dependencies.health, &roles));
+        let watched = topology::watch(config, &keys.slots(config.partitions), tasks, force)?;
+        let [side, browse, claim, content, settle, write] = roles.map(|role| {
+            let durability = match role {
+                "claim" | "write" => config.durability,
+                // Lost writes on the other connections cost a repeat, not a message.
+                _ => Durability::Async,
+            };
+            let purpose = LinkPurpose { role, durability };
+            StoreLink::start(config, purpose, &watched, &health, clock, tasks, force)
+        });
+        Ok(Self {
+            side,
+            browse,
+            claim,
+            content,
+            settle,
+            write,
+        })
+    }
+}
+
 impl Store {
     /// Starts to keep connections to the store up. Does not wait for it: see [`preflight`](super::preflight()).
     pub fn start(dependencies: &StoreDependencies<'_>) -> Result<Self, super::PreflightError> {
@@ -110,37 +152,19 @@ impl Store {
         let config = dependencies.config;
         let ids = Ids::new();
         let force = force_token(dependencies);
-        let health = Arc::new(RedisHealth::new(
-            config,
-            dependencies.health,
-            &["side", "browse", "claim", "content", "settle", "write"],
-        ));
         let keys = Keys::new(&config.prefix);
-        let watched = topology::watch(
-            config,
-            &keys.slots(config.partitions),
-            dependencies.tasks,
-            &force,
-        )?;
-        let link = |role, durability| {
-            StoreLink::start(
-                config,
-                LinkPurpose { role, durability },
-                &watched,
-                &health,
-                &clock,
-                dependencies.tasks,
-                &force,
-            )
-        };
-        // Lost writes on the other connections cost a repeat, not a message.
-        let tier = config.durability;
-        let plain = Durability::Async;
         let rollbacks = Arc::new(Rollbacks::new());
+        let StoreLinks {
+            side,
+            browse,
+            claim,
+            content,
+            settle,
+            write,
+        } = StoreLinks::start(dependencies, &keys, &clock, &force)?;
         let calls = |role, link| {
-            let name = format!("{}.{role}", ids.nonce);
             NumberedCalls::new(
-                name,
+                format!("{}.{role}", ids.nonce),
                 link,
                 config.partitions,
                 &clock,
@@ -148,15 +172,11 @@ impl Store {
                 &rollbacks,
             )
         };
-        let side = link("side", plain);
-        let browse = link("browse", plain);
-        let claims = calls("c", link("claim", tier));
-        let contents = link("content", plain);
-        let settles = calls("s", link("settle", plain));
+        let claims = calls("c", claim);
+        let settles = calls("s", settle);
         let deads = calls("d", side.clone());
-        let writes = link("write", tier);
-        let commands = Arc::new(calls("a", writes.clone()));
-        let writes = Arc::new(calls("w", writes));
+        let commands = Arc::new(calls("a", write.clone()));
+        let writes = Arc::new(calls("w", write));
         let wake = WakeUps::new(dependencies.shards, config.partitions);
         let delivered_names = DeliveredNames::new(&dependencies.remembers);
         let trails = Trails::new(&dependencies.trails, &dependencies.metrics);
@@ -192,7 +212,7 @@ impl Store {
             side,
             browse,
             claims,
-            contents,
+            contents: content,
             settles,
             deads,
             writer,

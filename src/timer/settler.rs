@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use parking_lot::MutexGuard;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
@@ -397,27 +398,29 @@ impl Settler {
                 drop(slots);
                 drop(claimed);
             }
-            Ok(SettleAnswer::Stale) | Err(_) => {
-                match &result {
-                    Err(why) => {
-                        warn!(error = %why, "dividing a bundle failed; its claim will expire");
-                    }
-                    Ok(_) => {
-                        self.shard.metrics.stale_claims.inc();
-                    }
-                }
-                slots.lose(slot, result.is_err());
-                let Some(claimed) = slots.bundles.get_mut(&slot) else {
-                    return;
-                };
-                claimed.lost = true;
-                claimed.busy = false;
-                claimed.drop_unpublished();
-                drop(slots);
-                self.finish(slot);
+            Ok(SettleAnswer::Stale) => {
+                self.shard.metrics.stale_claims.inc();
+                self.lose(slots, slot, false);
+            }
+            Err(why) => {
+                warn!(error = %why, "dividing a bundle failed; its claim will expire");
+                self.lose(slots, slot, true);
             }
         }
         self.advance_key_queues();
+    }
+
+    /// Gives up the claim of a bundle, which another replica may have by now. `is_unknown`: the store did not answer.
+    fn lose(&mut self, mut slots: MutexGuard<'_, ClaimSlots>, slot: u64, is_unknown: bool) {
+        slots.lose(slot, is_unknown);
+        let Some(claimed) = slots.bundles.get_mut(&slot) else {
+            return;
+        };
+        claimed.lost = true;
+        claimed.busy = false;
+        claimed.drop_unpublished();
+        drop(slots);
+        self.finish(slot);
     }
 }
 

@@ -3,9 +3,11 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::super::{Ledger, Receipt};
 use super::{JudgedBatch, ReadMessage, Source};
-use crate::domain::{Entry, Flags, KafkaPosition, UnixMs};
+use crate::domain::{Entry, Flags, KafkaPosition, Text, UnixMs};
 use crate::ingress::permits::PermitBatch;
 use crate::ingress::replay::{JudgedRecord, RecordRequest, ReplayStep};
 use crate::store::{IntendedMessage, WriteOp};
@@ -85,24 +87,18 @@ impl Source {
             ..
         } = record;
         let id = request.id().cloned();
-        let entry = Entry {
-            flags: Flags(Flags::SOURCE_REREAD),
-            position: Some(position),
-            source_topic: self.route.source_topic.clone(),
-            request: asked,
-            ..Entry::new(now, message)
-        };
         let mut read = ReadMessage {
-            key: self.route.order_key(&entry.message),
-            entry,
+            key: self.route.order_key(&message),
+            entry: Entry {
+                flags: Flags(Flags::SOURCE_REREAD),
+                position: Some(position),
+                source_topic: self.route.source_topic.clone(),
+                request: asked,
+                ..Entry::new(now, message)
+            },
             receipt,
         };
-        let read_at = |offset| {
-            Some(IntendedMessage::ReadAt(KafkaPosition {
-                offset,
-                ..position
-            }))
-        };
+        let read_at = |offset| IntendedMessage::ReadAt(KafkaPosition { offset, ..position });
         match (step, id, request, target) {
             (
                 ReplayStep::Store {
@@ -115,44 +111,31 @@ impl Source {
                 Some(target),
             ) => {
                 read.entry.id.clone_from(&id);
-                read.entry.due = due;
-                // A later command may have moved it.
-                let asked = read.entry.request;
-                read.entry.request = asked.map(|asked| asked.moved_to(due).unwrap_or(asked));
-                if named {
-                    read.entry.flags = read.entry.flags.with(Flags::NAMED);
-                }
+                store_for(due, named, &mut read.entry);
                 self.trace(&mut read);
-                let key = read.key.clone();
-                let message = self.place(read, &target);
                 if let (Some(offset), Some(id)) = (instead_of, id) {
+                    let op = self.cancel_op(id.clone(), Some(read_at(offset)));
                     let receipt = ledger.enter(position.offset);
-                    if let Some(p) = self.partition_of_command(key.as_ref(), &id).await {
-                        let op = self.cancel_op(id, read_at(offset));
-                        judged.work.command(p, op, receipt);
-                    }
+                    self.command(&id, op, read.key.as_ref(), receipt, judged)
+                        .await;
                 }
-                judged.work.store(message);
+                judged.work.store(self.place(read, &target));
             }
             (ReplayStep::Cancel { of }, Some(id), ..) => {
-                let p = self.partition_of_command(read.key.as_ref(), &id).await;
-                if let Some(p) = p {
-                    let op = self.cancel_op(id, read_at(of));
-                    judged.work.command(p, op, read.receipt);
-                }
+                let op = self.cancel_op(id.clone(), Some(read_at(of)));
+                self.command(&id, op, read.key.as_ref(), read.receipt, judged)
+                    .await;
             }
             (ReplayStep::Reschedule { of, due }, Some(id), ..) => {
-                let p = self.partition_of_command(read.key.as_ref(), &id).await;
-                if let Some(p) = p {
-                    let op = WriteOp::Reschedule {
-                        route: self.route.name.clone(),
-                        id,
-                        due,
-                        fallback: None,
-                        of: read_at(of),
-                    };
-                    judged.work.command(p, op, read.receipt);
-                }
+                let op = WriteOp::Reschedule {
+                    route: self.route.name.clone(),
+                    id: id.clone(),
+                    due,
+                    fallback: None,
+                    of: Some(read_at(of)),
+                };
+                self.command(&id, op, read.key.as_ref(), read.receipt, judged)
+                    .await;
             }
             (
                 ReplayStep::DeadLetter,
@@ -172,6 +155,31 @@ impl Source {
             // A plan has no other steps.
             _ => read.receipt.resolve(),
         }
+    }
+
+    /// Adds a command to the batch; its record ends with it.
+    async fn command(
+        &self,
+        id: &Text,
+        op: WriteOp,
+        key: Option<&Bytes>,
+        receipt: Receipt,
+        judged: &mut JudgedBatch,
+    ) {
+        if let Some(p) = self.partition_of_command(key, id).await {
+            judged.work.command(p, op, receipt);
+        }
+    }
+}
+
+/// Has a message be due at this moment, to which a later command may have moved it.
+fn store_for(due: UnixMs, named: bool, entry: &mut Entry) {
+    entry.due = due;
+    entry.request = entry
+        .request
+        .map(|asked| asked.moved_to(due).unwrap_or(asked));
+    if named {
+        entry.flags = entry.flags.with(Flags::NAMED);
     }
 }
 
