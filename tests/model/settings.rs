@@ -200,10 +200,7 @@ pub fn replaced() -> Setting {
 }
 
 pub fn replaced_and_crash() -> Setting {
-    let budget = Budget {
-        crashes: 1,
-        ..NONE
-    };
+    let budget = Budget { crashes: 1, ..NONE };
     let mut setting = Setting {
         name: "a command replaces one, and a crash",
         budget,
