@@ -29,19 +29,25 @@ pub struct ReadMark {
 pub struct FirstStart {
     /// That moment, Unix milliseconds.
     pub at_ms: i64,
-    /// The end of each partition's log, by topic. `None`: its leader did not tell it.
-    pub ends: BTreeMap<String, Vec<Option<i64>>>,
+    /// The number of partitions of each topic.
+    pub partitions: BTreeMap<String, i32>,
+    /// The ends of the logs whose leaders told them, by topic and partition.
+    #[serde(default)]
+    pub ends: BTreeMap<String, BTreeMap<i32, i64>>,
 }
 
 impl FirstStart {
     /// Where a partition begins whose log ends at `end` now, so that nothing is read of it that was there. `None` if the
     /// partition was not there itself.
     pub fn latest(&self, topic: &str, partition: i32, end: i64) -> Option<Latest> {
-        let ends = self.ends.get(topic)?;
-        let noted = ends.get(usize::try_from(partition).ok()?)?;
+        let count = *self.partitions.get(topic)?;
+        if !(0..count).contains(&partition) {
+            return None;
+        }
+        let noted = self.ends.get(topic).and_then(|ends| ends.get(&partition));
         // A log that ends before its noted end was cut off, or its topic was made anew.
-        let noted = noted.filter(|noted| *noted <= end);
-        Some(noted.map_or(Latest::Since(UnixMs(self.at_ms)), Latest::At))
+        let noted = noted.filter(|noted| **noted <= end);
+        Some(noted.map_or(Latest::Since(UnixMs(self.at_ms)), |end| Latest::At(*end)))
     }
 }
 

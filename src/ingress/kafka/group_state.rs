@@ -157,8 +157,8 @@ pub(super) struct GroupState {
     pub(super) unplaced: Vec<Unplaced>,
     /// Monotonic microseconds of the next lookup of these.
     pub(super) next_lookup_us: i64,
-    /// Monotonic microseconds of the last lookup of all commits.
-    pub(super) verified_us: i64,
+    /// Monotonic microseconds of the next lookup of all commits, and of the ends of paused partitions.
+    pub(super) next_verify_us: i64,
     /// Monotonic microseconds until which commits rest, because the last answer was late.
     pub(super) rest_until_us: i64,
     /// Failed commits since the last one that was seen to succeed.

@@ -60,7 +60,7 @@ impl<S: Sink> GroupContext<S> {
                 return;
             }
             state.warned.clear();
-            state.verified_us = 0;
+            state.next_verify_us = 0;
             state.is_member = true;
             state.has_joined = true;
             state.group_refusal = None;

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -27,7 +28,7 @@ use super::rebalance::{ANSWER_TIMEOUT, GroupClient, GroupContext};
 use super::record::quietly;
 use crate::broker::kafka;
 use crate::domain::{
-    Endpoint, FirstStart, Latest, ReadMark, Route, SkipOutcome, StartRule, UnixMs,
+    Endpoint, FirstStart, Latest, ReadMark, Route, RouteName, SkipOutcome, StartRule, UnixMs,
 };
 use crate::ingress::Sink;
 use crate::mutants::{self, Mutant};
@@ -39,6 +40,9 @@ pub(super) const LOOKUP_REST_FACTOR: i64 = 4;
 
 /// The reason why a log cannot be asked for its offsets.
 const NO_LEADER: &str = "its leader does not answer";
+
+/// The first start of each route, or why nobody tells it.
+type FirstStarts = BTreeMap<RouteName, Result<FirstStart, String>>;
 
 /// A partition with what the brokers answer about it.
 struct KnownPartition {
@@ -244,6 +248,8 @@ impl<S: Sink> GroupContext<S> {
                 return Vec::new();
             }
         };
+        // Before the ends: no log that is read ends before the end that is noted of it.
+        let first_starts = self.first_starts(consumer, &offered, &committed);
         let keys = offered.iter().map(|unplaced| &unplaced.key);
         let ends = ask_ends(consumer, keys);
         let mut known = Vec::new();
@@ -260,7 +266,7 @@ impl<S: Sink> GroupContext<S> {
         let mut placed = Vec::new();
         let mut doubted = BTreeMap::new();
         let known = self.remember(known, unplaced);
-        let (known, fresh) = self.choose_fresh(consumer, known, unplaced);
+        let (known, fresh) = self.choose_fresh(consumer, known, &first_starts, unplaced);
         for known in known {
             let fresh = fresh.get(&known.of.key).copied();
             let placement = place(
@@ -376,6 +382,7 @@ impl<S: Sink> GroupContext<S> {
         &self,
         consumer: &GroupClient<S>,
         known: Vec<KnownPartition>,
+        first_starts: &FirstStarts,
         unplaced: &mut Vec<Unplaced>,
     ) -> (Vec<KnownPartition>, BTreeMap<TopicPartition, i64>) {
         let mut since = BTreeMap::new();
@@ -390,7 +397,7 @@ impl<S: Sink> GroupContext<S> {
             if of.cause != PlacementCause::Given || committed.is_some() || of.read.is_some() {
                 continue;
             }
-            match self.fresh_start(consumer, &of.key, ends.end) {
+            match self.fresh_start(first_starts, &of.key, ends.end) {
                 Ok(None) => {}
                 Ok(Some(Latest::At(offset))) => drop(fresh.insert(of.key.clone(), offset)),
                 Ok(Some(Latest::Since(time))) => drop(since.insert(of.key.clone(), time)),
@@ -414,28 +421,65 @@ impl<S: Sink> GroupContext<S> {
         (told, fresh)
     }
 
-    /// Where a partition begins that nobody has read ever, and whose log ends at `end`. `None`: at its oldest record, as its route says, or
-    /// because the partition was not there when the route was first read.
+    /// Where a partition begins that nobody has read ever, and whose log ends at `end`. `None`: at its oldest record, as
+    /// its route says, or because the partition was not there when the route was first read.
     fn fresh_start(
         &self,
-        consumer: &GroupClient<S>,
+        first_starts: &FirstStarts,
         (topic, partition): &TopicPartition,
         end: i64,
     ) -> Result<Option<Latest>, String> {
-        let Some(route) = self.setup.route_of(topic) else {
-            return Ok(None);
-        };
-        let Endpoint::Kafka { start, .. } = &route.from else {
+        let Some((route, start)) = self.start_rule(topic) else {
             return Ok(None);
         };
         let since = match start {
             StartRule::Earliest => return Ok(None),
             StartRule::Latest => None,
-            StartRule::Since(time) => Some(Latest::Since(*time)),
+            StartRule::Since(time) => Some(Latest::Since(time)),
         };
-        let first = self.first_start(consumer, &route)?;
-        let latest = first.latest(topic, *partition, end);
-        Ok(latest.map(|latest| since.unwrap_or(latest)))
+        match first_starts.get(&route.name) {
+            Some(Ok(first)) => {
+                let latest = first.latest(topic, *partition, end);
+                Ok(latest.map(|latest| since.unwrap_or(latest)))
+            }
+            Some(Err(why)) => Err(why.clone()),
+            None => Err(NO_LEADER.to_owned()),
+        }
+    }
+
+    /// The route that reads a topic, and where it begins in what nobody has read.
+    fn start_rule(&self, topic: &str) -> Option<(Arc<Route>, StartRule)> {
+        let route = self.setup.route_of(topic)?;
+        let Endpoint::Kafka { start, .. } = &route.from else {
+            return None;
+        };
+        let start = *start;
+        Some((route, start))
+    }
+
+    /// The first starts of the routes that ask for them: those of partitions which nobody is known to have read, and do not
+    /// begin with all that is there.
+    fn first_starts(
+        &self,
+        consumer: &GroupClient<S>,
+        offered: &[Unplaced],
+        committed: &TopicPartitionList,
+    ) -> FirstStarts {
+        let mut first_starts = FirstStarts::new();
+        for of in offered {
+            let is_fresh = of.cause == PlacementCause::Given
+                && of.read.is_none()
+                && matches!(read_commit(committed, &of.key), Ok(None));
+            if is_fresh
+                && let Some((route, start)) = self.start_rule(&of.key.0)
+                && start != StartRule::Earliest
+                && !first_starts.contains_key(&route.name)
+            {
+                let first = self.first_start(consumer, &route);
+                first_starts.insert(route.name.clone(), first);
+            }
+        }
+        first_starts
     }
 
     /// The topics of a route as they were when the first replica first read it. `Err` says who does not tell.
@@ -446,24 +490,26 @@ impl<S: Sink> GroupContext<S> {
         }
         let at_ms = setup.deps.clock.wall().0;
         let listed = kafka::list_topics(consumer.client(), ANSWER_TIMEOUT)?;
-        let read: Vec<(String, i32)> = listed
+        let partitions: BTreeMap<String, i32> = listed
             .into_iter()
             .filter(|(topic, _)| {
                 let reader = setup.route_of(topic);
                 reader.is_some_and(|reader| reader.name == route.name)
             })
             .collect();
-        let keys: Vec<TopicPartition> = read
+        let keys: Vec<TopicPartition> = partitions
             .iter()
             .flat_map(|(topic, count)| (0..*count).map(|partition| (topic.clone(), partition)))
             .collect();
-        let told = ask_ends(consumer, keys.iter());
-        let mut ends: BTreeMap<String, Vec<Option<i64>>> = BTreeMap::new();
-        for key in keys {
-            let end = told.get(&key).map(|ends| ends.end);
-            ends.entry(key.0).or_default().push(end);
+        let mut ends: BTreeMap<String, BTreeMap<i32, i64>> = BTreeMap::new();
+        for ((topic, partition), found) in ask_ends(consumer, keys.iter()) {
+            ends.entry(topic).or_default().insert(partition, found.end);
         }
-        let seen = FirstStart { at_ms, ends };
+        let seen = FirstStart {
+            at_ms,
+            partitions,
+            ends,
+        };
         let source = format!("{}/{}", setup.owner, route.name);
         let first = setup.deps.sink.first_start(&source, seen);
         let first = setup.runtime.block_on(first).map_err(|error| {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use postdate::domain::{Endpoint, Route, StartRule, TopicPattern, Topics, UnixMs, testing};
@@ -190,8 +191,8 @@ async fn latest_reads_what_comes_after_the_first_start_and_all_of_what_is_made_l
     assert!(bodies.values().all(|count| *count == 1), "{bodies:?}");
 }
 
-/// Producers' clocks are ahead, by as much as a broker takes, and a day behind: what is there is not read, and what comes
-/// is.
+/// Producers' clocks are ahead, by as much as a broker takes, and a day behind, while records come all the time: what is
+/// there is not read, and of what comes nothing is left out.
 #[tokio::test(flavor = "multi_thread")]
 async fn latest_believes_no_clock_of_a_producer() {
     const AHEAD_MS: i64 = 1_800_000;
@@ -200,18 +201,32 @@ async fn latest_believes_no_clock_of_a_producer() {
     let topic = kafka.unique_topic("clocks", 2).await;
     let client: BaseProducer = kafka.client().create().expect("a producer");
     let now = postdate::domain::Clock::start().wall().0;
-    let send = |phase: &str| {
-        for (partition, clock) in [(0, now + AHEAD_MS), (1, now - BEHIND_MS)] {
-            let body = format!("{phase}-{partition}");
-            let record = BaseRecord::<str, str>::to(&topic)
-                .partition(partition)
-                .timestamp(clock)
-                .payload(&body);
-            client.send(record).expect("room");
+    let send = {
+        let topic = topic.clone();
+        move |phase: &str| {
+            for (partition, clock) in [(0, now + AHEAD_MS), (1, now - BEHIND_MS)] {
+                let body = format!("{phase}-{partition}");
+                let record = BaseRecord::<str, str>::to(&topic)
+                    .partition(partition)
+                    .timestamp(clock)
+                    .payload(&body);
+                client.send(record).expect("room");
+            }
+            client.flush(Duration::from_secs(20)).expect("flushed");
         }
-        client.flush(Duration::from_secs(20)).expect("flushed");
     };
     send("before");
+    let is_over = Arc::new(AtomicBool::new(false));
+    let until = is_over.clone();
+    let sending = tokio::task::spawn_blocking(move || {
+        let mut sent = 0;
+        while !until.load(Ordering::Relaxed) {
+            send(&format!("{sent:06}"));
+            sent += 1;
+        }
+        send("after");
+        sent
+    });
     let group = names::unique("g");
     let route = reading("r", Topics::one(topic.clone()), &group, StartRule::Latest);
     let sink = Arc::new(RecordingSink::default());
@@ -223,10 +238,19 @@ async fn latest_believes_no_clock_of_a_producer() {
         })
         .await;
     }
-    send("after");
+    is_over.store(true, Ordering::Relaxed);
+    let sent: usize = sending.await.expect("sent");
     sink.has("after", 2).await;
-    let bodies: Vec<String> = sink.bodies().into_keys().collect();
-    assert_eq!(bodies, ["after-0", "after-1"]);
+    let bodies = sink.bodies();
+    assert!(bodies.keys().all(|body| !body.starts_with("before")));
+    for partition in ["-0", "-1"] {
+        let numbers = bodies
+            .keys()
+            .filter_map(|body| body.strip_suffix(partition));
+        let numbers: Vec<usize> = numbers.filter_map(|number| number.parse().ok()).collect();
+        let first = numbers.first().copied().unwrap_or(sent);
+        assert_eq!(numbers, (first..sent).collect::<Vec<_>>(), "of {sent}");
+    }
     reader.stop().await;
 }
 

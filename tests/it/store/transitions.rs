@@ -1,5 +1,7 @@
 //! Every transition with its refusals, and all invariants after each step.
 
+use std::collections::BTreeMap;
+
 use postdate::domain::limits::MAX_EXPIRIES;
 use postdate::domain::{
     Entry, FirstStart, Flags, Latest, OnDuplicate, ReadMark, RouteName, Text, UnixMs,
@@ -610,20 +612,28 @@ async fn a_sweep_takes_all_that_has_expired_in_calls_that_are_bounded() {
 #[tokio::test]
 async fn the_first_start_of_a_source_is_noted_once_for_all() {
     let fixture = StoreFixture::shared().await;
-    let seen = |at_ms, topics: &[(&str, &[Option<i64>])]| FirstStart {
-        at_ms,
-        ends: topics
-            .iter()
-            .map(|(topic, ends)| ((*topic).to_owned(), ends.to_vec()))
-            .collect(),
+    let seen = |at_ms, topics: &[(&str, i32)], ends: &[(&str, i32, i64)]| {
+        let mut by_topic: BTreeMap<String, BTreeMap<i32, i64>> = BTreeMap::new();
+        for (topic, partition, end) in ends {
+            let of_topic = by_topic.entry((*topic).to_owned()).or_default();
+            of_topic.insert(*partition, *end);
+        }
+        FirstStart {
+            at_ms,
+            partitions: topics
+                .iter()
+                .map(|(topic, count)| ((*topic).to_owned(), *count))
+                .collect(),
+            ends: by_topic,
+        }
     };
-    let first = seen(7, &[("a", &[Some(5), None]), ("b", &[Some(0)])]);
+    let first = seen(7, &[("a", 2), ("b", 1)], &[("a", 0, 5), ("b", 0, 0)]);
     let store = &fixture.store;
     assert_eq!(
         store.first_start("s", first.clone()).await,
         Ok(first.clone())
     );
-    let later = seen(9, &[("a", &[Some(6); 3]), ("c", &[None])]);
+    let later = seen(9, &[("a", 3), ("c", 1)], &[("a", 0, 6)]);
     assert_eq!(
         store.first_start("s", later.clone()).await,
         Ok(first.clone())
