@@ -89,6 +89,7 @@ pub(super) async fn drain(
         );
     }
     let mut late = Vec::new();
+    stages.publishing.begin();
     stages.egress.begin();
     for stage in [Stage::Publishing, Stage::Egress] {
         late.extend(end_stage(stages, tasks, stage, deadline(stage)).await);

@@ -216,6 +216,11 @@ impl Ledger {
         }
     }
 
+    /// The number of records that have ended and are not released: their source delivers them again if the ledger is given up.
+    pub fn unreleased(&self) -> usize {
+        self.open.lock().ended
+    }
+
     /// Reports whether the oldest record is abandoned: its source must deliver it again before anything more is
     /// released.
     pub fn is_abandoned(&self) -> bool {

@@ -80,7 +80,10 @@ pub(super) async fn accept(
         target: accepting.target(&bundle, dies),
         dies,
     };
-    if let Some(wait_ms) = accepting.put_off_ms(&goal) {
+    // While the shard drains it goes back as it is, for another replica, whose lane takes it.
+    if !shard.shutdown.is_draining()
+        && let Some(wait_ms) = accepting.put_off_ms(&goal)
+    {
         accepting.report_put_back(&bundle);
         return AcceptOutcome::TargetFull(accepting.claimed.claim, credit, wait_ms);
     }

@@ -78,10 +78,13 @@ impl<S: Sink> GroupContext<S> {
             if now < state.rest_until_us {
                 return;
             }
-            let all = now - state.verified_us >= VERIFY_INTERVAL_US;
+            let all = now >= state.next_verify_us;
             if all {
-                state.verified_us = now;
                 MutexGuard::unlocked(&mut state, || self.refresh_positions(consumer));
+                // A leader of a paused partition that does not answer must not keep the others from being read.
+                let ended = self.setup.deps.clock.mono_us();
+                let rest_us = VERIFY_INTERVAL_US.max((ended - now) * LOOKUP_REST_FACTOR);
+                state.next_verify_us = ended + rest_us;
             }
             let wanted = state.assignments.iter().any(|a| a.to_commit().is_some());
             (
@@ -178,7 +181,25 @@ impl<S: Sink> GroupContext<S> {
                 }
             });
         }
+        self.tell_repeats(keys);
         self.commit_now(consumer, keys);
+    }
+
+    /// Tells which records are stored and will be read again: a position says nothing of what is behind it.
+    fn tell_repeats(&self, keys: &[TopicPartition]) {
+        let mut state = self.state.lock();
+        for (topic, partition) in keys {
+            let Some(assignment) = state.find(topic, *partition) else {
+                continue;
+            };
+            let records = assignment.ledger.unreleased();
+            if records > 0 {
+                warn!(
+                    consumer = %self.setup.owner, topic, partition, records,
+                    "records that are stored will be read again, because one before them still waits"
+                );
+            }
+        }
     }
 
     fn commit_now(&self, consumer: &GroupClient<S>, keys: &[TopicPartition]) {

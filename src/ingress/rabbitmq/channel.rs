@@ -430,18 +430,21 @@ impl Subscription {
     pub(super) async fn finish(
         self,
         consumer: lapin::Consumer,
+        end: ReadExit,
         shutdown: &Shutdown,
     ) -> Result<(), AmqpFault> {
+        self.ledger.end_reading();
         let in_order = async {
             if let Err(fault) = self.cancel(&consumer).await {
                 self.keep_worn().await;
                 return Err(fault);
             }
             let mut lost = std::pin::pin!(self.lost());
-            self.ledger.end_reading();
             loop {
                 self.acknowledge().await;
-                if self.ledger.is_finished() {
+                // Nobody may be left who ends the other deliveries of a batch that was given up in its middle.
+                let is_given_up = end == ReadExit::Abandoned && self.ledger.is_abandoned();
+                if is_given_up || self.ledger.is_finished() {
                     return within("channel.close", self.channel.close(200, "done".into())).await;
                 }
                 tokio::select! {

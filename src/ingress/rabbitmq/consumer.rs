@@ -297,7 +297,7 @@ async fn serve<S>(
     if end == channel::ReadExit::Paused {
         info!(route = %route.name, queue, "ingress is paused; what was delivered goes back to its queue");
     }
-    if let Err(fault) = subscription.finish(consumer, shutdown).await {
+    if let Err(fault) = subscription.finish(consumer, end, shutdown).await {
         warn!(route = %route.name, queue, error = %fault, "not closed in order: some may be delivered again");
     }
     match end {

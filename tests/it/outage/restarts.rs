@@ -3,11 +3,14 @@
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
+use lapin::ExchangeKind;
 
 use super::repeats;
 use crate::fixture::{FourRoutesFixture, four_routes};
 use crate::support::process::Signal;
-use crate::support::{Config, Kafka, Rabbitmq, Redis, Relay, Run, When, eventually, names};
+use crate::support::{
+    Config, Kafka, QueueKind, Rabbitmq, Redis, Relay, Run, When, eventually, names,
+};
 
 #[tokio::test]
 async fn what_fell_due_while_the_relay_was_down_goes_out_at_start() {
@@ -164,4 +167,52 @@ async fn send_ahead(fixture: &FourRoutesFixture, kafka: &Kafka, rabbitmq: &Rabbi
         ),
     );
     fixture.routes.len() * EACH
+}
+
+/// A position says nothing of what is behind it: a topic's records that are stored behind one that waits come again, and the
+/// log says so.
+#[tokio::test]
+async fn a_clean_stop_tells_which_records_of_a_topic_are_read_again() {
+    let kafka = Kafka::shared().await;
+    let (redis, rabbitmq) = tokio::join!(Redis::start(), Rabbitmq::shared());
+    let source = kafka.unique_topic("source", 1).await;
+    let [queue, exchange] = ["queue", "exchange"].map(names::unique);
+    rabbitmq.declare_queue(&queue, QueueKind::Classic).await;
+    let run = Run::new();
+    run.collect_rabbitmq(rabbitmq, &queue);
+    let from = format!(r#"{{ kafka = "main", topic = "{source}", group = "{source}" }}"#);
+    let to =
+        format!(r#"{{ rabbitmq = "main", exchange = "{exchange}", routing_key = "{queue}" }}"#);
+    let config = Config::new(&redis)
+        .kafka("main", kafka)
+        .rabbitmq("main", rabbitmq)
+        .route("one", &from, &to, "");
+    let mut relay = Relay::start(&config).await;
+    let label = format!("rabbitmq:{queue}");
+    let messages = [When::Now, When::Delay(20_000), When::Delay(20_000)];
+    let messages = messages.map(|when| run.message(&label, when));
+    run.send_kafka(kafka, &source, messages.into()).await;
+    eventually("one waits, and two are stored", async || {
+        let metrics = relay.metrics().await?;
+        let stored = metrics.sum("postdate_stored_total", &[]);
+        let waits = metrics.sum("postdate_ingress_paused", &[("reason", "target")]);
+        ensure!(
+            stored > 1.5 && waits > 0.5,
+            "{stored} stored, {waits} waits"
+        );
+        Ok(())
+    })
+    .await;
+    assert_eq!(relay.terminate().await.code(), Some(0), "a clean stop");
+    let log = relay.log();
+    let told = log.lines().find(|line| line.contains("will be read again"));
+    let told = told.expect("the log says so");
+    assert!(told.contains(r#""records":2"#), "{told}");
+    rabbitmq
+        .declare_exchange(&exchange, ExchangeKind::Direct)
+        .await;
+    rabbitmq.bind(&queue, &exchange, &queue).await;
+    relay.restart().await;
+    run.drain(&relay).await;
+    run.report().assert_accounted(2);
 }

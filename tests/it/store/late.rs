@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 
 use postdate::domain::{Entry, Partition, RouteName, UnixMs};
-use postdate::store::{
-    Claim, ClaimRequest, Division, Remainder, RetryMark, SettleAnswer, StoreError,
-};
+use postdate::store::{Claim, Division, Remainder, RetryMark, SettleAnswer, StoreError};
 
 use super::fixture::*;
 
@@ -95,47 +93,6 @@ async fn what_was_put_back_is_late_from_the_moment_that_was_asked_for_until_it_h
         fixture.command::<i64>(&["EXISTS", &key]).await,
         0,
         "nothing is left of it"
-    );
-}
-
-/// The target takes no more, twice: the bundle is due later, and as late as it was.
-#[tokio::test]
-async fn what_was_put_off_is_late_from_the_moment_that_was_asked_for_until_it_has_left() {
-    let fixture = StoreFixture::shared().await;
-    fixture.keep(vec![unnamed(past(), "a")]).await;
-    for wait_ms in [0, 1, 3_600_000] {
-        let claimed = fixture.claim(LONG).await.remove(0);
-        fixture
-            .store
-            .put_off(P, &[claimed.claim], wait_ms)
-            .await
-            .expect("put off");
-        fixture.clock_moves().await;
-        let [waiting, returned] = asked(&fixture).await;
-        let is_first = wait_ms == 0;
-        assert_eq!(
-            returned.is_empty(),
-            is_first,
-            "after {wait_ms} ms: {returned:?}"
-        );
-        if is_first {
-            assert_eq!(waiting, of_route(past()), "it has kept its place");
-        } else {
-            assert_eq!(returned, of_route(past()), "after {wait_ms} ms");
-        }
-    }
-    let request = ClaimRequest {
-        lookahead_ms: 4_000_000,
-        ..fixture.request(LONG).await
-    };
-    let claimed = fixture.store.claim(&request).await.expect("claimed");
-    fixture.settle(&claimed[0]).await;
-    assert_eq!(asked(&fixture).await, [BTreeMap::new(), BTreeMap::new()]);
-    assert_eq!(
-        fixture
-            .command::<i64>(&["EXISTS", &fixture.key("put_back")])
-            .await,
-        0
     );
 }
 

@@ -18,10 +18,8 @@ for i = 1, count do
   local score = owned_by(id, token)
   if score then
     local due = tonumber(score) or now
-    if wait and wait > 0 and now + wait > due then
-      -- Lateness counts from the moment for which it was asked, and that of an earlier time is this one's too.
-      redis.call('ZADD', PUT_BACK, 'LT', int(due), id)
-      due = now + wait
+    if wait and wait > 0 then
+      due = math.max(due, now + wait)
     end
     redis.call('ZADD', KEYS[FIXED + i], int(due), id)
     reindex(KEYS[FIXED + i], due_set_of(id))
