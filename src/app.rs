@@ -186,7 +186,7 @@ async fn build_and_run(app: &App, registry: Registry) -> anyhow::Result<()> {
     let brokers = brokers(app);
     let lanes: Arc<dyn Lanes> = Arc::new(start_lanes(app, &brokers)?);
     let store_slot: Arc<OnceLock<Store>> = Arc::default();
-    health_watch::start(app, lanes.clone(), &store_slot, app.stages.admin.clone());
+    health_watch::start(app, lanes.clone(), &store_slot, app.stages.egress.clone());
     target_watch::start(app, &brokers);
     // All parts that readiness waits for are announced before anybody can ask: the replica is not ready until the store is
     // there and its sources are read. Once the store is there, it alone reports on its connections: a report from here
