@@ -2,8 +2,8 @@
 //!
 //! 1. Ingress stops reading and stores the records that it has read. This replica leaves the cluster, so that others serve
 //!    its partitions.
-//! 2. Timers stop claiming, settle the confirmed bundles and return the rest. Lanes begin to drain with them: a message
-//!    that waits for a target which is away gets its verdict now, or its timer would wait for the target.
+//! 2. Timers stop claiming, settle the confirmed bundles and return the rest. Lanes send what can be sent, and return at
+//!    once what waits for a target that is away.
 //! 3. Lanes close.
 //! 4. The admin listener ends last, so that the drain can be watched.
 //!
@@ -31,10 +31,11 @@ pub(super) struct StageShutdowns {
 impl StageShutdowns {
     pub(super) fn new() -> Self {
         let process = Shutdown::default();
+        let publishing = process.stage();
         Self {
             ingress: process.stage(),
-            publishing: process.stage(),
-            egress: process.stage(),
+            egress: process.stage_after(&publishing),
+            publishing,
             admin: process.stage(),
             process,
         }
@@ -89,8 +90,6 @@ pub(super) async fn drain(
         );
     }
     let mut late = Vec::new();
-    stages.publishing.begin();
-    stages.egress.begin();
     for stage in [Stage::Publishing, Stage::Egress] {
         late.extend(end_stage(stages, tasks, stage, deadline(stage)).await);
     }

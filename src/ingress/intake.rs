@@ -365,6 +365,12 @@ impl Source {
         }
     }
 
+    /// Gives up the messages that a call of [`Self::take`] has left behind which was dropped: nobody else will end their
+    /// records.
+    pub fn give_up(&mut self) {
+        self.pass_through.give_up();
+    }
+
     /// Reports whether nothing in the last batch was urgent: the next batch may be gathered for some
     /// milliseconds.
     pub fn had_time(&self) -> bool {

@@ -127,6 +127,9 @@ pub trait Feed: Send + Sync + 'static {
 
     /// See [`Source::had_time`].
     fn had_time(&self) -> bool;
+
+    /// See [`Source::give_up`].
+    fn give_up(&mut self) {}
 }
 
 impl Sink for Intake {
@@ -164,5 +167,9 @@ impl Feed for Source {
 
     fn had_time(&self) -> bool {
         Self::had_time(self)
+    }
+
+    fn give_up(&mut self) {
+        Self::give_up(self);
     }
 }

@@ -157,6 +157,11 @@ impl PassThroughPublisher {
         }
     }
 
+    /// Gives up the messages of a batch whose publishing was dropped: their source delivers them again.
+    pub(super) fn give_up(&mut self) {
+        self.desk.withdraw();
+    }
+
     /// Stores what waits, and what becomes of failed messages.
     async fn leave_queue(
         &mut self,

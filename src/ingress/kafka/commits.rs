@@ -124,7 +124,7 @@ impl<S: Sink> GroupContext<S> {
         }
     }
 
-    /// Runs every two seconds: moves positions past markers where nothing is outstanding, and asks for log ends
+    /// Runs every two seconds, or less often while it takes long: moves positions past markers where nothing is outstanding, and asks for log ends
     /// that the client library does not know.
     fn refresh_positions(&self, consumer: &GroupClient<S>) {
         match consumer.position() {
@@ -185,18 +185,18 @@ impl<S: Sink> GroupContext<S> {
         self.commit_now(consumer, keys);
     }
 
-    /// Tells which records are stored and will be read again: a position says nothing of what is behind it.
+    /// Tells which records are taken, or may be, and will be read again: a position says nothing of what is behind it.
     fn tell_repeats(&self, keys: &[TopicPartition]) {
         let mut state = self.state.lock();
         for (topic, partition) in keys {
             let Some(assignment) = state.find(topic, *partition) else {
                 continue;
             };
-            let records = assignment.ledger.unreleased();
+            let records = assignment.ledger.repeats();
             if records > 0 {
                 warn!(
                     consumer = %self.setup.owner, topic, partition, records,
-                    "records that are stored will be read again, because one before them still waits"
+                    "records that are stored or published, or may be, will be read again: one before them is not"
                 );
             }
         }

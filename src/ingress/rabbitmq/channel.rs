@@ -430,7 +430,6 @@ impl Subscription {
     pub(super) async fn finish(
         self,
         consumer: lapin::Consumer,
-        end: ReadExit,
         shutdown: &Shutdown,
     ) -> Result<(), AmqpFault> {
         self.ledger.end_reading();
@@ -442,9 +441,7 @@ impl Subscription {
             let mut lost = std::pin::pin!(self.lost());
             loop {
                 self.acknowledge().await;
-                // Nobody may be left who ends the other deliveries of a batch that was given up in its middle.
-                let is_given_up = end == ReadExit::Abandoned && self.ledger.is_abandoned();
-                if is_given_up || self.ledger.is_finished() {
+                if self.ledger.is_finished() {
                     return within("channel.close", self.channel.close(200, "done".into())).await;
                 }
                 tokio::select! {

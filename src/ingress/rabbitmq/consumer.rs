@@ -285,7 +285,9 @@ async fn serve<S>(
         shutdown,
         ..
     } = setup;
-    let end = match subscription.read(&mut consumer, feed, mode, shutdown).await {
+    let end = subscription.read(&mut consumer, feed, mode, shutdown).await;
+    feed.give_up();
+    let end = match end {
         Ok(end) => end,
         Err(fault) => {
             if subscription.may_drop() {
@@ -297,7 +299,7 @@ async fn serve<S>(
     if end == channel::ReadExit::Paused {
         info!(route = %route.name, queue, "ingress is paused; what was delivered goes back to its queue");
     }
-    if let Err(fault) = subscription.finish(consumer, end, shutdown).await {
+    if let Err(fault) = subscription.finish(consumer, shutdown).await {
         warn!(route = %route.name, queue, error = %fault, "not closed in order: some may be delivered again");
     }
     match end {
