@@ -2,9 +2,9 @@
 //!
 //! 1. Ingress stops reading and stores the records that it has read. This replica leaves the cluster, so that others serve
 //!    its partitions.
-//! 2. Timers stop claiming, settle the confirmed bundles and return the rest. Lanes send what can be sent, and return at
-//!    once what waits for a target that is away.
-//! 3. Lanes close.
+//! 2. Timers stop claiming, settle the confirmed bundles and return the rest.
+//! 3. Lanes close soon after that has begun: what still waits there unsent, as for a target that is away, goes back to the
+//!    timers, which return it too. What was sent has all the time to be confirmed.
 //! 4. The admin listener ends last, so that the drain can be watched.
 //!
 //! Each stage has its own share of the time: a stage that hangs takes none of the others' time.
@@ -31,11 +31,10 @@ pub(super) struct StageShutdowns {
 impl StageShutdowns {
     pub(super) fn new() -> Self {
         let process = Shutdown::default();
-        let publishing = process.stage();
         Self {
             ingress: process.stage(),
-            egress: process.stage_after(&publishing),
-            publishing,
+            publishing: process.stage(),
+            egress: process.stage(),
             admin: process.stage(),
             process,
         }
@@ -90,6 +89,14 @@ pub(super) async fn drain(
         );
     }
     let mut late = Vec::new();
+    stages.publishing.begin();
+    ended_until(
+        tasks,
+        Stage::Publishing,
+        Instant::now() + timeout / TIME_SHARES,
+    )
+    .await;
+    stages.egress.begin();
     for stage in [Stage::Publishing, Stage::Egress] {
         late.extend(end_stage(stages, tasks, stage, deadline(stage)).await);
     }

@@ -17,8 +17,6 @@ use tracing::error;
 /// The two steps of a shutdown. Every task gets a clone, which is cheap.
 #[derive(Clone, Debug, Default)]
 pub struct Shutdown {
-    /// Draining begins, or is next.
-    coming: CancellationToken,
     drain: CancellationToken,
     force: CancellationToken,
 }
@@ -26,24 +24,13 @@ pub struct Shutdown {
 impl Shutdown {
     /// Asks all tasks to finish what they have begun and to take nothing new.
     pub fn begin(&self) {
-        self.coming.cancel();
         self.drain.cancel();
     }
 
     /// Asks all tasks to stop now.
     pub fn force(&self) {
-        self.begin();
+        self.drain.cancel();
         self.force.cancel();
-    }
-
-    /// Reports whether draining has begun, or is next: the stage before this one drains, and waits for what it has here.
-    pub fn is_coming(&self) -> bool {
-        self.coming.is_cancelled()
-    }
-
-    /// Resolves when draining begins, or is next.
-    pub async fn coming(&self) {
-        self.coming.cancelled().await;
     }
 
     /// Reports whether draining has begun.
@@ -76,23 +63,13 @@ impl Shutdown {
     #[must_use]
     pub fn stage(&self) -> Self {
         Self {
-            coming: CancellationToken::new(),
             drain: CancellationToken::new(),
             force: self.force.child_token(),
         }
     }
-
-    /// The same for a stage that drains next after another, which waits for what it has here.
-    #[must_use]
-    pub fn stage_after(&self, before: &Self) -> Self {
-        Self {
-            coming: before.drain.child_token(),
-            ..self.stage()
-        }
-    }
 }
 
-/// A stage of the shutdown. Stages drain one after the other, in this order.
+/// A stage of the shutdown. Stages end one after the other, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// Consumers, writes of what they read, and this replica's membership of the cluster.
@@ -280,26 +257,6 @@ mod tests {
         );
         whole.force();
         assert!(second.is_forced());
-    }
-
-    #[test]
-    fn a_stage_hears_of_the_one_before_it_and_tells_it_nothing() {
-        let whole = Shutdown::default();
-        let first = whole.stage();
-        let second = whole.stage_after(&first);
-        let state = |of: &Shutdown| (of.is_coming(), of.is_draining());
-        assert_eq!([state(&first), state(&second)], [(false, false); 2]);
-        first.begin();
-        assert_eq!(
-            [state(&first), state(&second)],
-            [(true, true), (true, false)]
-        );
-        let other = whole.stage_after(&whole.stage());
-        other.begin();
-        assert_eq!(
-            [state(&whole), state(&other)],
-            [(false, false), (true, true)]
-        );
     }
 
     #[test]

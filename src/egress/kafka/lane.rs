@@ -280,9 +280,9 @@ impl TopicLane {
         answer_all(answers);
     }
 
-    /// Runs from time to time. Answers messages that have waited past their deadline, and sends what may go. Once the end
-    /// is coming, no message waits for brokers or partitions that are away.
-    pub(super) fn tick(self: &Arc<Self>, end_is_coming: bool) {
+    /// Runs from time to time. Answers messages that have waited past their deadline, and sends what may go. While the
+    /// process drains, no message waits for brokers or partitions that are away.
+    pub(super) fn tick(self: &Arc<Self>, draining: bool) {
         let mut state = self.state.lock();
         let now = self.connection.clock.mono_us();
         if state.gate == TopicGate::Open && state.must_ask(now) && self.connection.is_reached() {
@@ -296,7 +296,7 @@ impl TopicLane {
         if mutants::is(Mutant::OutageCounts) && !self.connection.is_reached() {
             refuse_all(&mut state, Refusal::Unavailable);
         }
-        if end_is_coming {
+        if draining {
             let in_vain = if self.connection.is_reached() {
                 state.queues.drain_blocked()
             } else {

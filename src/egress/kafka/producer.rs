@@ -248,7 +248,7 @@ impl ProducerThread {
             self.drop_retired();
             self.connection.wake_feeder_if_needed();
             for lane in self.connection.lanes() {
-                lane.tick(shutdown.is_coming());
+                lane.tick(shutdown.is_draining());
             }
         }
         self.end();

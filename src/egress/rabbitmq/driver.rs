@@ -91,8 +91,6 @@ impl LaneDriver {
                 biased;
                 () = self.shutdown.draining() => return None,
                 live = self.link.live(), if waiting => return live,
-                // Whoever waits for a verdict must end before the connection may come back.
-                () = self.shutdown.coming(), if waiting => self.lane.answer_waiting(&Verdict::NotTried),
                 () = self.lane.submitted(), if !waiting => {}
                 () = tokio::time::sleep(EXPIRE_INTERVAL), if waiting => {
                     self.report_trouble("rabbitmq is away");
@@ -166,7 +164,7 @@ impl LaneDriver {
     async fn pause(&self, wait: Duration) {
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
-            () = self.shutdown.coming() => self.lane.answer_waiting(&Verdict::NotTried),
+            () = self.shutdown.draining() => {}
         }
         self.lane.expire(self.clock.mono_us());
     }

@@ -83,9 +83,6 @@ impl LaneDriver {
         while flow.channel.is_open() || !flow.window.is_empty() {
             // Read once a turn: `step` waits for a drain that begins after this.
             let draining = self.shutdown.is_draining();
-            if flow.is_blocked() && self.shutdown.is_coming() {
-                self.lane.answer_waiting(&Verdict::NotTried);
-            }
             if draining {
                 self.lane.close();
                 if flow.window.is_empty() {

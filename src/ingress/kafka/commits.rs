@@ -181,22 +181,22 @@ impl<S: Sink> GroupContext<S> {
                 }
             });
         }
-        self.tell_repeats(keys);
         self.commit_now(consumer, keys);
+        self.tell_repeats(keys);
     }
 
-    /// Tells which records are taken, or may be, and will be read again: a position says nothing of what is behind it.
+    /// Tells which records are stored or published, and will be read again: a position says nothing of what is behind it.
     fn tell_repeats(&self, keys: &[TopicPartition]) {
         let mut state = self.state.lock();
         for (topic, partition) in keys {
             let Some(assignment) = state.find(topic, *partition) else {
                 continue;
             };
-            let records = assignment.ledger.repeats();
+            let records = assignment.ledger.unreleased();
             if records > 0 {
                 warn!(
                     consumer = %self.setup.owner, topic, partition, records,
-                    "records that are stored or published, or may be, will be read again: one before them is not"
+                    "records that are stored or published will be read again, because one before them is not"
                 );
             }
         }
