@@ -13,11 +13,13 @@ use super::{files, read, repository};
 #[test]
 fn the_properties_of_librdkafka_are_fresh() {
     let output = Command::new(env!("CARGO"))
-        .args(["metadata", "--format-version", "1", "--locked", "--offline"])
+        .args(["metadata", "--format-version", "1", "--locked"])
         .arg("--manifest-path")
         .arg(repository("Cargo.toml"))
         .output()
         .expect("cargo");
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "cargo metadata: {complaint}");
     let metadata: Value = serde_json::from_slice(&output.stdout).expect("metadata");
     let packages = metadata["packages"].as_array().expect("packages");
     let library = packages

@@ -18,6 +18,7 @@ mod backpressure;
 mod batch_probe;
 mod commits;
 mod consumer;
+mod first_start;
 mod group_contact;
 mod group_state;
 mod log_ends;

@@ -8,7 +8,6 @@
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -18,18 +17,16 @@ use rdkafka::{Offset, TopicPartitionList};
 use tracing::{debug, error, warn};
 
 use super::assignment::{OffsetRange, StartPosition, TopicPartition};
+use super::first_start::FirstStarts;
 use super::group_state::{Unplaced, list};
 use super::log_ends::{SHORT_ANSWER_TIMEOUT, ask_all_since, ask_ends, ask_since, ask_times};
 use super::placement::{
     CommittedPosition, LogEnds, Placement, PlacementCause, REREAD_LIMIT, REREAD_MARGIN_MS, Reread,
     TimedOffsets, place, reread,
 };
-use super::rebalance::{ANSWER_TIMEOUT, GroupClient, GroupContext};
+use super::rebalance::{GroupClient, GroupContext};
 use super::record::quietly;
-use crate::broker::kafka;
-use crate::domain::{
-    Endpoint, FirstStart, Latest, ReadMark, Route, RouteName, SkipOutcome, StartRule, UnixMs,
-};
+use crate::domain::{Latest, ReadMark, SkipOutcome, UnixMs};
 use crate::ingress::Sink;
 use crate::mutants::{self, Mutant};
 
@@ -39,10 +36,7 @@ const LOOKUP_INTERVAL_US: i64 = 1_000_000;
 pub(super) const LOOKUP_REST_FACTOR: i64 = 4;
 
 /// The reason why a log cannot be asked for its offsets.
-const NO_LEADER: &str = "its leader does not answer";
-
-/// The first start of each route, or why nobody tells it.
-type FirstStarts = BTreeMap<RouteName, Result<FirstStart, String>>;
+pub(super) const NO_LEADER: &str = "its leader does not answer";
 
 /// A partition with what the brokers answer about it.
 struct KnownPartition {
@@ -421,104 +415,6 @@ impl<S: Sink> GroupContext<S> {
         (told, fresh)
     }
 
-    /// Where a partition begins that nobody has read ever, and whose log ends at `end`. `None`: at its oldest record, as
-    /// its route says, or because the partition was not there when the route was first read.
-    fn fresh_start(
-        &self,
-        first_starts: &FirstStarts,
-        (topic, partition): &TopicPartition,
-        end: i64,
-    ) -> Result<Option<Latest>, String> {
-        let Some((route, start)) = self.start_rule(topic) else {
-            return Ok(None);
-        };
-        let since = match start {
-            StartRule::Earliest => return Ok(None),
-            StartRule::Latest => None,
-            StartRule::Since(time) => Some(Latest::Since(time)),
-        };
-        match first_starts.get(&route.name) {
-            Some(Ok(first)) => {
-                let latest = first.latest(topic, *partition, end);
-                Ok(latest.map(|latest| since.unwrap_or(latest)))
-            }
-            Some(Err(why)) => Err(why.clone()),
-            None => Err(NO_LEADER.to_owned()),
-        }
-    }
-
-    /// The route that reads a topic, and where it begins in what nobody has read.
-    fn start_rule(&self, topic: &str) -> Option<(Arc<Route>, StartRule)> {
-        let route = self.setup.route_of(topic)?;
-        let Endpoint::Kafka { start, .. } = &route.from else {
-            return None;
-        };
-        let start = *start;
-        Some((route, start))
-    }
-
-    /// The first starts of the routes that ask for them: those of partitions which nobody is known to have read, and do not
-    /// begin with all that is there.
-    fn first_starts(
-        &self,
-        consumer: &GroupClient<S>,
-        offered: &[Unplaced],
-        committed: &TopicPartitionList,
-    ) -> FirstStarts {
-        let mut first_starts = FirstStarts::new();
-        for of in offered {
-            let is_fresh = of.cause == PlacementCause::Given
-                && of.read.is_none()
-                && matches!(read_commit(committed, &of.key), Ok(None));
-            if is_fresh
-                && let Some((route, start)) = self.start_rule(&of.key.0)
-                && start != StartRule::Earliest
-                && !first_starts.contains_key(&route.name)
-            {
-                let first = self.first_start(consumer, &route);
-                first_starts.insert(route.name.clone(), first);
-            }
-        }
-        first_starts
-    }
-
-    /// The topics of a route as they were when the first replica first read it. `Err` says who does not tell.
-    fn first_start(&self, consumer: &GroupClient<S>, route: &Route) -> Result<FirstStart, String> {
-        let setup = &self.setup;
-        if let Some(first) = setup.first_starts.lock().get(&route.name) {
-            return Ok(first.clone());
-        }
-        let at_ms = setup.deps.clock.wall().0;
-        let listed = kafka::list_topics(consumer.client(), ANSWER_TIMEOUT)?;
-        let partitions: BTreeMap<String, i32> = listed
-            .into_iter()
-            .filter(|(topic, _)| {
-                let reader = setup.route_of(topic);
-                reader.is_some_and(|reader| reader.name == route.name)
-            })
-            .collect();
-        let keys: Vec<TopicPartition> = partitions
-            .iter()
-            .flat_map(|(topic, count)| (0..*count).map(|partition| (topic.clone(), partition)))
-            .collect();
-        let mut ends: BTreeMap<String, BTreeMap<i32, i64>> = BTreeMap::new();
-        for ((topic, partition), found) in ask_ends(consumer, keys.iter()) {
-            ends.entry(topic).or_default().insert(partition, found.end);
-        }
-        let seen = FirstStart {
-            at_ms,
-            partitions,
-            ends,
-        };
-        let source = format!("{}/{}", setup.owner, route.name);
-        let first = setup.deps.sink.first_start(&source, seen);
-        let first = setup.runtime.block_on(first).map_err(|error| {
-            format!("the store does not tell when its route was first read: {error}")
-        })?;
-        let mut known = setup.first_starts.lock();
-        Ok(known.entry(route.name.clone()).or_insert(first).clone())
-    }
-
     /// Why a partition waits for a word, and which.
     fn why_held(
         &self,
@@ -581,7 +477,7 @@ impl<S: Sink> GroupContext<S> {
 }
 
 /// The committed position of a partition. `Err` if the broker did not say.
-fn read_commit(
+pub(super) fn read_commit(
     answers: &TopicPartitionList,
     (topic, partition): &TopicPartition,
 ) -> Result<Option<CommittedPosition>, ()> {
