@@ -41,7 +41,8 @@ impl Source {
         let entry = &read.entry;
         let is_named = entry.id.is_some();
         let clock = self.intake.store.clock();
-        let wanted = entry.wanted_until();
+        // Whether a named message replaces one that waits, or is one that was delivered, the store alone knows.
+        let wanted = entry.wanted_until().filter(|_| !is_named);
         let is_expired = wanted.is_some_and(|last| clock.is_past(last));
         // What is due is judged by the wheel's own clock, which is not asked about a due time in the future.
         let is_direct =

@@ -172,6 +172,35 @@ async fn after_an_outage_what_is_stale_is_dead_and_the_rest_arrives() {
 }
 
 #[tokio::test]
+async fn a_stale_message_replaces_the_one_that_waits_under_its_name() {
+    let fixture = FlowFixture::new().await;
+    let path = Path::new("stale-replaces".to_owned(), Side::Kafka, Side::Kafka);
+    let paths = [path];
+    fixture.open(&paths).await;
+    let [path] = &paths;
+    let config = path.configure(config(&fixture), "on_duplicate = \"replace\"");
+    let relay = Relay::start(&config).await;
+    let labels = [("route", path.route.as_str())];
+    let old = message(path, "old", &[("x-delay", "1h"), ("x-delay-id", "a")]);
+    fixture.send(path, &[old]).await;
+    await_metric(&relay, "pending", &labels, 1).await;
+    let past = (now_ms() - 60_000).to_string();
+    let headers = [
+        ("x-deliver-at", past.as_str()),
+        ("x-delay-expires", "1s"),
+        ("x-delay-id", "a"),
+    ];
+    fixture
+        .send(path, &[message(path, "stale", &headers)])
+        .await;
+    await_expired(&relay, path, 1).await;
+    await_metric(&relay, "dead", &labels, 1).await;
+    await_metric(&relay, "pending", &labels, 0).await;
+    let letters = dead(&relay, &path.route).await;
+    assert_eq!(letters[0]["id"], "a", "{letters:?}");
+}
+
+#[tokio::test]
 async fn a_retry_is_not_later_than_the_message_is_wanted_and_then_its_name_and_key_are_free() {
     let fixture = FlowFixture::new().await;
     let patient = "retry = { attempts = 100, initial = \"1m\", max = \"1m\" }\norder = \"key\"";
