@@ -105,11 +105,15 @@ fn rabbitmq(name: &str, section: &SectionReader<'_>) -> Option<rabbitmq::Connect
     let mut hosts = std::iter::once(&url).chain(&further_urls);
     let all_speak_tls = hosts.all(|url| url.configured().expose().starts_with("amqps://"));
     // Over `https://` its management API is asked without a certificate of ours.
-    let asks_by_tls = tls.as_ref().is_some_and(|files| files.ca.is_some())
-        && management
-            .as_deref()
-            .is_some_and(|m| m.starts_with("https:"));
-    if section.has("tls") && !all_speak_tls && !asks_by_tls {
+    let asks_by_tls = management
+        .as_deref()
+        .is_some_and(|management| management.starts_with("https:"));
+    let has_files = section.has("tls");
+    if let Some(files) = &tls
+        && has_files
+        && !all_speak_tls
+        && !(asks_by_tls && files.ca.is_some() && files.identity.is_none())
+    {
         let urls = if section.has("urls") {
             "each of `urls`"
         } else {

@@ -328,6 +328,9 @@ pub(super) fn expires(
 ) -> Result<ExpiryHeader, String> {
     let is_moment = match (value, integer(value), text(value, origin)) {
         (HeaderValue::Timestamp(_), ..) => true,
+        // No span is that long: it is a moment, which is no float.
+        (HeaderValue::F64(number), ..) => *number >= MIN_UNIX_MS as f64,
+        (HeaderValue::F32(number), ..) => f64::from(*number) >= MIN_UNIX_MS as f64,
         (_, Some(number), _) => number >= MIN_UNIX_MS,
         (_, None, Some(text)) if text.iter().all(u8::is_ascii_digit) => {
             let digits = std::str::from_utf8(&text).unwrap_or_default();

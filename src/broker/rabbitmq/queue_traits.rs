@@ -149,10 +149,18 @@ impl QueueTraits {
         let flag = |name: &str| description[name].as_bool().unwrap_or_default();
         let arguments = &description["arguments"];
         let policy = &description["effective_policy_definition"];
-        // Where both an argument and a policy set a limit, RabbitMQ takes the smaller one.
-        let smaller = |name: &str| {
+        let both = |name: &str| {
             let argument = arguments[&format!("x-{name}")].as_i64();
-            argument.into_iter().chain(policy[name].as_i64()).min()
+            argument.into_iter().chain(policy[name].as_i64())
+        };
+        // Where both an argument and a policy set a limit, RabbitMQ takes the smaller one.
+        let smaller = |name: &str| both(name).min();
+        // A negative delivery limit is none: then the other one holds.
+        let limits = both("delivery-limit");
+        let delivery_limit = if limits.clone().any(|limit| limit < 0) {
+            limits.max()
+        } else {
+            limits.min()
         };
         let overflow = arguments["x-overflow"]
             .as_str()
@@ -170,7 +178,7 @@ impl QueueTraits {
             expires_ms: smaller("expires"),
             message_ttl_ms: smaller("message-ttl"),
             drops_oldest: has_max && overflow.is_none_or(|overflow| overflow == "drop-head"),
-            delivery_limit: smaller("delivery-limit"),
+            delivery_limit,
         }
     }
 
@@ -350,6 +358,10 @@ mod tests {
         );
         let both = json!({"arguments": {"x-delivery-limit": 5}, "effective_policy_definition": {"delivery-limit": 2}});
         assert_eq!(limit(both), Some(2));
+        for (argument, policy, expected) in [(-1, 20, 20), (20, -1, 20), (-1, -5, -1), (0, 3, 0)] {
+            let both = json!({"arguments": {"x-delivery-limit": argument}, "effective_policy_definition": {"delivery-limit": policy}});
+            assert_eq!(limit(both), Some(expected), "{argument} and {policy}");
+        }
         assert_eq!(limit(json!({"arguments": []})), None);
     }
 

@@ -139,6 +139,17 @@ fn every_integer_type_is_a_delay_unless_negative() {
 }
 
 #[test]
+fn a_float_as_large_as_a_moment_is_no_span() {
+    use HeaderValue::{F32, F64};
+    for moment in [F64(1_795_255_200_000.0), F32(1.8e12)] {
+        let read = expires(&moment, AMQP, MomentStyle::Own);
+        assert!(read.is_err(), "{moment:?}: {read:?}");
+    }
+    let span = expires(&F64(1500.0), AMQP, MomentStyle::Own);
+    assert_eq!(span, Ok(ExpiryHeader::After(1500)));
+}
+
+#[test]
 fn a_whole_float_or_decimal_is_a_delay() {
     use HeaderValue::{Decimal, F32, F64};
     let accepted = [
