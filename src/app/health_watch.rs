@@ -235,11 +235,15 @@ impl HealthWatch {
 impl RouteParts {
     /// Shows whether the source is read.
     fn update_source(&mut self, trouble: &BTreeMap<String, PartTrouble>, mono_us: i64) {
-        let standstill = self
-            .standstill
-            .update(&self.health.oldest_unresolved(), mono_us);
-        // While publishing is paused, what passes through waits in its source: that is told of the pause.
-        let standstill = standstill.filter(|_| self.health.publishing_pause().is_none());
+        // While publishing is paused, what passes through waits in its source: that is told of the pause, and is no
+        // standstill after it either.
+        let standstill = if self.health.publishing_pause().is_some() {
+            self.standstill = Standstill::default();
+            None
+        } else {
+            let oldest = self.health.oldest_unresolved();
+            self.standstill.update(&oldest, mono_us)
+        };
         let waits = self.health.source_waits().or(standstill);
         if let Some(why) = waits {
             let because = cause_of_waiting(&self.route, &self.health, trouble);
