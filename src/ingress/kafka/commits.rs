@@ -124,8 +124,8 @@ impl<S: Sink> GroupContext<S> {
         }
     }
 
-    /// Runs every two seconds, or less often while it takes long: moves positions past markers where nothing is outstanding, and asks for log ends
-    /// that the client library does not know.
+    /// Runs every two seconds, or less often while it takes long: moves positions past markers where nothing is
+    /// outstanding, and asks for log ends that the client library does not know.
     fn refresh_positions(&self, consumer: &GroupClient<S>) {
         match consumer.position() {
             Ok(positions) => {
