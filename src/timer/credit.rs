@@ -199,8 +199,11 @@ impl Credit {
 
     /// For how long a bundle of this target is put off, ms: so that its bundles come back one after another.
     pub(super) fn put_off_ms(&self, target: &Arc<Target>) -> u64 {
+        self.put_off_at(self.clock.mono_us(), target)
+    }
+
+    fn put_off_at(&self, now_us: i64, target: &Arc<Target>) -> u64 {
         let at = self.position(target);
-        let now_us = self.clock.mono_us();
         let mut state = self.state.lock();
         let back_us = match at {
             Some(at) => {
