@@ -287,7 +287,6 @@ fn take<S: Sink>(consumer: &GroupClient<S>, message: &BorrowedMessage<'_>) {
     let copied = record::copy(message);
     let context = consumer.context();
     let mut state = context.state.lock();
-    state.fetch_refusal = None;
     let reported_batch = state.decode_reports.take_batch();
     let Some(assignment) = state.find(message.topic(), partition) else {
         return;

@@ -128,6 +128,20 @@ impl std::fmt::Display for Unplaced {
     }
 }
 
+/// The end of a partition's log in an answer that refuses its records.
+const NO_LOG_END: i64 = -1;
+
+/// Brokers refuse to let partitions be read.
+#[derive(Debug, Default)]
+pub(super) struct FetchRefusal {
+    /// The client library's words.
+    why: String,
+    /// The topics of the partitions, as of the last statistics.
+    topics: BTreeSet<Arc<str>>,
+    /// The last statistics have none.
+    is_over: bool,
+}
+
 /// The phases of a consumer's life, in their order.
 #[derive(Debug, Default)]
 pub(super) enum ConsumerPhase {
@@ -168,8 +182,8 @@ pub(super) struct GroupState {
     pub(super) has_joined: bool,
     /// Why the brokers refuse this consumer its whole group. Over once the group has given it partitions.
     pub(super) group_refusal: Option<String>,
-    /// Why the brokers refuse to let topics be read, without saying which. Over with the next record, whatever its topic.
-    pub(super) fetch_refusal: Option<String>,
+    /// Why the brokers refuse to let partitions be read, without saying which. The client library says it once.
+    pub(super) fetch_refusal: Option<FetchRefusal>,
     /// Topics that are missing or forbidden, with the reason. Over once a partition of the topic is seen.
     pub(super) refused_topics: BTreeMap<String, String>,
     /// What the client has fetched, as of statistics that nobody has judged yet.
@@ -210,8 +224,13 @@ impl GroupState {
         if let Some((topic, why)) = refused.find(|(topic, _)| is_one(topic)) {
             return Some(format!("topic {topic}: {why}"));
         }
-        if let Some(why) = self.group_refusal.as_ref().or(self.fetch_refusal.as_ref()) {
+        if let Some(why) = &self.group_refusal {
             return Some(format!("topic {named}: {why}"));
+        }
+        if let Some(refusal) = &self.fetch_refusal
+            && let Some(topic) = refusal.topics.iter().find(|topic| is_one(topic))
+        {
+            return Some(format!("topic {topic}: {}", refusal.why));
         }
         let mut unplaced = self.unplaced.iter();
         let unplaced = unplaced.find(|unplaced| is_one(&unplaced.key.0))?;
@@ -294,6 +313,34 @@ impl GroupState {
             (true, _) => ReadProgress::Paused,
             (false, true) => ReadProgress::Idle,
             (false, false) => ReadProgress::Active,
+        }
+    }
+
+    /// Takes in that brokers refuse to let a partition be read.
+    pub(super) fn note_refusal(&mut self, why: &str) {
+        let refusal = self.fetch_refusal.get_or_insert_default();
+        refusal.is_over = false;
+        why.clone_into(&mut refusal.why);
+    }
+
+    /// Takes in which partitions the brokers refuse to let be read: the last answer about such a partition had no end of
+    /// its log. A topic to which nobody sends has no record that would tell of its end.
+    pub(super) fn find_refused(&mut self, statistics: &Statistics) {
+        let Some(refusal) = &mut self.fetch_refusal else {
+            return;
+        };
+        let is_refused = |assignment: &&Assignment| {
+            let topic = statistics.topics.get(&*assignment.topic);
+            let partition = topic.and_then(|topic| topic.partitions.get(&assignment.partition));
+            partition.is_some_and(|partition| partition.hi_offset == NO_LOG_END)
+        };
+        let refused = self.assignments.iter().filter(is_refused);
+        let topics: BTreeSet<_> = refused.map(|assignment| assignment.topic.clone()).collect();
+        let was_over = std::mem::replace(&mut refusal.is_over, topics.is_empty());
+        refusal.topics = topics;
+        // Statistics that were made while the refusal was told may not have it yet. The next ones do.
+        if was_over && refusal.is_over {
+            self.fetch_refusal = None;
         }
     }
 
@@ -421,12 +468,17 @@ mod tests {
             trouble(&state, "b").as_deref(),
             Some("topic b: not allowed")
         );
-        state.fetch_refusal = Some("no right to read".to_owned());
         state.group_refusal = None;
+        state.note_refusal("no right to read");
+        assert_eq!(trouble(&state, "b"), None, "it is not known which");
+        if let Some(refusal) = &mut state.fetch_refusal {
+            refusal.topics.insert("b".into());
+        }
         assert_eq!(
             trouble(&state, "b").as_deref(),
             Some("topic b: no right to read")
         );
+        assert_eq!(trouble(&state, "c"), None);
         assert!(!state.is_owed_partitions(), "topic a is missing");
         state.refused_topics.clear();
         assert!(!state.is_owed_partitions(), "it has asked for no topic");

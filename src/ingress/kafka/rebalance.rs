@@ -64,7 +64,6 @@ impl<S: Sink> GroupContext<S> {
             state.is_member = true;
             state.has_joined = true;
             state.group_refusal = None;
-            state.fetch_refusal = None;
         }
         if let Err(error) = self.start_partitions(consumer, given(offered), ANSWER_TIMEOUT) {
             self.state
@@ -161,7 +160,7 @@ impl<S: Sink> GroupContext<S> {
             .collect();
         let mut state = self.state.lock();
         if topics.is_empty() {
-            state.fetch_refusal = Some(reason.to_owned());
+            state.note_refusal(reason);
         }
         state.refused_topics.extend(
             topics
@@ -256,6 +255,7 @@ impl<S: Sink> ClientContext for GroupContext<S> {
                 let seen = statistics.topics.get(topic);
                 !seen.is_some_and(|seen| seen.partitions.keys().any(|partition| *partition >= 0))
             });
+            state.find_refused(&statistics);
             state.count_fetched(&statistics);
         }
         self.show_lag(&statistics);

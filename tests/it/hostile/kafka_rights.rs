@@ -8,6 +8,8 @@ struct Play {
     kafka: Kafka,
     port: u16,
     source: String,
+    /// Read by the same consumer, all the time.
+    other: String,
     target: String,
 }
 
@@ -16,12 +18,14 @@ impl Play {
         let tls = Tls::new();
         let (kafka, port) = Kafka::start_with_rights(&tls).await;
         let source = kafka.unique_topic("source", 2).await;
+        let other = kafka.unique_topic("other", 1).await;
         let target = kafka.unique_topic("target", 2).await;
         Self {
             tls,
             kafka,
             port,
             source,
+            other,
             target,
         }
     }
@@ -53,6 +57,7 @@ impl Play {
         let Self {
             port,
             source,
+            other,
             target,
             ..
         } = self;
@@ -67,6 +72,12 @@ impl Play {
             .route(
                 "mail",
                 &format!(r#"{{ kafka = "main", topic = "{source}", group = "{source}" }}"#),
+                &format!(r#"{{ kafka = "main", topic = "{target}" }}"#),
+                "",
+            )
+            .route(
+                "post",
+                &format!(r#"{{ kafka = "main", topic = "{other}", group = "{source}" }}"#),
                 &format!(r#"{{ kafka = "main", topic = "{target}" }}"#),
                 "",
             )
@@ -103,6 +114,13 @@ async fn a_principal_of_kafka_with_the_fewest_rights_relays_and_is_told_which_on
     let (redis, play) = tokio::join!(Redis::start(), Play::start());
     let rights = play.rights().map(|(right, _)| right);
     play.kafka.allow(&rights);
+    let [read, group, write] = &rights;
+    let of = |topic: &str, operation| KafkaRight {
+        name: topic.to_owned(),
+        operation,
+        ..read.clone()
+    };
+    play.kafka.allow(&[of(&play.other, KafkaOperation::Read)]);
     for (right, sentence) in play.rights() {
         play.kafka.forbid(std::slice::from_ref(&right));
         let (status, words) = play.check(&redis).await;
@@ -120,13 +138,13 @@ async fn a_principal_of_kafka_with_the_fewest_rights_relays_and_is_told_which_on
     run.collect_kafka(&play.kafka, &play.target, 2);
     let relay = Relay::start(&play.config(&redis)).await;
     let label = format!("kafka:{}", play.target);
-    let send = async || {
+    let send = async |topic: &str| {
         let messages = (0..10)
             .map(|_| run.message(&label, When::Delay(100)))
             .collect();
-        run.send_kafka(&play.kafka, &play.source, messages).await;
+        run.send_kafka(&play.kafka, topic, messages).await;
     };
-    send().await;
+    send(&play.source).await;
     run.drain(&relay).await;
     let shown = async |part: &str, state: Shown| {
         eventually(&format!("{part} is {state:?}"), async || {
@@ -152,25 +170,30 @@ async fn a_principal_of_kafka_with_the_fewest_rights_relays_and_is_told_which_on
     };
     // Later, each of them in turn: somebody is told, nothing is lost, and it goes on by itself. A right to read may also go
     // while the right to describe, which it implies, is there by itself: then the answers to fetches alone tell.
-    let [read, group, write] = &rights;
-    let describe = KafkaRight {
-        operation: KafkaOperation::Describe,
-        ..read.clone()
-    };
+    let describe = of(&play.source, KafkaOperation::Describe);
     for (right, part, kept) in [
         (read, "source:mail", None),
         (group, "source:mail", None),
         (write, "target:", None),
-        (read, "source:mail", Some(describe)),
+        (read, "source:mail", Some(&describe)),
     ] {
-        play.kafka.allow(kept.as_slice());
+        play.kafka.allow(kept.cloned().as_slice());
         play.kafka.forbid(std::slice::from_ref(right));
-        send().await;
+        send(&play.source).await;
         shown(part, Shown::InTrouble).await;
         play.kafka.allow(std::slice::from_ref(right));
         run.drain(&relay).await;
         shown(part, Shown::Up).await;
     }
+    // Nobody sends to the topic, so no record tells that it may be read again. Records of another one say nothing of it.
+    play.kafka.forbid(std::slice::from_ref(read));
+    shown("source:mail", Shown::InTrouble).await;
+    send(&play.other).await;
+    run.drain(&relay).await;
+    shown("source:post", Shown::Up).await;
+    shown("source:mail", Shown::InTrouble).await;
+    play.kafka.allow(std::slice::from_ref(read));
+    shown("source:mail", Shown::Up).await;
     // Without its group a consumer cannot commit what it has read, and reads it again: each repeat is counted.
     run.report()
         .assert_accounted(crate::outage::repeats(&relay).await);
