@@ -34,6 +34,7 @@ use super::pass_through::PassThroughPublisher;
 use super::permits::AdmissionGate;
 use super::publish_desk::DirectMessage;
 use super::submitter::Submitter;
+use super::unstored_names::UnstoredNames;
 use super::{Delivery, Missing, Receipt};
 use crate::backoff::Backoff;
 use crate::domain::failure_policy::PublishFlow;
@@ -96,6 +97,7 @@ pub struct Source {
     pass_through: PassThroughPublisher,
     /// Nothing in the last batch was urgent.
     had_time: bool,
+    names: Arc<UnstoredNames>,
 }
 
 /// A message that was read, with what belongs to it whatever is decided about it.
@@ -224,6 +226,7 @@ impl Intake {
             batches: 0,
             bypasses_store: false,
             had_time: false,
+            names: Arc::default(),
             gate: self
                 .gates
                 .get(&route.name)
@@ -493,6 +496,7 @@ impl Source {
                 self.schedule(&mut read, asked);
                 let p = self.partition_of_command(read.key.as_ref(), &id).await;
                 if let Some(p) = p {
+                    self.note_name(&id, p, &mut read.receipt);
                     let op = self.change_op(replaces, id, &target, read.entry);
                     judged.work.command_at(p, op, position, read.receipt);
                 }

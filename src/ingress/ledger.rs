@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::permits::PendingPermit;
+use super::unstored_names::UnstoredName;
 use crate::telemetry::AdmissionSpan;
 
 /// The ledger of one channel or one partition assignment.
@@ -102,6 +103,8 @@ pub struct Receipt {
     permit: Option<PendingPermit>,
     /// The span of the message's admission, until the record is resolved or abandoned.
     span: Option<Box<AdmissionSpan>>,
+    /// The message's name, until the record is resolved or abandoned.
+    name: Option<Box<UnstoredName>>,
 }
 
 impl Ledger {
@@ -143,6 +146,7 @@ impl Ledger {
             is_worn: false,
             permit: None,
             span: None,
+            name: None,
         }
     }
 
@@ -315,6 +319,11 @@ impl Receipt {
     /// Attaches the span of the message's admission, which ends with the record.
     pub(super) fn trace(&mut self, span: Option<Box<AdmissionSpan>>) {
         self.span = span;
+    }
+
+    /// Attaches the name by which a command finds the message until the store has it.
+    pub(super) fn name(&mut self, name: UnstoredName) {
+        self.name = Some(Box::new(name));
     }
 
     /// Resolves a record that is safe: its source may be released past it.

@@ -37,6 +37,7 @@ mod redrive;
 pub mod replay;
 mod submitter;
 mod target_wait;
+mod unstored_names;
 
 pub use intake::{Intake, Source};
 pub use ledger::{Ledger, Receipt, Released};

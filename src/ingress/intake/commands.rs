@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::Source;
+use super::{Receipt, Source};
 use crate::domain::{Entry, Partition, Target, Text};
 use crate::store::{Bundle, IntendedMessage, WriteOp};
 
@@ -51,6 +51,14 @@ impl Source {
         }
     }
 
+    /// Notes where the message of a name is stored, until it is.
+    pub(super) fn note_name(&self, id: &Text, partition: Partition, receipt: &mut Receipt) {
+        // On other routes the name itself decides.
+        if self.route.policy.ordered {
+            receipt.name(self.names.enter(id.clone(), partition));
+        }
+    }
+
     /// The partition that stores the message a command names: as a rule that of the command's own key. `None`
     /// if shutting down is forced.
     pub(super) async fn partition_of_command(
@@ -61,6 +69,9 @@ impl Source {
         let partition = self.partition_of(key, Some(id), None);
         if !self.route.policy.ordered {
             return Some(partition);
+        }
+        if let Some(on_its_way) = self.names.find(id) {
+            return Some(on_its_way);
         }
         let store = &self.intake.store;
         let route = &self.route.name;

@@ -8,13 +8,24 @@ use super::wire::{Amqp, Arrival, Record, Wire, bytes, table, text};
 use crate::support::Relay;
 use crate::support::run::now_ms;
 
-/// Ends of the routes, each once with `keep` and once with `replace`.
-const ENDS: [(Side, Side); 4] = [
+/// Ends of the routes with each policy.
+const ENDS: [(&str, &[(Side, Side)]); 3] = [
+    ("keep", &OFTEN),
+    ("replace", &OFTEN),
+    (
+        ORDERED,
+        &[(Side::Kafka, Side::Kafka), (Side::Quorum, Side::Kafka)],
+    ),
+];
+const OFTEN: [(Side, Side); 4] = [
     (Side::Kafka, Side::Kafka),
     (Side::Kafka, Side::Quorum),
     (Side::Classic, Side::Kafka),
     (Side::Quorum, Side::Classic),
 ];
+/// Keys leave in order, `keep` for duplicates, and each command has another key than its message: it is to be found
+/// where that key is, although it is read in the same batch.
+const ORDERED: &str = "ordered";
 
 /// One message or command of a script: case, name, headers.
 type Step = (
@@ -110,8 +121,14 @@ const RESULTS: [(&str, &str, u32); 6] = [
 ];
 const SENTINEL: &str = "sentinel";
 
-fn message(from: Side, case: &str, name: &str, headers: &[(&str, &str)]) -> Wire {
-    let plain = from.plain(case, name, case.as_bytes());
+fn message(path: &Path, case: &str, name: &str, headers: &[(&str, &str)]) -> Wire {
+    let is_command = headers.iter().any(|(name, _)| *name == "x-delay-op");
+    let key = if is_command && path.route.ends_with(ORDERED) {
+        case
+    } else {
+        name
+    };
+    let plain = path.from.plain(case, key, case.as_bytes());
     let named = plain.header("x-delay-id", name);
     headers
         .iter()
@@ -123,17 +140,17 @@ fn script(path: &Path, base_ms: i64) -> Vec<(Wire, i64)> {
     let case = |step: &str| format!("{} | {step}", path.route);
     let steps = SCRIPT
         .iter()
-        .map(|(step, name, headers)| message(path.from, &case(step), name, headers));
-    let last = message(path.from, &case(SENTINEL), "z", &[("x-delay", "9s")]);
+        .map(|(step, name, headers)| message(path, &case(step), name, headers));
+    let last = message(path, &case(SENTINEL), "z", &[("x-delay", "9s")]);
     steps.chain([last]).map(|wire| (wire, base_ms)).collect()
 }
 
 /// Arrivals that one path must have: case, name, due.
 fn expected(path: &Path, policy: &str) -> Vec<(String, String, i64)> {
-    let twice = if policy == "keep" {
-        ("first", "i", 6000)
-    } else {
+    let twice = if policy == "replace" {
         ("second", "i", 7000)
+    } else {
+        ("first", "i", 6000)
     };
     let all = ARRIVES.iter().chain([&twice, &(SENTINEL, "z", 9000)]);
     all.map(|(case, name, due)| (format!("{} | {case}", path.route), (*name).to_owned(), *due))
@@ -161,8 +178,8 @@ fn judge(path: &Path, name: &str, due_ms: i64, arrival: &Arrival) -> Option<Stri
 async fn commands_and_duplicates_in_order_of_delivery() {
     let fixture = FlowFixture::new().await;
     let mut paths = Vec::new();
-    for policy in ["keep", "replace"] {
-        for (from, to) in ENDS {
+    for (policy, ends) in ENDS {
+        for &(from, to) in ends {
             let name = format!("{}-to-{}-{policy}", from.word(), to.word());
             paths.push((policy, Path::new(name, from, to)));
         }
@@ -178,7 +195,11 @@ async fn commands_and_duplicates_in_order_of_delivery() {
     let config = paths
         .iter()
         .fold(config(&fixture), |config, (policy, path)| {
-            path.configure(config, &format!("on_duplicate = \"{policy}\""))
+            let policy = match *policy {
+                ORDERED => "order = \"key\"".to_owned(),
+                policy => format!("on_duplicate = \"{policy}\""),
+            };
+            path.configure(config, &policy)
         });
     let mut relay = Relay::start(&config).await;
 
@@ -187,10 +208,7 @@ async fn commands_and_duplicates_in_order_of_delivery() {
     for (_, path) in &paths {
         // An id alone asks for nothing: it passes through.
         fixture
-            .send(
-                path,
-                &[(message(path.from, &joined(path), "k", &[]), now_ms())],
-            )
+            .send(path, &[(message(path, &joined(path), "k", &[]), now_ms())])
             .await;
     }
     fixture
@@ -347,8 +365,7 @@ async fn a_name_without_a_delay_passes_as_it_came_and_leaves_its_namesake_pendin
     let mut relay = Relay::start(&config).await;
     for path in &paths {
         let case = |step: &str| format!("{} | {step}", path.route);
-        let named =
-            |step: &str, headers: &[(&str, &str)]| message(path.from, &case(step), "a", headers);
+        let named = |step: &str, headers: &[(&str, &str)]| message(path, &case(step), "a", headers);
         let passes = named("passes", &[]);
         let waits = named("waits", &[("x-delay", "1h")]);
         fixture
