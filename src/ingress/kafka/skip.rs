@@ -201,7 +201,9 @@ impl<S: Sink> GroupContext<S> {
         let Some(assignment) = state.find(&key.0, key.1) else {
             return;
         };
-        if assignment.standstill.standing() != Some(Standstill::Undecodable { offset }) {
+        let stands = assignment.standstill.standing() == Some(Standstill::Undecodable { offset });
+        // A record may have come since the last statistics: a seek would go back to before it.
+        if !stands || assignment.next > offset {
             return;
         }
         if let Err(error) = seek(consumer, key, offsets.to) {
