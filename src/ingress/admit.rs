@@ -198,8 +198,7 @@ impl RecordHeaders<'_> {
     fn decide(&self) -> Result<Admission, InvalidCause> {
         self.refuse_ambiguous()?;
         let op = self.op()?;
-        let asks = self.found.delay.first().is_some() || self.found.deliver_at.first().is_some();
-        if op.is_none() && !asks && self.route.policy.consumer_retry.is_none() {
+        if op.is_none() && !self.asks_for_time() && self.route.policy.consumer_retry.is_none() {
             return self.pass_through();
         }
         let id = said(&self.found.id, InvalidReason::BadId, |header| {
@@ -210,6 +209,10 @@ impl RecordHeaders<'_> {
             Some(op) => self.command(op, id),
             None => self.delay(id),
         }
+    }
+
+    fn asks_for_time(&self) -> bool {
+        self.found.delay.first().is_some() || self.found.deliver_at.first().is_some()
     }
 
     /// Each header may appear once, needed or not: two ids on a passing message are no less odd.
@@ -349,7 +352,7 @@ impl RecordHeaders<'_> {
             let error = format!("{name}: due in {ahead}, over max_delay of {most}");
             return Err((InvalidReason::TooFar, error));
         }
-        asked.request.expires = self.expiry(asked.due)?;
+        asked.request.expires = self.expiry(asked.due, !self.asks_for_time())?;
         // RFC 3339 reaches back to the year 0. Every past due time means now, and the store need not know times
         // before 1970.
         asked.due = asked.due.max(UnixMs(0));
@@ -406,8 +409,9 @@ impl RecordHeaders<'_> {
         }
     }
 
-    /// How long a message that is due at this moment is wanted: as it says itself, else as its route says.
-    fn expiry(&self, due: UnixMs) -> Result<Option<Expiry>, InvalidCause> {
+    /// How long a message that is due at this moment is wanted: as it says itself, else as its route says. One that waits
+    /// because it was given back may have been wanted when it was made, and not any more: it expires.
+    fn expiry(&self, due: UnixMs, was_given_back: bool) -> Result<Option<Expiry>, InvalidCause> {
         let origin = self.message.origin;
         let asked = said(&self.found.expires, InvalidReason::BadExpiry, |header| {
             headers::expires(header.value, origin, header.style).map(Some)
@@ -420,7 +424,7 @@ impl RecordHeaders<'_> {
             ExpiryHeader::After(ms) => Expiry::after(due, ms),
             ExpiryHeader::At(last) => Expiry::at(last),
         };
-        if expiry.last > due {
+        if expiry.last > due || was_given_back {
             Ok(Some(expiry))
         } else {
             let error = format!("{name}: it ends at the due time or before");

@@ -141,6 +141,19 @@ fn a_count_that_is_none_is_invalid_and_the_message_kept_as_it_came() {
     }
 }
 
+/// It was wanted when it was made. Nobody has made it wrong.
+#[test]
+fn what_is_given_back_may_be_wanted_until_a_moment_that_is_over() {
+    for last in [ARRIVAL.0 - 1, ARRIVAL.0 + 2000] {
+        for message in both(&[(RETRY, "1"), ("x-delay-expires", &last.to_string())]) {
+            let (Admission::Delayed { asked, .. }, _) = admit_now(&message, &retry_route()) else {
+                panic!("it waits");
+            };
+            assert_eq!(asked.request.expires, Some(Expiry::at(UnixMs(last))));
+        }
+    }
+}
+
 #[test]
 fn on_another_route_the_count_is_a_header_like_any_other() {
     for message in both(&[(RETRY, "x")]) {
