@@ -153,8 +153,11 @@ impl NamedParts {
     ) -> Result<Option<Bundle>, Problem> {
         let names = &route.policy.headers;
         let old = found.entry;
-        let unchanged = if old.due > admin.state.clock.wall() {
-            (&names.deliver_at, old.due.to_string())
+        let now = admin.state.clock.wall();
+        let unchanged = if old.due > now {
+            // The wait of its route's `spread`, or an older `max_delay`, may have put it behind what may be asked for now.
+            let due = old.due.min(now.plus(route.policy.max_delay_ms));
+            (&names.deliver_at, due.to_string())
         } else {
             (&names.delay, "0".to_owned())
         };
@@ -176,6 +179,12 @@ impl NamedParts {
         if self.time.is_none() {
             due = old.due;
             request.time = RequestedTime::At(due);
+        }
+        if due > admitted.due {
+            let Some(moved) = request.moved_to(due) else {
+                return Ok(None);
+            };
+            request = moved;
         }
         if request.expires.is_none()
             && let Some(kept) = old.request

@@ -260,3 +260,37 @@ async fn a_replacement_that_comes_too_late_changes_nothing() {
     assert!(relay.terminate().await.success(), "a clean end");
     assert_eq!(fixture.arrived().len(), 1, "nothing else came");
 }
+
+/// Its route's jitter has put it behind what may be asked for.
+#[tokio::test]
+async fn what_is_due_later_than_may_be_asked_for_keeps_its_due_time() {
+    let fixture = FlowFixture::new().await;
+    let path = Path::new(names::unique("far"), Side::Kafka, Side::Kafka);
+    fixture.open(std::slice::from_ref(&path)).await;
+    let config = path.configure(config(&fixture), "max_delay = \"1d\"\njitter = \"12h\"");
+    let relay = Relay::start(&config).await;
+    relay.reads_all_sources().await;
+    for id in ["a", "b", "c", "d"] {
+        let headers = [("x-delay", "1d"), ("x-delay-id", id)];
+        fixture
+            .send(&path, &[message(&path, id, "old", &headers)])
+            .await;
+    }
+    await_metric(&relay, "pending", &[("route", &path.route)], 4).await;
+    for id in ["a", "b", "c", "d"] {
+        let before = relay.read(&place(&path, id)).await;
+        let headers = json!({ "x-delay-expires": "1h" });
+        for wanted in [json!({ "body": "new" }), json!({ "headers": headers })] {
+            let answer = put(&relay, &path, id, &wanted).await;
+            assert_eq!(answer, (200, json!("replaced")), "{before}");
+        }
+        let after = relay.read(&place(&path, id)).await;
+        assert_eq!(after["due_ms"], before["due_ms"]);
+        let expires = after["due_ms"].as_i64().map(|due| due + 3_600_000);
+        assert_eq!(after["expires_ms"].as_i64(), expires, "{after}");
+        let early = before["due_ms"].as_i64().expect("a time") - 1;
+        let headers = json!({ "x-delay-expires": early.to_string() });
+        let (status, _) = put(&relay, &path, id, &json!({ "headers": headers })).await;
+        assert!([400, 409].contains(&status), "{status}");
+    }
+}
