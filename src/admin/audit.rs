@@ -29,6 +29,8 @@ use crate::store::{AuditLogEntry, AuditPlace};
 
 /// Longest text of a record, bytes. Callers choose paths and ids, so these have no other limit.
 const MAX_TEXT_BYTES: usize = 512;
+/// The same for what a call is about, in the log alone: a hundred ids.
+const MAX_LOGGED_SUBJECT_BYTES: usize = 16 << 10;
 
 /// Address of a connection's other end.
 #[derive(Clone, Copy, Debug)]
@@ -91,7 +93,7 @@ impl AuditedCall {
         let record = AuditRecord {
             who: caller.name.to_string(),
             from: peer.map_or_else(String::new, |peer| peer.0.to_string()),
-            call: clipped(&format!("{} {}", parts.method, parts.uri)),
+            call: clipped(&format!("{} {}", parts.method, parts.uri), MAX_TEXT_BYTES),
             ..AuditRecord::default()
         };
         Self {
@@ -113,9 +115,9 @@ impl AuditedCall {
         }
         if let Some(note) = note {
             if record.subject.is_empty() {
-                record.subject = clipped(&note.subject);
+                record.subject = clipped(&note.subject, MAX_LOGGED_SUBJECT_BYTES);
             }
-            record.result = clipped(&note.result);
+            record.result = clipped(&note.result, MAX_TEXT_BYTES);
         }
         record.status = status.as_u16().to_string();
         record.log();
@@ -125,7 +127,8 @@ impl AuditedCall {
     /// The record, with what the call is about and why the caller has made it.
     fn take(&mut self) -> Option<AuditRecord> {
         let mut record = self.record.take()?;
-        record.subject = clipped(self.caller.subject().unwrap_or_default());
+        let subject = self.caller.subject().unwrap_or_default();
+        record.subject = clipped(subject, MAX_LOGGED_SUBJECT_BYTES);
         let because = self.caller.actor().because;
         record.because = because.map_or_else(String::new, String::from);
         Some(record)
@@ -147,7 +150,8 @@ impl Drop for AuditedCall {
 
 impl Admin {
     /// Appends a record to the audit log of the store. A failure is logged as a warning beside the record's own line.
-    pub(super) async fn keep(self: Arc<Self>, record: AuditRecord) {
+    pub(super) async fn keep(self: Arc<Self>, mut record: AuditRecord) {
+        record.subject = clipped(&record.subject, MAX_TEXT_BYTES);
         let kept = match self.store() {
             Ok(store) => {
                 let fields = record.fields();
@@ -237,11 +241,28 @@ fn audit_entry(AuditLogEntry { place, fields }: &AuditLogEntry) -> AuditEntry {
     }
 }
 
-/// A text cut to [`MAX_TEXT_BYTES`], at the boundary of a character.
-fn clipped(text: &str) -> String {
-    let end = (0..=MAX_TEXT_BYTES.min(text.len()))
-        .rev()
-        .find(|&at| text.is_char_boundary(at))
-        .unwrap_or(0);
-    text[..end].to_owned()
+/// A text of this many bytes at most. One that is longer is cut, and ends with `…`.
+fn clipped(text: &str, most: usize) -> String {
+    if text.len() <= most {
+        return text.to_owned();
+    }
+    let end = text.floor_char_boundary(most - '…'.len_utf8());
+    format!("{}…", &text[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_text_is_cut_between_two_characters_and_shows_it() {
+        for most in 3..12 {
+            let text = "aé€𝄞".repeat(3);
+            let cut = clipped(&text, most);
+            assert!(cut.len() <= most && cut.ends_with('…'), "{cut}");
+            assert!(text.starts_with(cut.trim_end_matches('…')), "{cut}");
+        }
+        assert_eq!(clipped("aé€", 6), "aé€");
+        assert_eq!(clipped("", 0), "");
+    }
 }

@@ -178,17 +178,36 @@ async fn select(
 ) -> Result<SelectedDead, Problem> {
     match (&request.ids, &request.filter) {
         (Some(ids), None) => {
-            caller.is_about(ids.join(" "));
+            caller.is_about(subject(request, &ids.join(" ")));
             select_by_ids(admin, request, ids).await
         }
         (None, Some(filter)) => {
-            caller.is_about(serde_json::to_string(filter).unwrap_or_default());
+            let filter_text = serde_json::to_string(filter).unwrap_or_default();
+            caller.is_about(subject(request, &filter_text));
             select_by_filter(admin, caller, request, filter).await
         }
         _ => Err(Problem::bad(
             "say which dead letters: either `ids` or `filter` (`{}` means all)",
         )),
     }
+}
+
+/// What the call is about: where and when a redrive publishes, and which dead letters it is for.
+fn subject(request: &DeadActionRequest, which: &str) -> String {
+    let time = |name, given: &Option<Timestamp>| {
+        let given = given.as_ref()?;
+        Some(format!("{name}={}", given.text()))
+    };
+    let target = request.target.as_ref();
+    let asked = [
+        target.map(|target| format!("target={target}")),
+        time("delay", &request.delay),
+        time("at", &request.at),
+        time("spread", &request.spread),
+        Some(which.to_owned()),
+    ];
+    let asked: Vec<String> = asked.into_iter().flatten().collect();
+    asked.join(" ")
 }
 
 async fn select_by_ids(
@@ -356,6 +375,22 @@ fn done(items: &[DeadActionItem]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_audit_log_tells_where_and_when_a_redrive_publishes() {
+        for (request, subject) in [
+            (r#"{"ids":["a","b"]}"#, "a b"),
+            (
+                r#"{"ids":["a"],"target":"t","delay":"5m","spread":"1h"}"#,
+                "target=t delay=5m spread=1h a",
+            ),
+            (r#"{"ids":["a"],"at":1800000000000}"#, "at=1800000000000 a"),
+        ] {
+            let request: DeadActionRequest = serde_json::from_str(request).expect("a request");
+            let ids = request.ids.clone().unwrap_or_default();
+            assert_eq!(super::subject(&request, &ids.join(" ")), subject);
+        }
+    }
 
     #[test]
     fn redriven_messages_are_due_evenly_over_the_spread() {

@@ -33,6 +33,14 @@ impl PauseRequest {
             },
         }
     }
+
+    fn subject(&self) -> &'static str {
+        match self.only {
+            None => "ingress and publishing",
+            Some(RoutePart::Ingress) => "ingress",
+            Some(RoutePart::Publishing) => "publishing",
+        }
+    }
 }
 
 /// The pauses of a route for answers.
@@ -80,6 +88,7 @@ pub(super) async fn pause(
     NamedRoute(route): NamedRoute,
     JsonBody(request): JsonBody<PauseRequest>,
 ) -> Result<PauseAnswer, Problem> {
+    caller.is_about(request.subject());
     let store = admin.store()?;
     let actor = caller.actor();
     let done = store.pause(&route.name, request.parts(), &actor);
@@ -103,9 +112,11 @@ pub(super) async fn pause(
 )]
 pub(super) async fn resume(
     Extract(admin): Extract<Arc<Admin>>,
+    Extension(caller): Extension<Caller>,
     NamedRoute(route): NamedRoute,
     JsonBody(request): JsonBody<PauseRequest>,
 ) -> Result<PauseAnswer, Problem> {
+    caller.is_about(request.subject());
     let done = admin.store()?.resume(&route.name, request.parts());
     admin.ask(done).await?;
     answer(&admin, &route.name, ActivityKind::Resumed).await

@@ -189,6 +189,9 @@ async fn cancel(
 /// The conditions of a request, for the audit log.
 fn subject(request: &PurgeRequest) -> String {
     let mut conditions = Vec::new();
+    if request.dry_run {
+        conditions.push("dry_run".to_owned());
+    }
     match request.state {
         Some(PurgeState::Waiting) => conditions.push("state=waiting".to_owned()),
         Some(PurgeState::Retrying) => conditions.push("state=retrying".to_owned()),

@@ -82,7 +82,12 @@ pub(super) async fn skip(
     let goal = read_goal(&request)?;
     let partition = request.partition;
     let place = format!("partition {partition} of topic {topic}");
-    caller.is_about(&place);
+    let wanted = match goal {
+        SkipGoal::Past(offset) => format!("past offset {offset}"),
+        SkipGoal::To(offset) => format!("to offset {offset}"),
+        SkipGoal::Since(since) => format!("since {} ms", since.0),
+    };
+    caller.is_about(format!("{place}, {wanted}"));
     let next = match admin
         .state
         .skip

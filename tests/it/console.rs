@@ -327,7 +327,7 @@ async fn every_page_shows_what_is_there_and_every_action_does_what_it_says() {
     browser.press("Audit").await;
     for told in [
         "cancelled order-8 of orders",
-        "looked at the body of order-7",
+        "asked for the body of order-7",
         "paused orders",
         "the supplier is down",
         "purged orders",

@@ -193,7 +193,7 @@ async fn a_purge_says_what_it_would_do_does_it_when_told_and_touches_nothing_els
         noted("state=retrying", "2 cancelled, 0 in flight, 0 changed"),
         "{audit}"
     );
-    assert!(noted("", "would be cancelled"), "{audit}");
+    assert!(noted("dry_run", "would be cancelled"), "{audit}");
 }
 
 #[tokio::test]

@@ -29,7 +29,9 @@ export async function moveMessages(view, messages, progress, load) {
   const given = await ask({ title: `Move ${words}`, draw, action: `Move ${words}` });
   if (given === null) return;
   const spanMs = Number(given.way) * Number(given.amount) * UNIT_MS[given.unit];
-  await each(view, messages, progress, load, "moved", (message) => ["PATCH", { body: { due_ms: message.due_ms + spanMs }, because: given.because }]);
+  // The API takes no moment before 1973. Whatever is over means now.
+  const moved = (message) => Math.max(1e11, message.due_ms + spanMs);
+  await each(view, messages, progress, load, "moved", (message) => ["PATCH", { body: { due_ms: moved(message) }, because: given.because }]);
 }
 
 /** A choice of a unit of time, as a delay is written. */

@@ -175,8 +175,8 @@ const CALLS = [
   [/^PATCH routes\/([^/]+)\/messages\/([^/]+)$/, "moved", "message"],
   [/^PUT routes\/([^/]+)\/messages\/([^/]+)$/, "replaced", "message"],
   [/^POST routes\/([^/]+)\/messages\/cancel$/, "cancelled messages of", "route"],
-  [/^GET routes\/([^/]+)\/messages\/([^/]+)\/body$/, "looked at the body of", "message"],
-  [/^GET dead\/[^/]+$/, "looked at the body of a dead letter"],
+  [/^GET routes\/([^/]+)\/messages\/([^/]+)\/body$/, "asked for the body of", "message"],
+  [/^GET dead\/[^/]+$/, "asked for the body of a dead letter"],
   [/^POST dead\/redrive$/, "redrove dead letters"],
   [/^POST dead\/drop$/, "dropped dead letters"],
 ];

@@ -11,7 +11,7 @@ export function auditPage(view) {
   const state = { page: null, problem: null };
   view.show(() => [
     pageHead("Audit"),
-    section("Calls that may have changed something", { key: "audit", aside: h("span", { class: "muted" }, "newest first, over all replicas") }, list(view.params, state)),
+    section("What was done, what was refused, and whose bodies were shown", { key: "audit", aside: h("span", { class: "muted" }, "newest first, over all replicas") }, list(view.params, state)),
   ]);
   view.redrawLive();
   view.run(async (signal) => {
