@@ -20,11 +20,11 @@ mod overtaking;
 mod relay_watch;
 mod route_ends;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use self::overtaking::Overtaking;
 pub use self::relay_watch::RelayWatch;
@@ -32,12 +32,17 @@ use self::route_ends::RouteEnds;
 use super::accounting::{Id, Ledger};
 use super::run::now_ms;
 
-/// A message may be late by five seconds, and by what a busy machine needs to notice.
+/// A message may be late by five seconds, and by what a busy machine needs to notice. To that comes the time for which
+/// the machine did not let the observer run: it lets nobody else run either.
 const LATE_MS: i64 = 5000 + 3000;
+/// What a relay said longer ago than this is no ground for a judgement.
+const FRESH_MS: i64 = 2000;
 /// How long a reason goes on explaining what is late.
 const RECOVERY_MS: i64 = 20_000;
 /// Time between two looks.
 const LOOK: Duration = Duration::from_millis(250);
+/// Looks over which lost time is counted: as many as [`LATE_MS`] has.
+const LOST_LOOKS: usize = 32;
 
 /// The relays that run, or are to be restarted.
 static WATCHES: LazyLock<Mutex<Vec<Arc<RelayWatch>>>> = LazyLock::new(Mutex::default);
@@ -54,13 +59,18 @@ struct Looks {
 }
 
 impl Looks {
-    fn start(mut look: impl FnMut() + Send + 'static) -> Self {
+    /// `look` is told how much later than it should it came of late, ms.
+    fn start(mut look: impl FnMut(i64) + Send + 'static) -> Self {
         let ends = Arc::<AtomicBool>::default();
         let until = ends.clone();
         let thread = std::thread::spawn(move || {
+            let mut lost = VecDeque::from([0; LOST_LOOKS]);
             while !until.load(Ordering::Acquire) {
-                look();
+                look(lost.iter().sum());
+                let began = Instant::now();
                 std::thread::park_timeout(LOOK);
+                lost.pop_front();
+                lost.push_back(began.elapsed().saturating_sub(LOOK).as_millis() as i64);
             }
         });
         Self {
@@ -96,11 +106,11 @@ impl Observer {
         let found = silences.clone();
         let mut confirmed = BTreeMap::new();
         let mut overtaking = Overtaking::default();
-        let looks = Looks::start(move || {
+        let looks = Looks::start(move |lost_ms| {
             let mut silences = found.lock().expect("the silences");
             // The first silence is the one to look at.
             if silences.is_empty() {
-                silences.extend(look(&ledger, &mut confirmed, &mut overtaking));
+                silences.extend(look(&ledger, &mut confirmed, &mut overtaking, lost_ms));
             }
         });
         Self {
@@ -151,12 +161,14 @@ fn look(
     ledger: &Mutex<Ledger>,
     confirmed: &mut BTreeMap<Id, i64>,
     overtaking: &mut Overtaking,
+    lost_ms: i64,
 ) -> Option<String> {
     let now = now_ms();
+    let late_ms = LATE_MS + lost_ms;
     let waiting = {
         let ledger = ledger.lock().expect("the ledger");
         overtaking.look(&ledger, confirmed);
-        waiting(&ledger, confirmed, now)
+        waiting(&ledger, confirmed, now, late_ms)
     };
     let late = waiting.into_iter().find_map(|((source, target), waiting)| {
         judge(&ways(source.as_deref(), &target)?, &waiting, now)
@@ -181,13 +193,14 @@ fn waiting(
     ledger: &Ledger,
     confirmed: &mut BTreeMap<Id, i64>,
     now: i64,
+    late_ms: i64,
 ) -> BTreeMap<(Option<String>, String), Waiting> {
     confirmed.retain(|id, _| ledger.waits(id));
     let mut all = BTreeMap::<_, Waiting>::new();
     for (id, stamp, source) in ledger.waiting() {
         let since = *confirmed.entry(id.clone()).or_insert(now);
         let late_since = since.max(stamp.due_ms);
-        if since + LATE_MS > now || (stamp.due_ms <= now && late_since + LATE_MS > now) {
+        if since + late_ms > now || (stamp.due_ms <= now && late_since + late_ms > now) {
             continue;
         }
         let waiting = all
@@ -250,6 +263,10 @@ fn explained(ways: &[(Arc<RelayWatch>, RouteEnds)], since: i64, now: i64) -> Opt
     // Whoever runs a relay that is gone, or hangs, sees that.
     if away {
         return Some("no relay answers".to_owned());
+    }
+    // The machine is slow: what the relay says now is not heard yet.
+    if ways.iter().any(|(watch, _)| !watch.is_fresh(now)) {
+        return Some("it is not known what the relay says".to_owned());
     }
     ways.iter()
         .find_map(|(watch, route)| watch.reason(route, since, now))

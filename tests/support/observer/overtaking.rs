@@ -62,6 +62,10 @@ impl Overtaking {
             let Some(ways) = ways(message.source.as_deref(), &message.target) else {
                 return false;
             };
+            // Judged at the next look.
+            if ways.iter().any(|(watch, _)| !watch.is_fresh(now)) {
+                return true;
+            }
             let is_ordered = ways.iter().any(|(_, route)| route.is_ordered);
             if is_ordered || explained(&ways, message.due_ms, now).is_some() {
                 return false;

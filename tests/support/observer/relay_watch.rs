@@ -16,7 +16,7 @@ use super::agreement::{Agreement, Told};
 use super::claims::ClaimsWatch;
 use super::log_lines::LogLines;
 use super::route_ends::RouteEnds;
-use super::{LATE_MS, Looks, RECOVERY_MS, WATCHES, explained, verdict, watches};
+use super::{FRESH_MS, LATE_MS, Looks, RECOVERY_MS, WATCHES, explained, verdict, watches};
 use crate::support::relay::Metrics;
 use crate::support::run::now_ms;
 
@@ -137,7 +137,7 @@ impl RelayWatch {
         });
         WATCHES.lock().expect("the watches").push(watch.clone());
         let looking = Arc::downgrade(&watch);
-        let looks = Looks::start(move || {
+        let looks = Looks::start(move |_| {
             if let Some(watch) = looking.upgrade() {
                 watch.look();
             }
@@ -196,6 +196,11 @@ impl RelayWatch {
 
     pub(super) fn is_away(&self) -> bool {
         self.seen().away_since.is_some()
+    }
+
+    /// Reports whether it was asked of late what the relay says.
+    pub(super) fn is_fresh(&self, now: i64) -> bool {
+        now - self.seen().asked_ms < FRESH_MS
     }
 
     pub(super) fn kept(&self, route: &str) -> Kept {
