@@ -16,7 +16,7 @@ use crate::domain::failure_policy::{
 use crate::domain::route::OnUnroutable;
 use crate::domain::{
     DeadReason, Entry, InvalidReason, KafkaPosition, MonoUs, Route, RouteName, StoreClock, Target,
-    Text, UnixMs, Verdict, dying, retry,
+    Text, UnixMs, Verdict, dying_message, retry,
 };
 use crate::egress::{PublishBatch, SendListener};
 use crate::health::{ActivityKind, Health};
@@ -340,7 +340,7 @@ impl RouteReporter {
                 if flow.is_passing() {
                     note("a passing message became a dead letter", reason.as_str());
                 }
-                dying::begin(&mut entry, now, reason);
+                dying_message::begin(&mut entry, now, reason);
                 Fate::Dying(entry)
             }
             FailureDecision::DeadLetter(reason) => {

@@ -14,7 +14,7 @@ use super::problem::Problem;
 use super::pulse::Pulse;
 use super::refusals::Refusals;
 use super::rendered::RenderedMetrics;
-use super::turns::StoreTurns;
+use super::store_turns::StoreTurns;
 use crate::domain::{Route, RouteName, nearest};
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::store::{Store, StoreError};

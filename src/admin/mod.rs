@@ -118,11 +118,11 @@ mod send;
 mod server;
 mod session;
 mod skip;
+mod store_turns;
 mod times;
 mod tls;
 mod trail;
 mod troubles;
-mod turns;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};

@@ -25,7 +25,7 @@ use super::problem::Problem;
 use super::refusals::{ProbesOnly, RefusalReason};
 use super::{
     activity, audit, body, cancel_many, console, dead, dead_actions, health, live, messages,
-    overview, pause, purge, replace, retries, routes, send, session, skip, trail, turns,
+    overview, pause, purge, replace, retries, routes, send, session, skip, store_turns, trail,
 };
 
 /// All calls. The router and the description are made of these and nothing else. The table in `mod.rs` lists the same
@@ -133,11 +133,13 @@ async fn guard_call(Extract(admin): Extract<Arc<Admin>>, request: Request, next:
             parts.extensions.insert(caller.clone());
         }
         let answer = AssertUnwindSafe(next.run(Request::from_parts(parts, body))).catch_unwind();
-        let answer = turns::serve(caller, answer).await.unwrap_or_else(|_| {
-            error!("a call of the admin API panicked");
-            let detail = "an internal error; the log says more";
-            Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail).into_response()
-        });
+        let answer = store_turns::serve(caller, answer)
+            .await
+            .unwrap_or_else(|_| {
+                error!("a call of the admin API panicked");
+                let detail = "an internal error; the log says more";
+                Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail).into_response()
+            });
         if answer.status() == StatusCode::FORBIDDEN {
             note_refusal(&admin, peer, answer.status());
         }

@@ -5,7 +5,7 @@ use super::due::UnixMs;
 use super::entry::{Entry, Flags};
 use super::route::{OnExpired, OnRefused, OnUnroutable, RetryPolicy, Route, RoutePolicy};
 use super::verdict::{DeadReason, Refusal, Verdict};
-use super::{dying, moment, retry};
+use super::{dying_message, moment, retry};
 
 /// Time between two tries of a passing message at a target that is away or missing, ms. A lane asks its broker no
 /// more often than this.
@@ -150,8 +150,8 @@ fn decide_expired(publish: FailedPublish<'_>, route: &Route) -> FailedMessage {
 fn decide_dying(publish: FailedPublish<'_>, retry: RetryPolicy) -> FailedMessage {
     let mut entry = publish.entry.clone();
     let decision = if publish.verdict.is_hopeless() {
-        let reason = dying::reason(&entry);
-        entry = dying::ended(entry);
+        let reason = dying_message::reason(&entry);
+        entry = dying_message::ended(entry);
         FailureDecision::DeadLetter(reason)
     } else {
         if publish.verdict.is_unknown() {

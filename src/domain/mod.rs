@@ -10,7 +10,7 @@ pub mod clock;
 mod delay_request;
 pub mod due;
 pub mod duration;
-pub mod dying;
+pub mod dying_message;
 mod entry;
 pub mod failure_policy;
 mod header_text;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::domain::{
     DeadLetterLimits, DeadReason, Entry, Flags, Origin, Route, RoutePolicy, TargetRef, UnixMs,
-    dying,
+    dying_message,
 };
 use crate::store::{Bundle, DeadLetter, WriteOp};
 
@@ -19,7 +19,7 @@ pub(super) fn to_write_op(
     now: UnixMs,
 ) -> WriteOp {
     if route.dead_letter_to.is_some() && !entry.flags.has(Flags::LEFT_OUT) {
-        dying::begin(&mut entry, now, reason);
+        dying_message::begin(&mut entry, now, reason);
         dying_op(route, target, entry)
     } else {
         dead_op(route, reason, target, entry)

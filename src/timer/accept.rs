@@ -12,7 +12,7 @@ use super::{ServedRoute, Shard};
 use crate::domain::failure_policy::PublishFlow;
 use crate::domain::limits::{MAX_EXPIRIES, SPLIT_EXPIRIES};
 use crate::domain::{
-    DeadReason, Entry, Flags, MonoUs, Target, TargetRef, Text, Verdict, dying, retry,
+    DeadReason, Entry, Flags, MonoUs, Target, TargetRef, Text, Verdict, dying_message, retry,
 };
 use crate::egress::{PublishBatch, Ticket};
 use crate::health::Overdue;
@@ -242,7 +242,7 @@ impl Accepting<'_> {
         let reporter = &self.served.reporter;
         let claim = &self.claimed.claim;
         let entries = if goal.dies {
-            let outgoing = |entry| dying::outgoing(entry, &route.name);
+            let outgoing = |entry| dying_message::outgoing(entry, &route.name);
             Arc::new(bundle.entries.iter().map(outgoing).collect())
         } else {
             bundle.entries.clone()
@@ -334,9 +334,9 @@ impl Accepting<'_> {
         let dead_letters = bundle.entries.iter().map(|entry| {
             DeadLetter::of(
                 self.served.route.name.clone(),
-                dying::reason(entry),
+                dying_message::reason(entry),
                 bundle.target.clone(),
-                dying::ended(entry.clone()),
+                dying_message::ended(entry.clone()),
             )
         });
         self.divide(Vec::new(), Vec::new(), dead_letters.collect())

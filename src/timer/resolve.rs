@@ -9,7 +9,7 @@ use super::Shard;
 use super::claimed::{ClaimedBundle, DeliveryState, InFlightBatch};
 use super::key_order::rules::KeyQueue;
 use crate::domain::failure_policy::FailedPublish;
-use crate::domain::{DeadReason, Entry, Flags, UnixMs, Verdict, dying};
+use crate::domain::{DeadReason, Entry, Flags, UnixMs, Verdict, dying_message};
 use crate::publishing::{DroppedMessage, Fate};
 use crate::store::{Bundle, DeadLetter, Division, HeldKey, NewBundle, Remainder, slice_of};
 
@@ -118,8 +118,8 @@ fn way_of(claimed: &ClaimedBundle, index: u32, state: &DeliveryState) -> Way {
         DeliveryState::Failed(_) => Way::Again(detached_untried(in_flight, index)),
         DeliveryState::Died => {
             let entry = &in_flight.entries[index as usize];
-            let ended = dying::ended(entry.clone());
-            Way::Dead(dead_letter(claimed, ended, dying::reason(entry)))
+            let ended = dying_message::ended(entry.clone());
+            Way::Dead(dead_letter(claimed, ended, dying_message::reason(entry)))
         }
         DeliveryState::Moved(to) => {
             let mut entry = detached_untried(in_flight, index);

@@ -367,7 +367,7 @@ fn what_is_not_handed_over_keeps_the_count_of_the_claims_before() {
 #[test]
 fn a_dead_message_is_tried_again_for_ever_unless_its_target_can_never_take_it() {
     let mut entry = testing::entry(NOW, b"body");
-    dying::begin(&mut entry, NOW, DeadReason::NotAllowed);
+    dying_message::begin(&mut entry, NOW, DeadReason::NotAllowed);
     let route = testing::route();
     let verdicts = [
         refused(Refusal::Unroutable),
@@ -399,7 +399,7 @@ fn a_dead_message_is_tried_again_for_ever_unless_its_target_can_never_take_it() 
         } else {
             let again = NOW.plus(route.policy.retry.max_ms);
             assert_eq!(failed.decision, FailureDecision::RetryAt(again));
-            assert_eq!(dying::reason(&failed.entry), DeadReason::NotAllowed);
+            assert_eq!(dying_message::reason(&failed.entry), DeadReason::NotAllowed);
         }
         assert_eq!(
             failed.entry.flags.has(Flags::CONFIRM_UNKNOWN),

@@ -13,11 +13,11 @@
 
 mod channel;
 mod driver;
+mod key_shares;
 mod lane;
 pub mod mapping;
 mod pump;
 mod queue;
-mod shares;
 mod suspects;
 mod validate;
 mod window;

@@ -29,8 +29,8 @@ use bytes::Bytes;
 use lapin::BasicProperties;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
+use super::key_shares::{KeyShares, MAX_OUTSTANDING};
 use super::lane::{not_confirmed, refused, unknown};
-use super::shares::{KeyShares, MAX_OUTSTANDING};
 use crate::domain::verdict::Refusal;
 use crate::domain::{Text, Verdict};
 use crate::egress::{CONFIRM_DEADLINE, Publication};

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::record::RECORD_OVERHEAD;
-use super::standing::StandstillWatch;
+use super::standstill::StandstillWatch;
 use crate::domain::{Flags, KafkaPosition, Message, Origin, ReadMark, Route, Text, UnixMs};
 use crate::ingress::{Delivery, Feed, Ledger, Missing, ReadShare, Sink};
 use crate::lifecycle::{Shutdown, Tasks};

@@ -20,7 +20,7 @@ use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use tokio::sync::oneshot;
 
 use super::assignment::{OffsetRange, TopicPartition};
-use super::standing::{CUT_SHORT, batch_offset};
+use super::standstill::{CUT_SHORT, batch_offset};
 use crate::broker::kafka::{self, Connection};
 use crate::domain::Clock;
 

@@ -10,7 +10,6 @@ use rdkafka::consumer::Consumer;
 use super::assignment::TopicPartition;
 use super::group_state::Unplaced;
 use super::log_ends::ask_ends;
-use super::placement::PlacementCause;
 use super::rebalance::{ANSWER_TIMEOUT, GroupClient, GroupContext};
 use super::start_positions::{NO_LEADER, read_commit};
 use crate::broker::kafka;
@@ -18,7 +17,7 @@ use crate::domain::{Endpoint, FirstStart, Latest, Route, RouteName, StartRule};
 use crate::ingress::Sink;
 
 /// The first start of each route, or why nobody tells it.
-pub(super) type FirstStarts = BTreeMap<RouteName, Result<FirstStart, String>>;
+pub(super) type FirstStarts = BTreeMap<RouteName, Result<Arc<FirstStart>, String>>;
 
 impl<S: Sink> GroupContext<S> {
     /// Where a partition begins that nobody has read ever, and whose log ends at `end`. `None`: at its oldest record, as
@@ -67,10 +66,8 @@ impl<S: Sink> GroupContext<S> {
     ) -> FirstStarts {
         let mut first_starts = FirstStarts::new();
         for of in offered {
-            let is_fresh = of.cause == PlacementCause::Given
-                && of.read.is_none()
-                && matches!(read_commit(committed, &of.key), Ok(None));
-            if is_fresh
+            let is_committed = !matches!(read_commit(committed, &of.key), Ok(None));
+            if of.is_fresh(is_committed)
                 && let Some((route, start)) = self.start_rule(&of.key.0)
                 && start != StartRule::Earliest
                 && !first_starts.contains_key(&route.name)
@@ -83,7 +80,11 @@ impl<S: Sink> GroupContext<S> {
     }
 
     /// The topics of a route as they were when the first replica first read it. `Err` says who does not tell.
-    fn first_start(&self, consumer: &GroupClient<S>, route: &Route) -> Result<FirstStart, String> {
+    fn first_start(
+        &self,
+        consumer: &GroupClient<S>,
+        route: &Route,
+    ) -> Result<Arc<FirstStart>, String> {
         let setup = &self.setup;
         if let Some(first) = setup.first_starts.lock().get(&route.name) {
             return Ok(first.clone());
@@ -116,6 +117,9 @@ impl<S: Sink> GroupContext<S> {
             format!("the store does not tell when its route was first read: {error}")
         })?;
         let mut known = setup.first_starts.lock();
-        Ok(known.entry(route.name.clone()).or_insert(first).clone())
+        let first = known
+            .entry(route.name.clone())
+            .or_insert_with(|| first.into());
+        Ok(first.clone())
     }
 }

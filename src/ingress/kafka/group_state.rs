@@ -19,7 +19,7 @@ use super::placement::PlacementCause;
 use super::reading_mode::FetchCounts;
 use super::skip_desk::SkipQueue;
 use super::source_topics::SourceTopics;
-use super::standing::{DecodeReports, Standstill};
+use super::standstill::{DecodeReports, Standstill};
 use crate::broker::kafka::{Connection, OutageSuspicion};
 use crate::domain::{FirstStart, ReadMark, Route, RouteName, SkipOutcome};
 use crate::ingress::Sink;
@@ -34,7 +34,7 @@ pub(super) struct GroupSetup<S> {
     pub(super) routes: Vec<Arc<Route>>,
     pub(super) topics: Mutex<SourceTopics>,
     /// How the topics of a route were when it was first read, by route, as far as that had to be known.
-    pub(super) first_starts: Mutex<BTreeMap<RouteName, FirstStart>>,
+    pub(super) first_starts: Mutex<BTreeMap<RouteName, Arc<FirstStart>>>,
     pub(super) deps: KafkaDependencies<S>,
     /// Lets the consumer's own thread wait for tasks.
     pub(super) runtime: Handle,
@@ -118,6 +118,11 @@ impl Unplaced {
             why: "nobody tells where to begin".to_owned(),
             is_held: false,
         }
+    }
+
+    /// Reports whether nobody is known to have read it ever.
+    pub(super) fn is_fresh(&self, is_committed: bool) -> bool {
+        self.cause == PlacementCause::Given && self.read.is_none() && !is_committed
     }
 }
 

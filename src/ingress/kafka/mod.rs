@@ -30,7 +30,7 @@ pub mod replay_window;
 mod skip;
 pub mod skip_desk;
 pub mod source_topics;
-mod standing;
+mod standstill;
 mod start_positions;
 mod subscription;
 pub mod tail;

@@ -17,7 +17,7 @@ use tracing::{debug, error, warn};
 
 use super::group_state::{GroupSetup, GroupState, Unplaced, list, partitions};
 use super::placement::PlacementCause;
-use super::standing::{Standstill, is_decode_error};
+use super::standstill::{Standstill, is_decode_error};
 use crate::broker::kafka::{self, KnownBrokers};
 use crate::domain::Endpoint;
 use crate::ingress::Sink;

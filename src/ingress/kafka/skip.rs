@@ -23,7 +23,7 @@ use super::group_state::GroupState;
 use super::largest_record;
 use super::rebalance::{ANSWER_TIMEOUT, GroupClient, GroupContext};
 use super::skip_desk::SkipRequest;
-use super::standing::Standstill;
+use super::standstill::Standstill;
 use crate::broker::kafka::FetchSizes;
 use crate::domain::{OnUndecodable, RouteName, SkipGoal, SkipOutcome, Text};
 use crate::ingress::Sink;

@@ -388,7 +388,7 @@ impl<S: Sink> GroupContext<S> {
             ends,
         } in &known
         {
-            if of.cause != PlacementCause::Given || committed.is_some() || of.read.is_some() {
+            if !of.is_fresh(committed.is_some()) {
                 continue;
             }
             match self.fresh_start(first_starts, &of.key, ends.end) {

@@ -6,7 +6,7 @@ use tracing::{debug, error, info, warn};
 use super::assignment::{Assignment, OffsetRange};
 use super::batch_probe::MAX_OFFSETS;
 use super::rebalance::GroupContext;
-use super::standing::{FetchView, Standstill, StandstillChange};
+use super::standstill::{FetchView, Standstill, StandstillChange};
 use crate::domain::{OnUndecodable, Text};
 use crate::ingress::Sink;
 
