@@ -91,6 +91,16 @@ impl StoreWork {
         }
     }
 
+    /// Takes all of it out.
+    pub(super) fn take(&mut self) -> Self {
+        let rest = Self {
+            route: self.route.clone(),
+            partitions: BTreeMap::new(),
+            ..*self
+        };
+        std::mem::replace(self, rest)
+    }
+
     /// Adds a message to be kept until it is due.
     pub(super) fn store(&mut self, message: PlacedMessage) {
         let PlacedMessage {

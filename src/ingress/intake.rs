@@ -479,7 +479,9 @@ impl Source {
             }
             Admission::Cancel { id } => {
                 judged.soonest = now;
-                let p = self.partition_of_command(read.key.as_ref(), &id).await;
+                let p = self
+                    .place_command(read.key.as_ref(), &id, &mut read.receipt, judged)
+                    .await;
                 if let Some(p) = p {
                     let op = self.cancel_op(id, None);
                     judged.work.command_at(p, op, position, read.receipt);
@@ -494,9 +496,10 @@ impl Source {
                 judged.soonest = now;
                 read.entry.id = Some(id.clone());
                 self.schedule(&mut read, asked);
-                let p = self.partition_of_command(read.key.as_ref(), &id).await;
+                let p = self
+                    .place_command(read.key.as_ref(), &id, &mut read.receipt, judged)
+                    .await;
                 if let Some(p) = p {
-                    self.note_name(&id, p, &mut read.receipt);
                     let op = self.change_op(replaces, id, &target, read.entry);
                     judged.work.command_at(p, op, position, read.receipt);
                 }

@@ -103,7 +103,7 @@ pub struct Receipt {
     permit: Option<PendingPermit>,
     /// The span of the message's admission, until the record is resolved or abandoned.
     span: Option<Box<AdmissionSpan>>,
-    /// The message's name, until the record is resolved or abandoned.
+    /// The name that the record's operation is on, until the record is resolved or abandoned.
     name: Option<Box<UnstoredName>>,
 }
 
@@ -321,7 +321,7 @@ impl Receipt {
         self.span = span;
     }
 
-    /// Attaches the name by which a command finds the message until the store has it.
+    /// Attaches the name that the record's operation is on.
     pub(super) fn name(&mut self, name: UnstoredName) {
         self.name = Some(Box::new(name));
     }

@@ -1,79 +1,87 @@
-//! Names that are on their way into the store. On a route that keeps the order of keys a command may have another key
-//! than its message, and the store is asked which partition has the name. It does not know yet what was read just before.
+//! Names of operations that the store has not answered yet. On a route that keeps the order of keys a command may have
+//! another key than its message, and the store is asked which partition has the name: not before it knows all that was
+//! read of this name until then.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
-use crate::domain::{Partition, Text};
+use crate::domain::Text;
 
-/// The names of one source's messages to which the store has not answered yet, each with its partitions in the order in
-/// which they were read.
+/// The names of one source, each with the number of its operations without an answer.
 #[derive(Debug, Default)]
-pub(super) struct UnstoredNames(Mutex<HashMap<Text, Vec<Partition>>>);
+pub(super) struct UnstoredNames {
+    counts: Mutex<HashMap<Text, usize>>,
+    fewer: Notify,
+}
 
-/// A name until its message's record is resolved or abandoned.
+/// The name of one operation, until its record is resolved or abandoned.
 #[derive(Debug)]
 pub(super) struct UnstoredName {
     names: Arc<UnstoredNames>,
     id: Text,
-    partition: Partition,
 }
 
 impl UnstoredNames {
-    pub(super) fn enter(self: &Arc<Self>, id: Text, partition: Partition) -> UnstoredName {
-        let mut names = self.0.lock();
-        names.entry(id.clone()).or_default().push(partition);
+    pub(super) fn enter(self: &Arc<Self>, id: Text) -> UnstoredName {
+        *self.counts.lock().entry(id.clone()).or_default() += 1;
         UnstoredName {
             names: self.clone(),
             id,
-            partition,
         }
     }
 
-    /// The partition of the last message of this name.
-    pub(super) fn find(&self, id: &Text) -> Option<Partition> {
-        self.0.lock().get(id)?.last().copied()
+    pub(super) fn has(&self, id: &Text) -> bool {
+        self.counts.lock().contains_key(id)
+    }
+
+    /// Waits until no operation of this name is without an answer. For one who waits at a time. Cancel-safe.
+    pub(super) async fn answered(&self, id: &Text) {
+        while self.has(id) {
+            self.fewer.notified().await;
+        }
     }
 }
 
 impl Drop for UnstoredName {
     fn drop(&mut self) {
-        let mut names = self.names.0.lock();
-        let Some(partitions) = names.get_mut(&self.id) else {
+        let mut counts = self.names.counts.lock();
+        let Some(count) = counts.get_mut(&self.id) else {
             return;
         };
-        if let Some(first) = partitions.iter().position(|&p| p == self.partition) {
-            partitions.remove(first);
-        }
-        if partitions.is_empty() {
-            names.remove(&self.id);
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&self.id);
+            drop(counts);
+            self.names.fewer.notify_one();
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
+    use futures_util::FutureExt;
+
     use super::*;
 
     #[test]
-    fn a_name_is_known_until_the_last_of_its_messages_has_an_answer() {
+    fn a_name_is_waited_for_until_the_last_of_its_operations_has_an_answer() {
         let names = Arc::<UnstoredNames>::default();
         let (a, b): (Text, Text) = ("a".into(), "b".into());
-        assert_eq!(names.find(&a), None);
-        let first = names.enter(a.clone(), Partition(3));
-        let second = names.enter(a.clone(), Partition(5));
-        let third = names.enter(a.clone(), Partition(3));
-        let other = names.enter(b.clone(), Partition(7));
-        assert_eq!(names.find(&a), Some(Partition(3)));
-        drop(third);
+        assert!(names.answered(&a).now_or_never().is_some());
+        let [first, second, other] = [&a, &a, &b].map(|id| names.enter(id.clone()));
+        let mut answered = pin!(names.answered(&a));
+        let mut is_answered = || answered.as_mut().now_or_never().is_some();
+        assert!(!is_answered());
         drop(first);
-        assert_eq!(names.find(&a), Some(Partition(5)));
+        assert!(!is_answered() && names.has(&a));
         drop(second);
-        assert_eq!(names.find(&a), None);
-        assert_eq!(names.find(&b), Some(Partition(7)));
+        assert!(is_answered() && !names.has(&a) && names.has(&b));
         drop(other);
-        assert!(names.0.lock().is_empty());
+        assert!(names.counts.lock().is_empty());
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Receipt, Source};
+use super::{JudgedBatch, Receipt, Source};
 use crate::domain::{Entry, Partition, Target, Text};
 use crate::store::{Bundle, IntendedMessage, WriteOp};
 
@@ -51,28 +51,32 @@ impl Source {
         }
     }
 
-    /// Notes where the message of a name is stored, until it is.
-    pub(super) fn note_name(&self, id: &Text, partition: Partition, receipt: &mut Receipt) {
-        // On other routes the name itself decides.
+    /// Notes that the store is to hear of an operation on this name.
+    pub(super) fn note_name(&self, id: &Text, receipt: &mut Receipt) {
+        // On other routes the name itself decides where its operations go, and they keep their order there.
         if self.route.policy.ordered {
-            receipt.name(self.names.enter(id.clone(), partition));
+            receipt.name(self.names.enter(id.clone()));
         }
     }
 
     /// The partition that stores the message a command names: as a rule that of the command's own key. `None`
     /// if shutting down is forced.
-    pub(super) async fn partition_of_command(
+    pub(super) async fn place_command(
         &self,
         key: Option<&Bytes>,
         id: &Text,
+        receipt: &mut Receipt,
+        judged: &mut JudgedBatch,
     ) -> Option<Partition> {
         let partition = self.partition_of(key, Some(id), None);
         if !self.route.policy.ordered {
             return Some(partition);
         }
-        if let Some(on_its_way) = self.names.find(id) {
-            return Some(on_its_way);
+        if self.names.has(id) {
+            self.submitter.submit_all(judged.work.take()).await;
+            self.names.answered(id).await;
         }
+        self.note_name(id, receipt);
         let store = &self.intake.store;
         let route = &self.route.name;
         self.intake

@@ -163,10 +163,10 @@ impl Source {
         id: &Text,
         op: WriteOp,
         key: Option<&Bytes>,
-        receipt: Receipt,
+        mut receipt: Receipt,
         judged: &mut JudgedBatch,
     ) {
-        if let Some(p) = self.partition_of_command(key, id).await {
+        if let Some(p) = self.place_command(key, id, &mut receipt, judged).await {
             judged.work.command(p, op, receipt);
         }
     }
