@@ -200,12 +200,23 @@ impl Subscription {
         let tag = ShortString::try_new(tag).unwrap_or_default();
         let options = BasicConsumeOptions::default();
         let arguments = FieldTable::default();
-        within(
+        let consumed = within(
             "basic.consume",
             self.channel
                 .basic_consume(self.queue.clone(), tag, options, arguments),
         )
-        .await
+        .await;
+        // The answer may come yet. The client library would keep such a consumer, and the channel with it, for as long as
+        // the connection lives, and nobody would read what the broker lends it. It sends the close at the first poll.
+        if consumed.is_err() && self.channel.status().connected() {
+            let close = self
+                .channel
+                .close(200, "nobody waits for the consumer".into());
+            if let Some(Err(error)) = close.now_or_never() {
+                debug!(queue = %self.queue, %error, "the channel of a consumer that was given up cannot be closed");
+            }
+        }
+        consumed
     }
 
     /// Reads and acknowledges until the process drains, the deliveries must go back, or the channel is lost

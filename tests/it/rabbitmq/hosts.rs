@@ -1,7 +1,10 @@
-//! A connection of several hosts of one cluster: one that is away costs nothing, and after a loss the next one is tried.
+//! The way to RabbitMQ. A connection of several hosts of one cluster: one that is away costs nothing, and after a loss the
+//! next one is tried. An answer that comes too late.
+
+use std::time::Duration;
 
 use lapin::BasicProperties;
-use lapin::options::BasicPublishOptions;
+use lapin::options::{BasicPublishOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
 
 use crate::flow::fixture::await_metric;
@@ -77,5 +80,78 @@ async fn the_next_host_is_tried_when_one_is_away_and_when_it_is_lost() {
         log.contains("rabbitmq is away") && !log.contains("guest:guest"),
         "the log"
     );
+    assert!(relay.terminate().await.success(), "a clean end");
+}
+
+/// The number of consumers of a queue.
+async fn consumers(rabbitmq: &Rabbitmq, queue: &str) -> u32 {
+    let connection = rabbitmq.connect().await.expect("a connection");
+    let channel = connection.create_channel().await.expect("a channel");
+    let options = QueueDeclareOptions {
+        passive: true,
+        ..QueueDeclareOptions::default()
+    };
+    let declared = channel.queue_declare(queue.into(), options, FieldTable::default());
+    declared.await.expect("it is there").consumer_count()
+}
+
+/// The broker has begun to lend messages to a consumer whose answer came too late. Nobody would read them.
+#[tokio::test]
+async fn a_consumer_that_is_answered_too_late_keeps_nothing_from_the_next_one() {
+    let (redis, rabbitmq) = tokio::join!(Redis::shared(), Rabbitmq::shared());
+    let way = Proxy::before(rabbitmq.port()).await;
+    let [from, to] = ["in", "out"].map(names::unique);
+    for queue in [&from, &to] {
+        rabbitmq.declare_queue(queue, QueueKind::Quorum).await;
+    }
+    // The connection outlives the silence.
+    let url = format!(
+        "amqp://guest:guest@127.0.0.1:{}/%2f?heartbeat=60",
+        way.port()
+    );
+    let config = Config::new(redis)
+        .section(&format!("[rabbitmq.main]\nurl = \"{url}\""))
+        .route(
+            "mail",
+            &format!("{{ rabbitmq = \"main\", queue = \"{from}\" }}"),
+            &format!("{{ rabbitmq = \"main\", exchange = \"\", routing_key = \"{to}\" }}"),
+            "",
+        );
+    let mut relay = Relay::start(&config).await;
+    relay.reads_all_sources().await;
+    let post = async |what: &str| {
+        let path = format!("/api/v1/routes/mail/{what}");
+        let answer = relay.request("POST", &path, None, r#"{"only":"ingress"}"#);
+        let (status, text) = answer.await.expect("an answer");
+        assert_eq!(status, 200, "{text}");
+    };
+    let has_consumers = async |wanted: u32| {
+        eventually(&format!("{wanted} consumers"), async || {
+            match consumers(rabbitmq, &from).await {
+                found if found == wanted => Ok(()),
+                found => Err(anyhow::anyhow!("{found}")),
+            }
+        })
+        .await;
+    };
+    post("pause").await;
+    has_consumers(0).await;
+    // Each answer has its time, and so has the test to see the consumer before its answer is there.
+    way.set(Mode::Delay(Duration::from_secs(4)));
+    post("resume").await;
+    has_consumers(1).await;
+    way.set(Mode::Hole);
+    eventually("the relay gives up", async || {
+        let (_, told) = relay.get("/readyz").await?;
+        anyhow::ensure!(told.contains("basic.consume: no answer"), "{told}");
+        Ok(())
+    })
+    .await;
+    way.set(Mode::Pass);
+    for _ in 0..50 {
+        send(rabbitmq, &from, 100).await;
+    }
+    await_metric(&relay, "published_total", &[("route", "mail")], 50).await;
+    has_consumers(1).await;
     assert!(relay.terminate().await.success(), "a clean end");
 }
