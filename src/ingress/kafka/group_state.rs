@@ -133,7 +133,7 @@ impl std::fmt::Display for Unplaced {
     }
 }
 
-/// The end of a partition's log in an answer that refuses its records.
+/// The end of a partition's log in an answer that has no records, for whatever reason.
 const NO_LOG_END: i64 = -1;
 
 /// Brokers refuse to let partitions be read.
@@ -145,6 +145,16 @@ pub(super) struct FetchRefusal {
     topics: BTreeSet<Arc<str>>,
     /// The last statistics have none.
     is_over: bool,
+}
+
+impl FetchRefusal {
+    /// Takes in the topics that the statistics show as refused. Reports whether none is any more: statistics that were made
+    /// while the refusal was told may not have it yet, and the next ones do.
+    fn is_over_with(&mut self, topics: BTreeSet<Arc<str>>) -> bool {
+        self.topics = topics;
+        let was_over = std::mem::replace(&mut self.is_over, self.topics.is_empty());
+        was_over && self.is_over
+    }
 }
 
 /// The phases of a consumer's life, in their order.
@@ -329,7 +339,8 @@ impl GroupState {
     }
 
     /// Takes in which partitions the brokers refuse to let be read: the last answer about such a partition had no end of
-    /// its log. A topic to which nobody sends has no record that would tell of its end.
+    /// its log. A topic to which nobody sends has no record that would tell of the end of the refusal. Nothing is fetched of
+    /// a paused partition; once it goes on, a refusal is told anew.
     pub(super) fn find_refused(&mut self, statistics: &Statistics) {
         let Some(refusal) = &mut self.fetch_refusal else {
             return;
@@ -337,14 +348,10 @@ impl GroupState {
         let is_refused = |assignment: &&Assignment| {
             let topic = statistics.topics.get(&*assignment.topic);
             let partition = topic.and_then(|topic| topic.partitions.get(&assignment.partition));
-            partition.is_some_and(|partition| partition.hi_offset == NO_LOG_END)
+            !assignment.paused && partition.is_some_and(|seen| seen.hi_offset == NO_LOG_END)
         };
         let refused = self.assignments.iter().filter(is_refused);
-        let topics: BTreeSet<_> = refused.map(|assignment| assignment.topic.clone()).collect();
-        let was_over = std::mem::replace(&mut refusal.is_over, topics.is_empty());
-        refusal.topics = topics;
-        // Statistics that were made while the refusal was told may not have it yet. The next ones do.
-        if was_over && refusal.is_over {
+        if refusal.is_over_with(refused.map(|assignment| assignment.topic.clone()).collect()) {
             self.fetch_refusal = None;
         }
     }
@@ -453,6 +460,24 @@ mod tests {
         );
     }
 
+    /// It is told once, and statistics may be older than what they follow.
+    #[test]
+    fn a_refusal_of_fetches_is_over_once_two_statistics_in_turn_have_none() {
+        let mut state = GroupState::default();
+        state.note_refusal("no right to read");
+        let refusal = state.fetch_refusal.as_mut().expect("it was told");
+        let mut is_over = |topics: &[&str]| {
+            refusal.is_over_with(topics.iter().map(|topic| (*topic).into()).collect())
+        };
+        assert!(!is_over(&[]) && !is_over(&["a", "b"]) && !is_over(&["b"]));
+        assert!(!is_over(&[]) && !is_over(&["b"]));
+        assert!(!is_over(&[]) && is_over(&[]));
+        assert!(!is_over(&["a"]));
+        state.note_refusal("no right to read");
+        let refusal = state.fetch_refusal.as_mut().expect("it was told");
+        assert!(!refusal.is_over_with(BTreeSet::new()), "told anew");
+    }
+
     #[test]
     fn a_refusal_of_the_group_concerns_all_topics_and_one_of_a_topic_that_topic() {
         let mut state = unplaced(&[("a", 0)]);
@@ -477,7 +502,7 @@ mod tests {
         state.note_refusal("no right to read");
         assert_eq!(trouble(&state, "b"), None, "it is not known which");
         if let Some(refusal) = &mut state.fetch_refusal {
-            refusal.topics.insert("b".into());
+            assert!(!refusal.is_over_with(["b".into()].into()));
         }
         assert_eq!(
             trouble(&state, "b").as_deref(),

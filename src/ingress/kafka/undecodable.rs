@@ -1,4 +1,4 @@
-//! Reports partitions that stand (see `standing`), and takes what the client library passed over.
+//! Reports partitions that stand (see `standstill`), and takes what the client library passed over.
 
 use rdkafka::statistics::Statistics;
 use tracing::{debug, error, info, warn};
