@@ -352,7 +352,12 @@ impl RecordHeaders<'_> {
             let error = format!("{name}: due in {ahead}, over max_delay of {most}");
             return Err((InvalidReason::TooFar, error));
         }
-        asked.request.expires = self.expiry(asked.due, !self.asks_for_time())?;
+        let was_given_back = !self.asks_for_time();
+        asked.request.expires = self.expiry(asked.due, was_given_back)?;
+        if was_given_back && let Some(expires) = asked.request.expires {
+            // It holds its name and its key no longer than anybody wants it.
+            asked.due = asked.due.min(expires.last);
+        }
         // RFC 3339 reaches back to the year 0. Every past due time means now, and the store need not know times
         // before 1970.
         asked.due = asked.due.max(UnixMs(0));
