@@ -198,12 +198,16 @@ fn subject(request: &DeadActionRequest, which: &str) -> String {
         let given = given.as_ref()?;
         Some(format!("{name}={}", given.text()))
     };
+    let number = |name, given: Option<u64>| given.map(|given| format!("{name}={given}"));
     let target = request.target.as_ref();
     let asked = [
         target.map(|target| format!("target={target}")),
         time("delay", &request.delay),
         time("at", &request.at),
         time("spread", &request.spread),
+        number("spread_over", request.spread_over),
+        number("spread_begins", request.spread_begins),
+        request.route.as_ref().map(|route| format!("route={route}")),
         Some(which.to_owned()),
     ];
     let asked: Vec<String> = asked.into_iter().flatten().collect();
@@ -385,6 +389,10 @@ mod tests {
                 "target=t delay=5m spread=1h a",
             ),
             (r#"{"ids":["a"],"at":1800000000000}"#, "at=1800000000000 a"),
+            (
+                r#"{"ids":["a"],"route":"r","spread":"1h","spread_over":9,"spread_begins":4}"#,
+                "spread=1h spread_over=9 spread_begins=4 route=r a",
+            ),
         ] {
             let request: DeadActionRequest = serde_json::from_str(request).expect("a request");
             let ids = request.ids.clone().unwrap_or_default();

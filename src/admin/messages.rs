@@ -341,6 +341,7 @@ pub(super) async fn reschedule(
         let detail = format!("that is further ahead than the route's `max_delay`, {max}");
         return Err(Problem::bad(detail).reason(InvalidReason::TooFar.as_str()));
     }
+    caller.is_about(format!("due_ms={due}"));
     let conditional = seen.is_some();
     let op = WriteOp::Reschedule {
         route: route.name.clone(),

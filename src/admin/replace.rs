@@ -155,9 +155,7 @@ impl NamedParts {
         let old = found.entry;
         let now = admin.state.clock.wall();
         let unchanged = if old.due > now {
-            // The wait of its route's `spread`, or an older `max_delay`, may have put it behind what may be asked for now.
-            let due = old.due.min(now.plus(route.policy.max_delay_ms));
-            (&names.deliver_at, due.to_string())
+            (&names.deliver_at, old.due.to_string())
         } else {
             (&names.delay, "0".to_owned())
         };
@@ -171,7 +169,13 @@ impl NamedParts {
             headers: given.chain([time]).collect(),
             properties: None,
         };
-        let admitted = admin.state.inject.admit(route, judged);
+        // Its route's jitter, or an older `max_delay`, may have put it behind what may be asked for now.
+        let mut as_it_was = route.clone();
+        if self.time.is_none() {
+            let policy = &mut as_it_was.policy;
+            policy.max_delay_ms = policy.max_delay_ms.max(old.due.since(now));
+        }
+        let admitted = admin.state.inject.admit(&as_it_was, judged);
         let admitted = admitted.map_err(|unfit| not_taken(&unfit))?;
         let mut request = admitted.request;
         let mut due = admitted.due;
@@ -179,12 +183,6 @@ impl NamedParts {
         if self.time.is_none() {
             due = old.due;
             request.time = RequestedTime::At(due);
-        }
-        if due > admitted.due {
-            let Some(moved) = request.moved_to(due) else {
-                return Ok(None);
-            };
-            request = moved;
         }
         if request.expires.is_none()
             && let Some(kept) = old.request

@@ -290,7 +290,7 @@ async fn what_is_due_later_than_may_be_asked_for_keeps_its_due_time() {
         assert_eq!(after["expires_ms"].as_i64(), expires, "{after}");
         let early = before["due_ms"].as_i64().expect("a time") - 1;
         let headers = json!({ "x-delay-expires": early.to_string() });
-        let (status, _) = put(&relay, &path, id, &json!({ "headers": headers })).await;
-        assert!([400, 409].contains(&status), "{status}");
+        let answer = put(&relay, &path, id, &json!({ "headers": headers })).await;
+        assert_eq!(answer, (400, json!("bad_expiry")));
     }
 }
