@@ -32,8 +32,8 @@ use self::route_ends::RouteEnds;
 use super::accounting::{Id, Ledger};
 use super::run::now_ms;
 
-/// A message may be late by five seconds, and by what a busy machine needs to notice. To that comes the time for which
-/// the machine did not let the observer run: it lets nobody else run either.
+/// A message may be late by five seconds, and by what a busy machine needs to notice. Where the observer judges messages,
+/// the time is added for which the machine did not let it run: it lets nobody else run either.
 const LATE_MS: i64 = 5000 + 3000;
 /// What a relay said longer ago than this is no ground for a judgement.
 const FRESH_MS: i64 = 2000;

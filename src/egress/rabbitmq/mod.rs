@@ -3,7 +3,7 @@
 //! Each lane has a channel of its own, driven by *one* task: the client library acks the wrong publish when several
 //! threads share a channel. The task publishes with `mandatory` and hundreds of confirms in flight, and judges each
 //! publication by its own confirm (`window`). A routing key whose queue does not confirm holds no more than its share of
-//! what is in flight (`shares`); its further messages wait, and those of other streams pass them (`queue`). A lane has
+//! what is in flight (`key_shares`); its further messages wait, and those of other streams pass them (`queue`). A lane has
 //! one channel, not two: messages that pass through keep their order.
 //!
 //! A message that closes the channel harms its neighbours only once: those that the broker may not have read before are

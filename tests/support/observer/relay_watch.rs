@@ -198,9 +198,10 @@ impl RelayWatch {
         self.seen().away_since.is_some()
     }
 
-    /// Reports whether it was asked of late what the relay says.
+    /// Reports whether it is known what the relay says now: by an answer of late, or because it does not answer.
     pub(super) fn is_fresh(&self, now: i64) -> bool {
-        now - self.seen().asked_ms < FRESH_MS
+        let seen = self.seen();
+        seen.away_since.is_some() || now - seen.asked_ms.max(seen.heard_ms) < FRESH_MS
     }
 
     pub(super) fn kept(&self, route: &str) -> Kept {
