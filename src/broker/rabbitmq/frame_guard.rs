@@ -12,6 +12,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use futures_io::{AsyncRead, AsyncWrite};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::guarded_channels::GuardedChannels;
 use super::header_frame;
@@ -44,15 +45,17 @@ const KEPT_CAPACITY: usize = 2 * READ_SIZE;
 /// A stream whose incoming frames can be decoded.
 pub(super) struct FrameGuard<S> {
     stream: S,
+    given_up: Pin<Box<WaitForCancellationFutureOwned>>,
     read_buffer: Box<[u8]>,
     frames: GuardedFrames,
 }
 
 impl<S> FrameGuard<S> {
-    /// `channels` counts what is returned, and has the size of the largest body.
-    pub(super) fn new(stream: S, channels: GuardedChannels) -> Self {
+    /// `given_up` ends it. `channels` counts what is returned, and has the size of the largest body.
+    pub(super) fn new(stream: S, given_up: CancellationToken, channels: GuardedChannels) -> Self {
         Self {
             stream,
+            given_up: Box::pin(given_up.cancelled_owned()),
             read_buffer: vec![0; READ_SIZE].into(),
             frames: GuardedFrames {
                 channels,
@@ -73,6 +76,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for FrameGuard<S> {
             let taken = this.frames.take(buffer);
             if taken > 0 {
                 return Poll::Ready(Ok(taken));
+            }
+            if this.given_up.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
             }
             let read = ready!(Pin::new(&mut this.stream).poll_read(cx, &mut this.read_buffer))?;
             if read == 0 {

@@ -55,10 +55,14 @@ struct RabbitmqFixture {
 
 impl RabbitmqFixture {
     fn new(server: &Rabbitmq) -> Self {
+        Self::at(server.url())
+    }
+
+    fn at(url: String) -> Self {
         let health = Health::default();
         let connection = Connection {
             name: "main".into(),
-            url: Credential::inline(server.url()),
+            url: Credential::inline(url),
             further_urls: Vec::new(),
             management: None,
             tls: ClientFiles::default(),

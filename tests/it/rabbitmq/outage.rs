@@ -7,6 +7,8 @@ use std::time::Duration;
 use postdate::domain::verdict::Refusal;
 use postdate::domain::{Flags, Verdict};
 use postdate::health::PartState;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpListener;
 
 use super::{DeliverySink, RabbitmqFixture, Submitter, body, message, patiently, resolve};
 use crate::support::{QueueKind, Rabbitmq, eventually, names};
@@ -289,4 +291,25 @@ async fn a_broker_that_hangs_is_found_out_by_its_silence() {
     );
     drop(taken);
     server.cont();
+}
+
+/// A host takes connections and never says a word. Each attempt ends with its connection, and so with its thread.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_says_nothing_has_one_connection_at_a_time() {
+    let host = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = host.local_addr().expect("its address");
+    let fixture = RabbitmqFixture::at(format!("amqp://guest:guest@{address}/%2f"));
+    let sink = DeliverySink::default();
+    let _metrics = fixture.consume(&["nothing"], 10, &sink);
+    for _ in 0..3 {
+        let (mut connection, _) = patiently("a connection", host.accept())
+            .await
+            .expect("it is taken");
+        let mut heard = Vec::new();
+        patiently("its end", connection.read_to_end(&mut heard))
+            .await
+            .expect("it is closed");
+        assert!(heard.starts_with(b"AMQP"), "{heard:?}");
+    }
+    fixture.drain().await;
 }
