@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::super::unstored_names::UnstoredAt;
 use super::{JudgedBatch, Receipt, Source};
 use crate::domain::{Entry, Partition, Target, Text};
 use crate::store::{Bundle, IntendedMessage, WriteOp};
@@ -52,10 +53,10 @@ impl Source {
     }
 
     /// Notes that the store is to hear of an operation on this name.
-    pub(super) fn note_name(&self, id: &Text, receipt: &mut Receipt) {
+    pub(super) fn note_name(&self, id: &Text, partition: Partition, receipt: &mut Receipt) {
         // On other routes the name itself decides where its operations go, and they keep their order there.
         if self.route.policy.ordered {
-            receipt.name(self.names.enter(id.clone()));
+            receipt.name(self.names.enter(id.clone(), partition));
         }
     }
 
@@ -68,21 +69,24 @@ impl Source {
         receipt: &mut Receipt,
         judged: &mut JudgedBatch,
     ) -> Option<Partition> {
-        let partition = self.partition_of(key, Some(id), None);
+        let home = self.partition_of(key, Some(id), None);
         if !self.route.policy.ordered {
-            return Some(partition);
+            return Some(home);
         }
-        if self.names.has(id) {
+        let unstored = self.names.find(id, home);
+        if unstored == UnstoredAt::Elsewhere {
             self.submitter.submit_all(judged.work.take()).await;
             self.names.answered(id).await;
         }
-        self.note_name(id, receipt);
-        let store = &self.intake.store;
-        let route = &self.route.name;
-        self.intake
-            .until_done("look for a name", || {
-                store.locate(route, id.as_str(), partition)
-            })
-            .await
+        let partition = if unstored == UnstoredAt::There {
+            home
+        } else {
+            let store = &self.intake.store;
+            let route = &self.route.name;
+            let located = || store.locate(route, id.as_str(), home);
+            self.intake.until_done("look for a name", located).await?
+        };
+        self.note_name(id, partition, receipt);
+        Some(partition)
     }
 }

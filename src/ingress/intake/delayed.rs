@@ -78,13 +78,14 @@ impl Source {
 
     /// The message on its way into the store.
     pub(super) fn place(&self, mut read: ReadMessage, target: &Arc<Target>) -> PlacedMessage {
+        let partition = self.partition_of_message(&read);
         if read.entry.flags.has(Flags::NAMED)
             && let Some(id) = &read.entry.id
         {
-            self.note_name(id, &mut read.receipt);
+            self.note_name(id, partition, &mut read.receipt);
         }
         PlacedMessage {
-            partition: self.partition_of_message(&read),
+            partition,
             target: self.route.target_ref(target),
             entry: read.entry,
             receipt: read.receipt,

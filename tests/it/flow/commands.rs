@@ -1,12 +1,15 @@
 //! Cancel, reschedule, replace and duplicates, end to end: what was cancelled or replaced never arrives, what was
 //! rescheduled arrives at its new moment, all of it judged in order of delivery.
 
+use std::collections::BTreeMap;
+
 use lapin::types::AMQPValue;
+use postdate::domain::{Partitions, RouteName};
 
 use super::fixture::{FlowFixture, Path, Side, await_metric, config};
 use super::wire::{Amqp, Arrival, Record, Wire, bytes, table, text};
-use crate::support::Relay;
 use crate::support::run::now_ms;
+use crate::support::{Relay, names};
 
 /// Ends of the routes with each policy.
 const ENDS: [(&str, &[(Side, Side)]); 3] = [
@@ -394,4 +397,75 @@ async fn a_name_without_a_delay_passes_as_it_came_and_leaves_its_namesake_pendin
         await_metric(&relay, "duplicates_total", &[("route", &path.route)], 0).await;
     }
     assert!(relay.terminate().await.success(), "a clean end");
+}
+
+/// Keys of a route that lie in as many partitions of the store.
+fn keys_apart(route: &str, count: usize) -> Vec<String> {
+    let partitions = Partitions::new(64).expect("a count");
+    let route = RouteName::new(route).expect("a name");
+    let mut found = BTreeMap::new();
+    for key in (0..).map(|n| format!("key {n}")) {
+        found
+            .entry(partitions.of_key(&route, key.as_bytes()))
+            .or_insert(key);
+        if found.len() == count {
+            break;
+        }
+    }
+    found.into_values().collect()
+}
+
+/// On a route that keeps the order of keys a command means the message of its own key first, whatever the store has answered
+/// until then, and then any of its name.
+#[tokio::test]
+async fn of_two_messages_of_a_name_a_command_means_that_of_its_key() {
+    let fixture = FlowFixture::new().await;
+    let path = Path::new(names::unique("two"), Side::Kafka, Side::Kafka);
+    fixture.open(std::slice::from_ref(&path)).await;
+    let config = path.configure(config(&fixture), "order = \"key\"");
+    let relay = Relay::start(&config).await;
+    relay.reads_all_sources().await;
+    let keys = keys_apart(&path.route, 3);
+    let [first, second, third] = [0, 1, 2].map(|n| keys[n].as_str());
+    let wire = |case: &str, name: &str, key: &str, header: (&str, &str)| {
+        let plain = path.from.plain(case, key, case.as_bytes());
+        let wire = plain.header("x-delay-id", name).header(header.0, header.1);
+        (wire, now_ms())
+    };
+    let (delay, cancel) = (("x-delay", "4s"), ("x-delay-op", "cancel"));
+    fixture
+        .send(
+            &path,
+            &[wire("stored before", "b", first, ("x-delay", "1h"))],
+        )
+        .await;
+    await_metric(&relay, "pending", &[("route", &path.route)], 1).await;
+    let batch = [
+        wire("cancelled by its key", "a", first, delay),
+        wire("of another key", "a", second, delay),
+        wire("cancel 1", "a", first, cancel),
+        wire("cancelled at once", "b", second, delay),
+        wire("cancel 2", "b", second, cancel),
+        wire("cancel 3", "b", third, cancel),
+        wire("cancel 4", "b", third, cancel),
+        wire("cancelled by no key of its own", "c", first, delay),
+        wire("cancel 5", "c", third, cancel),
+        wire("replaced", "d", first, ("x-delay", "1h")),
+        wire("cancel 6", "d", first, cancel),
+        wire("new", "d", second, delay),
+    ];
+    fixture.send(&path, &batch).await;
+    let arrive = ["of another key", "new"].map(str::to_owned);
+    fixture.await_cases(&arrive).await;
+    for (result, count) in [("cancelled", 5), ("unknown", 1)] {
+        let labels = [
+            ("route", path.route.as_str()),
+            ("op", "cancel"),
+            ("result", result),
+        ];
+        await_metric(&relay, "commands_total", &labels, count).await;
+    }
+    await_metric(&relay, "pending", &[("route", &path.route)], 0).await;
+    let arrived: Vec<String> = fixture.arrived().into_keys().collect();
+    assert_eq!(arrived.len(), 2, "{arrived:?}");
 }
