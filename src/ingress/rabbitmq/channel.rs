@@ -71,6 +71,23 @@ struct Received {
     receipt: Receipt,
 }
 
+/// A `basic.consume` for whose answer nobody waits any more closes its channel. The answer may come yet: the client library
+/// would keep such a consumer, and the channel with it, for as long as the connection lives, and nobody would read what the
+/// broker lends it.
+struct UnansweredConsume<'a>(Option<&'a lapin::Channel>);
+
+impl Drop for UnansweredConsume<'_> {
+    fn drop(&mut self) {
+        let channel = self.0.filter(|channel| channel.status().connected());
+        // The client library takes the close at the first poll.
+        let close =
+            channel.map(|channel| channel.close(200, "nobody waits for the consumer".into()));
+        if let Some(Some(Err(error))) = close.map(FutureExt::now_or_never) {
+            debug!(%error, "the channel of a consumer that was given up cannot be closed");
+        }
+    }
+}
+
 /// The deliveries of a consumer, some of which were looked at before their turn.
 struct Incoming<'a> {
     subscription: &'a Subscription,
@@ -200,23 +217,13 @@ impl Subscription {
         let tag = ShortString::try_new(tag).unwrap_or_default();
         let options = BasicConsumeOptions::default();
         let arguments = FieldTable::default();
-        let consumed = within(
-            "basic.consume",
-            self.channel
-                .basic_consume(self.queue.clone(), tag, options, arguments),
-        )
-        .await;
-        // The answer may come yet. The client library would keep such a consumer, and the channel with it, for as long as
-        // the connection lives, and nobody would read what the broker lends it. It sends the close at the first poll.
-        if consumed.is_err() && self.channel.status().connected() {
-            let close = self
-                .channel
-                .close(200, "nobody waits for the consumer".into());
-            if let Some(Err(error)) = close.now_or_never() {
-                debug!(queue = %self.queue, %error, "the channel of a consumer that was given up cannot be closed");
-            }
-        }
-        consumed
+        let mut unanswered = UnansweredConsume(Some(&self.channel));
+        let consume = self
+            .channel
+            .basic_consume(self.queue.clone(), tag, options, arguments);
+        let consumer = within("basic.consume", consume).await?;
+        unanswered.0 = None;
+        Ok(consumer)
     }
 
     /// Reads and acknowledges until the process drains, the deliveries must go back, or the channel is lost

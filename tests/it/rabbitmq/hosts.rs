@@ -137,7 +137,7 @@ async fn a_consumer_that_is_answered_too_late_keeps_nothing_from_the_next_one() 
     post("pause").await;
     has_consumers(0).await;
     // Each answer has its time, and so has the test to see the consumer before its answer is there.
-    way.set(Mode::Delay(Duration::from_secs(4)));
+    way.set(Mode::Delay(Duration::from_secs(3)));
     post("resume").await;
     has_consumers(1).await;
     way.set(Mode::Hole);
