@@ -355,8 +355,8 @@ impl RecordHeaders<'_> {
         let was_given_back = !self.asks_for_time();
         asked.request.expires = self.expiry(asked.due, was_given_back)?;
         if was_given_back && let Some(expires) = asked.request.expires {
-            // It holds its name and its key no longer than anybody wants it.
-            asked.due = asked.due.min(expires.last);
+            // It expires as soon as nobody wants it, and holds its name and its key no longer.
+            asked.due = asked.due.min(expires.last.plus(1));
         }
         // RFC 3339 reaches back to the year 0. Every past due time means now, and the store need not know times
         // before 1970.

@@ -133,7 +133,7 @@ impl std::fmt::Display for Unplaced {
     }
 }
 
-/// The end of a partition's log in an answer that has no records, for whatever reason.
+/// The end of a partition's log in an answer with an error, whichever it is.
 const NO_LOG_END: i64 = -1;
 
 /// Brokers refuse to let partitions be read.
@@ -338,8 +338,8 @@ impl GroupState {
         why.clone_into(&mut refusal.why);
     }
 
-    /// Takes in which partitions the brokers refuse to let be read: the last answer about such a partition had no end of
-    /// its log. A topic to which nobody sends has no record that would tell of the end of the refusal. Nothing is fetched of
+    /// Takes in which partitions the brokers refuse to let be read: the last answer about such a partition was an error,
+    /// and most likely that one. A topic to which nobody sends has no record that would tell of the end of the refusal. Nothing is fetched of
     /// a paused partition; once it goes on, a refusal is told anew.
     pub(super) fn find_refused(&mut self, statistics: &Statistics) {
         let Some(refusal) = &mut self.fetch_refusal else {
@@ -472,7 +472,7 @@ mod tests {
         assert!(!is_over(&[]) && !is_over(&["a", "b"]) && !is_over(&["b"]));
         assert!(!is_over(&[]) && !is_over(&["b"]));
         assert!(!is_over(&[]) && is_over(&[]));
-        assert!(!is_over(&["a"]));
+        assert!(!is_over(&["a"]) && !is_over(&[]));
         state.note_refusal("no right to read");
         let refusal = state.fetch_refusal.as_mut().expect("it was told");
         assert!(!refusal.is_over_with(BTreeSet::new()), "told anew");
