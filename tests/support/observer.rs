@@ -35,8 +35,6 @@ use super::run::now_ms;
 /// A message may be late by five seconds, and by what a busy machine needs to notice. Where the observer judges messages,
 /// the time is added for which the machine did not let it run: it lets nobody else run either.
 const LATE_MS: i64 = 5000 + 3000;
-/// What a relay said longer ago than this is no ground for a judgement.
-const FRESH_MS: i64 = 2000;
 /// How long a reason goes on explaining what is late.
 const RECOVERY_MS: i64 = 20_000;
 /// Time between two looks.
@@ -248,7 +246,8 @@ fn judge(ways: &[(Arc<RelayWatch>, RouteEnds)], waiting: &Waiting, now: i64) -> 
     } else {
         return None;
     };
-    explained(ways, what.1, now).is_none().then(|| {
+    let is_silent = are_heard(ways, what.1) && explained(ways, what.1, now).is_none();
+    is_silent.then(|| {
         let said: Vec<_> = ways
             .iter()
             .map(|(watch, route)| watch.describe(route))
@@ -257,16 +256,19 @@ fn judge(ways: &[(Arc<RelayWatch>, RouteEnds)], waiting: &Waiting, now: i64) -> 
     })
 }
 
+/// Reports whether each of these relays was heard late enough to say why something waits since then. A slow machine lets
+/// the observer hear late.
+fn are_heard(ways: &[(Arc<RelayWatch>, RouteEnds)], since: i64) -> bool {
+    ways.iter()
+        .all(|(watch, _)| watch.is_heard(since + LATE_MS))
+}
+
 /// The reason that one of these relays gives for what waits on its route since then.
 fn explained(ways: &[(Arc<RelayWatch>, RouteEnds)], since: i64, now: i64) -> Option<String> {
     let away = ways.iter().all(|(watch, _)| watch.is_away());
     // Whoever runs a relay that is gone, or hangs, sees that.
     if away {
         return Some("no relay answers".to_owned());
-    }
-    // The machine is slow: what the relay says now is not heard yet.
-    if ways.iter().any(|(watch, _)| !watch.is_fresh(now)) {
-        return Some("it is not known what the relay says".to_owned());
     }
     ways.iter()
         .find_map(|(watch, route)| watch.reason(route, since, now))

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{LATE_MS, explained, ways};
+use super::{LATE_MS, are_heard, explained, ways};
 use crate::support::accounting::{Id, Ledger};
 
 /// By so much later may a message be due that arrives first: a route calls messages late from three seconds on, and tells
@@ -62,15 +62,11 @@ impl Overtaking {
             let Some(ways) = ways(message.source.as_deref(), &message.target) else {
                 return false;
             };
-            // Judged at the next look.
-            if ways.iter().any(|(watch, _)| !watch.is_fresh(now)) {
-                return true;
-            }
             let is_ordered = ways.iter().any(|(_, route)| route.is_ordered);
             if is_ordered || explained(&ways, message.due_ms, now).is_some() {
                 return false;
             }
-            if now < message.due_ms + LATE_MS {
+            if now < message.due_ms + LATE_MS || !are_heard(&ways, message.due_ms) {
                 return true;
             }
             let said: Vec<_> = ways

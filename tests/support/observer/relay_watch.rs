@@ -16,7 +16,7 @@ use super::agreement::{Agreement, Told};
 use super::claims::ClaimsWatch;
 use super::log_lines::LogLines;
 use super::route_ends::RouteEnds;
-use super::{FRESH_MS, LATE_MS, Looks, RECOVERY_MS, WATCHES, explained, verdict, watches};
+use super::{LATE_MS, Looks, RECOVERY_MS, WATCHES, are_heard, explained, verdict, watches};
 use crate::support::relay::Metrics;
 use crate::support::run::now_ms;
 
@@ -198,10 +198,10 @@ impl RelayWatch {
         self.seen().away_since.is_some()
     }
 
-    /// Reports whether it is known what the relay says now: by an answer of late, or because it does not answer.
-    pub(super) fn is_fresh(&self, now: i64) -> bool {
+    /// Reports whether it is known what the relay says since this moment, or that it does not answer.
+    pub(super) fn is_heard(&self, moment: i64) -> bool {
         let seen = self.seen();
-        seen.away_since.is_some() || now - seen.asked_ms.max(seen.heard_ms) < FRESH_MS
+        seen.away_since.is_some() || seen.asked_ms >= moment
     }
 
     pub(super) fn kept(&self, route: &str) -> Kept {
@@ -395,7 +395,7 @@ impl RelayWatch {
                 .filter(|watch| watch.routes.iter().any(|other| other.shares(route)))
                 .map(|watch| (watch, route.clone()))
                 .collect();
-            if explained(&ways, since, now).is_none() {
+            if are_heard(&ways, since) && explained(&ways, since, now).is_none() {
                 let said = self.describe(route);
                 let mut seen = self.seen();
                 if seen.silences.is_empty() {
