@@ -246,7 +246,10 @@ fn clipped(text: &str, most: usize) -> String {
     if text.len() <= most {
         return text.to_owned();
     }
-    let end = text.floor_char_boundary(most - '…'.len_utf8());
+    let mut end = most - '…'.len_utf8();
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
     format!("{}…", &text[..end])
 }
 

@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::reading_mode::ReadingMode;
+use super::unanswered_consume::UnansweredConsume;
 use crate::broker::rabbitmq::{
     AmqpFault, FaultKind, LiveConnection, QueueTraits, from_amqp, short_name, take_left_out,
     unreadable_reason, within,
@@ -69,23 +70,6 @@ pub(super) struct Subscription {
 struct Received {
     amqp: AmqpDelivery,
     receipt: Receipt,
-}
-
-/// A `basic.consume` for whose answer nobody waits any more closes its channel. The answer may come yet: the client library
-/// would keep such a consumer, and the channel with it, for as long as the connection lives, and nobody would read what the
-/// broker lends it.
-struct UnansweredConsume<'a>(Option<&'a lapin::Channel>);
-
-impl Drop for UnansweredConsume<'_> {
-    fn drop(&mut self) {
-        let channel = self.0.filter(|channel| channel.status().connected());
-        // The client library takes the close at the first poll.
-        let close =
-            channel.map(|channel| channel.close(200, "nobody waits for the consumer".into()));
-        if let Some(Some(Err(error))) = close.map(FutureExt::now_or_never) {
-            debug!(%error, "the channel of a consumer that was given up cannot be closed");
-        }
-    }
 }
 
 /// The deliveries of a consumer, some of which were looked at before their turn.
@@ -217,12 +201,12 @@ impl Subscription {
         let tag = ShortString::try_new(tag).unwrap_or_default();
         let options = BasicConsumeOptions::default();
         let arguments = FieldTable::default();
-        let mut unanswered = UnansweredConsume(Some(&self.channel));
+        let mut unanswered = UnansweredConsume::of(&self.channel);
         let consume = self
             .channel
             .basic_consume(self.queue.clone(), tag, options, arguments);
         let consumer = within("basic.consume", consume).await?;
-        unanswered.0 = None;
+        unanswered.is_answered();
         Ok(consumer)
     }
 

@@ -14,6 +14,7 @@ mod channel;
 mod consumer;
 mod reading_mode;
 pub mod tail;
+mod unanswered_consume;
 
 use std::sync::Arc;
 
