@@ -1,15 +1,13 @@
 //! One subscription: a channel with its ledger, the deliveries that are read from it, and their
 //! acknowledgements.
 
-use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use futures_util::{FutureExt, StreamExt};
 use lapin::message::Delivery as AmqpDelivery;
 use lapin::options::{
     BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions,
@@ -19,6 +17,7 @@ use lapin::types::{AMQPValue, FieldTable, ShortString};
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
+use super::incoming::{Incoming, Received};
 use super::reading_mode::ReadingMode;
 use super::unanswered_consume::UnansweredConsume;
 use crate::broker::rabbitmq::{
@@ -64,66 +63,6 @@ pub(super) struct Subscription {
     worn_from: i64,
     ledger: Arc<Ledger>,
     has_warned: AtomicBool,
-}
-
-/// A delivery, and the right to resolve it.
-struct Received {
-    amqp: AmqpDelivery,
-    receipt: Receipt,
-}
-
-/// The deliveries of a consumer, some of which were looked at before their turn.
-struct Incoming<'a> {
-    subscription: &'a Subscription,
-    consumer: &'a mut lapin::Consumer,
-    /// At most `prefetch`, for the broker lends no more; `None` behind them is the end.
-    ahead: VecDeque<Option<lapin::Result<Received>>>,
-}
-
-impl<'a> Incoming<'a> {
-    fn new(subscription: &'a Subscription, consumer: &'a mut lapin::Consumer) -> Self {
-        Self {
-            subscription,
-            consumer,
-            ahead: VecDeque::new(),
-        }
-    }
-
-    /// The next delivery. Cancel-safe.
-    async fn next(&mut self) -> Option<lapin::Result<Received>> {
-        match self.ahead.pop_front() {
-            Some(next) => next,
-            None => self.receive().await,
-        }
-    }
-
-    /// Waits for a delivery and enters it into the ledger. Cancel-safe.
-    async fn receive(&mut self) -> Option<lapin::Result<Received>> {
-        let next = self.consumer.next().await?;
-        Some(next.map(|amqp| self.subscription.enter(amqp)))
-    }
-
-    /// Looks at deliveries before their turn, and presses on those before them if one must not wait. Cancel-safe.
-    async fn look_ahead(&mut self) -> Infallible {
-        let presses = |next: &Option<lapin::Result<Received>>| match next {
-            Some(Ok(received)) => received.receipt.is_worn(),
-            Some(Err(_)) | None => false,
-        };
-        let ledger = &self.subscription.ledger;
-        // What pressed on an earlier batch has had its turn since, or is still here.
-        ledger.pressed().now_or_never();
-        if self.ahead.iter().any(presses) {
-            ledger.press();
-        }
-        while !matches!(self.ahead.back(), Some(None | Some(Err(_)))) {
-            let next = self.receive().await;
-            if presses(&next) {
-                ledger.press();
-            }
-            self.ahead.push_back(next);
-        }
-        std::future::pending().await
-    }
 }
 
 /// The reason why reading ended in order.
@@ -346,7 +285,7 @@ impl Subscription {
     }
 
     /// Enters a delivery into the ledger.
-    fn enter(&self, amqp: AmqpDelivery) -> Received {
+    pub(super) fn enter(&self, amqp: AmqpDelivery) -> Received {
         let mut receipt = self.ledger.enter(amqp.delivery_tag as i64);
         if self.is_worn(&amqp) {
             receipt.mark_worn();

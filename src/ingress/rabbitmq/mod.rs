@@ -12,6 +12,7 @@
 
 mod channel;
 mod consumer;
+mod incoming;
 mod reading_mode;
 pub mod tail;
 mod unanswered_consume;
