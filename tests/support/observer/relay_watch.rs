@@ -61,6 +61,8 @@ struct Seen {
     /// Lag of each route, all that it has read, and since when these figures stand still.
     lags: BTreeMap<String, (i64, (i64, i64))>,
     silences: Vec<String>,
+    /// How much later than it should this watch looked of late.
+    lost_ms: i64,
 }
 
 /// A part that is not up, or was not.
@@ -125,6 +127,7 @@ impl RelayWatch {
             late: BTreeMap::new(),
             lags: BTreeMap::new(),
             silences: Vec::new(),
+            lost_ms: 0,
         };
         let watch = Arc::new(Self {
             url,
@@ -137,8 +140,9 @@ impl RelayWatch {
         });
         WATCHES.lock().expect("the watches").push(watch.clone());
         let looking = Arc::downgrade(&watch);
-        let looks = Looks::start(move |_| {
+        let looks = Looks::start(move |lost_ms| {
             if let Some(watch) = looking.upgrade() {
+                watch.seen().lost_ms = lost_ms;
                 watch.look();
             }
         });
@@ -475,7 +479,10 @@ impl Seen {
                 trouble.told_by = cause;
             }
             trouble.says(why, now);
-            if now - trouble.since >= LATE_MS && !trouble.is_told() && !trouble.judged {
+            if now - trouble.since >= LATE_MS + self.lost_ms
+                && !trouble.is_told()
+                && !trouble.judged
+            {
                 trouble.judged = true;
                 self.silences.push(trouble.describe(&part));
             }
@@ -491,7 +498,8 @@ impl Seen {
             trouble.ended = trouble.ended
                 || trouble.told_by != *part
                 || self.log.ends(part, *unseen_since - BEFORE_MS);
-            if trouble.line && !trouble.ended && !trouble.judged && now - *since >= LATE_MS {
+            let is_late = now - *since >= LATE_MS + self.lost_ms;
+            if trouble.line && !trouble.ended && !trouble.judged && is_late {
                 trouble.judged = true;
                 self.silences.push(format!(
                     "no line says that this is over: {}",
@@ -532,7 +540,7 @@ impl Seen {
         let late = self
             .late
             .get(route)
-            .filter(|since| now - **since >= LATE_MS);
+            .filter(|since| now - **since >= LATE_MS + self.lost_ms);
         if let Some(since) = late {
             return Some((
                 *since,
@@ -540,7 +548,7 @@ impl Seen {
             ));
         }
         let (since, (lag, _)) = *self.lags.get(route)?;
-        (now - since >= LATE_MS)
+        (now - since >= LATE_MS + self.lost_ms)
             .then(|| (since, format!("route {route} stands still, {lag} behind")))
     }
 }
