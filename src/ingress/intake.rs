@@ -97,6 +97,7 @@ pub struct Source {
     pass_through: PassThroughPublisher,
     /// Nothing in the last batch was urgent.
     had_time: bool,
+    /// What the store has not answered yet, where the route keeps the order of keys.
     names: Arc<UnstoredNames>,
 }
 

@@ -33,7 +33,7 @@ use super::accounting::{Id, Ledger};
 use super::run::now_ms;
 
 /// A message may be late by five seconds, and by what a busy machine needs to notice. Where the observer judges messages,
-/// the time is added for which the machine did not let it run: it lets nobody else run either.
+/// and a relay by its own words, the time is added for which the machine did not let it run: it lets nobody else run either.
 const LATE_MS: i64 = 5000 + 3000;
 /// How long a reason goes on explaining what is late.
 const RECOVERY_MS: i64 = 20_000;

@@ -339,8 +339,8 @@ impl GroupState {
     }
 
     /// Takes in which partitions the brokers refuse to let be read: the last answer about such a partition was an error,
-    /// and most likely that one. A topic to which nobody sends has no record that would tell of the end of the refusal. Nothing is fetched of
-    /// a paused partition; once it goes on, a refusal is told anew.
+    /// and most likely that one. A topic to which nobody sends has no record that would tell of the end of the refusal.
+    /// Nothing is fetched of a paused partition; once it goes on, a refusal is told anew.
     pub(super) fn find_refused(&mut self, statistics: &Statistics) {
         let Some(refusal) = &mut self.fetch_refusal else {
             return;
