@@ -150,7 +150,7 @@ pub(super) struct FetchRefusal {
 impl FetchRefusal {
     /// Takes in the topics that the statistics show as refused. Reports whether none is any more: statistics that were made
     /// while the refusal was told may not have it yet, and the next ones do.
-    fn is_over_with(&mut self, topics: BTreeSet<Arc<str>>) -> bool {
+    fn update(&mut self, topics: BTreeSet<Arc<str>>) -> bool {
         self.topics = topics;
         let was_over = std::mem::replace(&mut self.is_over, self.topics.is_empty());
         was_over && self.is_over
@@ -351,7 +351,7 @@ impl GroupState {
             !assignment.paused && partition.is_some_and(|seen| seen.hi_offset == NO_LOG_END)
         };
         let refused = self.assignments.iter().filter(is_refused);
-        if refusal.is_over_with(refused.map(|assignment| assignment.topic.clone()).collect()) {
+        if refusal.update(refused.map(|assignment| assignment.topic.clone()).collect()) {
             self.fetch_refusal = None;
         }
     }
@@ -466,16 +466,15 @@ mod tests {
         let mut state = GroupState::default();
         state.note_refusal("no right to read");
         let refusal = state.fetch_refusal.as_mut().expect("it was told");
-        let mut is_over = |topics: &[&str]| {
-            refusal.is_over_with(topics.iter().map(|topic| (*topic).into()).collect())
-        };
+        let mut is_over =
+            |topics: &[&str]| refusal.update(topics.iter().map(|topic| (*topic).into()).collect());
         assert!(!is_over(&[]) && !is_over(&["a", "b"]) && !is_over(&["b"]));
         assert!(!is_over(&[]) && !is_over(&["b"]));
         assert!(!is_over(&[]) && is_over(&[]));
         assert!(!is_over(&["a"]) && !is_over(&[]));
         state.note_refusal("no right to read");
         let refusal = state.fetch_refusal.as_mut().expect("it was told");
-        assert!(!refusal.is_over_with(BTreeSet::new()), "told anew");
+        assert!(!refusal.update(BTreeSet::new()), "told anew");
     }
 
     #[test]
@@ -502,7 +501,7 @@ mod tests {
         state.note_refusal("no right to read");
         assert_eq!(trouble(&state, "b"), None, "it is not known which");
         if let Some(refusal) = &mut state.fetch_refusal {
-            assert!(!refusal.is_over_with(["b".into()].into()));
+            assert!(!refusal.update(["b".into()].into()));
         }
         assert_eq!(
             trouble(&state, "b").as_deref(),

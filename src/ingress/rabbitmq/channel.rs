@@ -145,7 +145,7 @@ impl Subscription {
             .channel
             .basic_consume(self.queue.clone(), tag, options, arguments);
         let consumer = within("basic.consume", consume).await?;
-        unanswered.is_answered();
+        unanswered.answered();
         Ok(consumer)
     }
 

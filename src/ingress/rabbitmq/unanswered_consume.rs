@@ -13,7 +13,7 @@ impl<'a> UnansweredConsume<'a> {
         Self(Some(channel))
     }
 
-    pub(super) fn is_answered(&mut self) {
+    pub(super) fn answered(&mut self) {
         self.0 = None;
     }
 }

@@ -27,6 +27,18 @@ async fn send(rabbitmq: &Rabbitmq, queue: &str, delay_ms: i64) {
         .expect("published");
 }
 
+/// A route between two queues of a connection with this address.
+fn config(redis: &Redis, address: &str, from: &str, to: &str) -> Config {
+    Config::new(redis)
+        .section(&format!("[rabbitmq.main]\n{address}"))
+        .route(
+            "mail",
+            &format!("{{ rabbitmq = \"main\", queue = \"{from}\" }}"),
+            &format!("{{ rabbitmq = \"main\", exchange = \"\", routing_key = \"{to}\" }}"),
+            "",
+        )
+}
+
 #[tokio::test]
 async fn the_next_host_is_tried_when_one_is_away_and_when_it_is_lost() {
     let (redis, rabbitmq) = tokio::join!(Redis::shared(), Rabbitmq::shared());
@@ -42,14 +54,7 @@ async fn the_next_host_is_tried_when_one_is_away_and_when_it_is_lost() {
     let nobody = ports::free();
     let urls = [nobody, one.port(), other.port()].map(url).join(", ");
     let [from, to] = &queues;
-    let config = Config::new(redis)
-        .section(&format!("[rabbitmq.main]\nurls = [{urls}]"))
-        .route(
-            "mail",
-            &format!("{{ rabbitmq = \"main\", queue = \"{from}\" }}"),
-            &format!("{{ rabbitmq = \"main\", exchange = \"\", routing_key = \"{to}\" }}"),
-            "",
-        );
+    let config = config(redis, &format!("urls = [{urls}]"), from, to);
     let mut relay = Relay::start(&config).await;
     relay.reads_all_sources().await;
     send(rabbitmq, from, 100).await;
@@ -109,14 +114,7 @@ async fn a_consumer_that_is_answered_too_late_keeps_nothing_from_the_next_one() 
         "amqp://guest:guest@127.0.0.1:{}/%2f?heartbeat=60",
         way.port()
     );
-    let config = Config::new(redis)
-        .section(&format!("[rabbitmq.main]\nurl = \"{url}\""))
-        .route(
-            "mail",
-            &format!("{{ rabbitmq = \"main\", queue = \"{from}\" }}"),
-            &format!("{{ rabbitmq = \"main\", exchange = \"\", routing_key = \"{to}\" }}"),
-            "",
-        );
+    let config = config(redis, &format!("url = \"{url}\""), &from, &to);
     let mut relay = Relay::start(&config).await;
     relay.reads_all_sources().await;
     let post = async |what: &str| {
