@@ -325,7 +325,8 @@ impl Rabbitmq {
         self.nodes.iter().map(|node| leads(&node.name)).collect()
     }
 
-    /// Stops the process of a classic queue: what is routed there is not confirmed until [`Self::resume_queue`].
+    /// Stops the process of a queue, on this node: what is routed to a classic one is not confirmed until
+    /// [`Self::resume_queue`].
     pub async fn suspend_queue(&self, name: &str) {
         self.queue_process(name, "suspend").await;
     }
@@ -333,6 +334,27 @@ impl Rabbitmq {
     /// Lets the process of a classic queue go on.
     pub async fn resume_queue(&self, name: &str) {
         self.queue_process(name, "resume").await;
+    }
+
+    /// Stops the processes of all channels that there are.
+    pub async fn suspend_channels(&self) {
+        self.each_channel("sys:suspend(Channel)").await;
+    }
+
+    /// Lets the processes of all channels go on.
+    pub async fn resume_channels(&self) {
+        self.each_channel("sys:resume(Channel)").await;
+    }
+
+    /// Waits until each channel that there is has dealt with what its process was sent before.
+    pub async fn flush_channels(&self) {
+        self.each_channel("gen_server2:call(Channel, flush, 10000)")
+            .await;
+    }
+
+    async fn each_channel(&self, call: &str) {
+        let eval = format!("[catch {call} || Channel <- rabbit_channel:list()].");
+        self.ctl(&["eval", &eval]).await;
     }
 
     async fn queue_process(&self, name: &str, call: &str) {

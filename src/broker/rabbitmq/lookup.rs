@@ -13,14 +13,15 @@ pub fn short_name(name: &str) -> Result<ShortString, AmqpFault> {
         .map_err(|error| AmqpFault::new(FaultKind::Refused, error.to_string()))
 }
 
-/// Looks for a queue. The broker closes the channel if the queue is missing.
-pub async fn look_for_queue(channel: &Channel, queue: &str) -> Result<(), AmqpFault> {
+/// Looks for a queue, and returns the number of its consumers. The broker closes the channel if the queue is missing.
+pub async fn look_for_queue(channel: &Channel, queue: &str) -> Result<u32, AmqpFault> {
     let options = QueueDeclareOptions {
         passive: true,
         ..QueueDeclareOptions::default()
     };
     let look = channel.queue_declare(short_name(queue)?, options, FieldTable::default());
-    within("queue.declare", look).await.map(drop)
+    let seen = within("queue.declare", look).await?;
+    Ok(seen.consumer_count())
 }
 
 /// Looks for an exchange. The default exchange is always there. The broker closes the channel if the exchange

@@ -75,7 +75,7 @@ impl Broker {
     ) -> Result<QueueTraits, AmqpFault> {
         let channel = channels.open().await?;
         match look_for_queue(&channel, queue).await {
-            Ok(()) => within("channel.close", channel.close(200, "seen".into())).await?,
+            Ok(_) => within("channel.close", channel.close(200, "seen".into())).await?,
             Err(fault) if fault.is_about_a_locked_queue() => {
                 return Ok(QueueTraits {
                     queue: queue.to_owned(),

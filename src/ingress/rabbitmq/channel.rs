@@ -19,6 +19,7 @@ use tracing::{debug, warn};
 
 use super::incoming::{Incoming, Received};
 use super::reading_mode::ReadingMode;
+use super::silence::renewal_due;
 use super::unanswered_consume::UnansweredConsume;
 use crate::broker::rabbitmq::{
     AmqpFault, FaultKind, LiveConnection, QueueTraits, from_amqp, short_name, take_left_out,
@@ -76,8 +77,8 @@ pub(super) enum ReadExit {
     Abandoned,
     /// The queue is a stream. Nothing of it was taken.
     IsStream,
-    /// The queue must be read in its other mode. All that was delivered was taken.
-    ModeChange,
+    /// The deliveries were stopped, and all of them were taken: the queue must be read in its other mode, or nothing came.
+    Renewal,
 }
 
 /// The deliveries that were there at one moment.
@@ -178,7 +179,7 @@ impl Subscription {
     /// Takes the deliveries that are there as a batch, one batch after another. Under load, deliveries that are
     /// not urgent are gathered for a moment. In a trickle, or with something urgent, nothing waits. Deliveries
     /// that cannot be taken yet wait here with their channel: none is delivered again unless the channel is
-    /// lost or the wait is long. Before the mode changes, the deliveries are stopped and those that are there are taken.
+    /// lost or the wait is long. Before a renewal the deliveries are stopped and those that are there are taken.
     async fn take_all(
         &self,
         consumer: &mut lapin::Consumer,
@@ -196,6 +197,12 @@ impl Subscription {
                 () = shutdown.draining() => return Ok(ReadExit::Drained),
                 next = incoming.next() => next,
                 () = feed.until_closed() => return Ok(ReadExit::Paused),
+                due = renewal_due(&self.channel, &self.queue, &self.ledger), if !is_cancelled => {
+                    due?;
+                    self.cancel(incoming.consumer).await?;
+                    is_cancelled = true;
+                    continue;
+                }
             };
             if feed.had_time() && pace.is_gathering(Instant::now()) {
                 tokio::time::sleep(GATHER_TIME).await;
@@ -236,7 +243,7 @@ impl Subscription {
             }
             match batch.end {
                 None => {}
-                Some(BatchEnd::Cancelled) if is_cancelled => return Ok(ReadExit::ModeChange),
+                Some(BatchEnd::Cancelled) if is_cancelled => return Ok(ReadExit::Renewal),
                 Some(BatchEnd::Cancelled) => {
                     return Err(AmqpFault::new(
                         FaultKind::NotFound,

@@ -60,8 +60,8 @@ enum SubscriptionExit {
     Drained,
     /// Ended in order: its deliveries have gone back. The next one begins once the route's gate is open.
     Paused,
-    /// Ended in order: all its deliveries were taken. The next one must read in the other mode.
-    ModeChange,
+    /// Ended in order: all its deliveries were taken. The next one begins at once, in the other mode if that is due.
+    Renewal,
     /// Never began.
     Refused(AmqpFault),
     /// The queue cannot be a source, for this reason. Nothing of it was taken.
@@ -95,7 +95,7 @@ impl<S: Sink> QueueConsumer<S> {
             };
             let backoff = match self.subscribe(&live).await {
                 SubscriptionExit::Drained => return,
-                SubscriptionExit::Paused | SubscriptionExit::ModeChange => continue,
+                SubscriptionExit::Paused | SubscriptionExit::Renewal => continue,
                 SubscriptionExit::Unfit(reason) => {
                     self.unfit(&reason);
                     Backoff::CLIENT
@@ -164,15 +164,18 @@ impl<S: Sink> QueueConsumer<S> {
             .begin(traits.delivery_limit != Some(0), Instant::now());
         loop {
             match self.subscribe_once(live, &traits, &mut feed).await {
-                SubscriptionExit::ModeChange => self.change_mode(),
+                SubscriptionExit::Renewal => self.change_mode(Instant::now()),
                 end => return end,
             }
         }
     }
 
-    /// Changes the mode between two subscriptions.
-    fn change_mode(&mut self) {
-        self.mode.change(Instant::now());
+    /// Changes the mode between two subscriptions, if that is due.
+    fn change_mode(&mut self, now: Instant) {
+        if !self.mode.must_change(now) {
+            return;
+        }
+        self.mode.change(now);
         let QueueSetup { route, queue, .. } = &self.setup;
         let prefetch = self.mode.hand_over().prefetch;
         if self.mode.is_careful() {
@@ -305,7 +308,7 @@ async fn serve<S>(
     match end {
         channel::ReadExit::Drained => SubscriptionExit::Drained,
         channel::ReadExit::Paused => SubscriptionExit::Paused,
-        channel::ReadExit::ModeChange => SubscriptionExit::ModeChange,
+        channel::ReadExit::Renewal => SubscriptionExit::Renewal,
         channel::ReadExit::IsStream => SubscriptionExit::Unfit(stream_refusal(queue)),
         channel::ReadExit::Abandoned => SubscriptionExit::Lost(AmqpFault::new(
             FaultKind::Lost,

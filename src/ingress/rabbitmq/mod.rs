@@ -14,6 +14,7 @@ mod channel;
 mod consumer;
 mod incoming;
 mod reading_mode;
+mod silence;
 pub mod tail;
 mod unanswered_consume;
 

@@ -179,12 +179,17 @@ impl Brokers {
         for id in lost {
             fixture.run.ledger().park(id);
         }
-        for path in fixture
-            .paths
-            .iter()
-            .filter(|path| path.source != Source::Kafka)
-        {
+        let queues = || {
+            let paths = fixture.paths.iter();
+            paths.filter(|path| path.source != Source::Kafka)
+        };
+        for path in queues() {
             rabbitmq.delete_queue(&path.from).await;
+        }
+        // RabbitMQ 3.10 has no word for a consumer whose channel hears of this once the new queue is there. That is
+        // `rabbitmq::ingress`'s.
+        rabbitmq.flush_channels().await;
+        for path in queues() {
             path.make_queue(rabbitmq).await;
         }
         join_all(

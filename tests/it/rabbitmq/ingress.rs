@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use futures_util::future::join_all;
 use postdate::domain::Flags;
 use prometheus_client::registry::Registry;
 
@@ -162,6 +163,64 @@ async fn a_missing_queue_costs_its_own_route_only_and_one_deleted_is_found_again
     );
     fixture.drain().await;
     assert_eq!(server.queue_len(&gone).await, 0);
+}
+
+/// How a queue goes before one of the same name is declared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Deletion {
+    /// Its consumer is told.
+    Told,
+    /// Nobody is told, for its leader does not answer.
+    ByForce,
+    /// Its consumer's channel hears of it once the new one is there.
+    HeardLate,
+}
+
+async fn make_anew(server: &Rabbitmq, deletion: Deletion, kinds: &[QueueKind]) {
+    let mut sources = Vec::new();
+    for &kind in kinds {
+        let queue = names::unique("q");
+        server.declare_queue(&queue, kind).await;
+        let fixture = RabbitmqFixture::new(server);
+        let sink = DeliverySink::default();
+        fixture.consume(&[&queue], 10, &sink);
+        fill(server, &queue, 1).await;
+        resolve(sink.catch(1).await);
+        sources.push((kind, queue, fixture, sink));
+    }
+    if deletion == Deletion::HeardLate {
+        server.suspend_channels().await;
+    }
+    for (kind, queue, ..) in &sources {
+        if deletion == Deletion::ByForce {
+            server.suspend_queue(queue).await;
+        }
+        server.delete_queue(queue).await;
+        server.declare_queue(queue, *kind).await;
+    }
+    if deletion == Deletion::HeardLate {
+        server.resume_channels().await;
+    }
+    for (_, queue, ..) in &sources {
+        fill(server, queue, 3).await;
+    }
+    for (kind, _, fixture, sink) in sources {
+        let caught = sink.catch(3).await;
+        assert_eq!(bodies(&caught), numbers(0..3), "{kind:?}: {deletion:?}");
+        resolve(caught);
+        fixture.drain().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_that_is_made_anew_is_read_whether_or_not_its_consumer_was_told() {
+    let server = Rabbitmq::start().await;
+    let both = [QueueKind::Classic, QueueKind::Quorum];
+    tokio::join!(
+        make_anew(&server, Deletion::Told, &both),
+        make_anew(&server, Deletion::ByForce, &both[1..])
+    );
+    make_anew(&server, Deletion::HeardLate, &both).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -25,7 +25,7 @@ const BEFORE_MS: i64 = 5000;
 /// A route counts as late from here on.
 const NOTED_MS: i64 = 3000;
 /// How often it is looked at.
-const ASK_MS: i64 = 500;
+const ASK_MS: i64 = 1000;
 /// The words of a route that is late for no reason that the relay knows.
 const UNKNOWN: &str = "no trouble is known";
 
