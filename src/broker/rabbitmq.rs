@@ -1,6 +1,7 @@
 //! RabbitMQ connections: configuration, a supervised connection per role, faults by their cause, and the
 //! conversion between AMQP's types and Postdate's.
 
+mod consume;
 mod convert;
 mod definitions;
 mod examine;
@@ -17,6 +18,7 @@ mod management;
 mod queue_traits;
 mod supervisor;
 
+pub use consume::consume;
 pub use convert::{TooLong, from_amqp, take_left_out, to_amqp, unreadable_reason, wire_len};
 pub use definitions::{BindingDefinition, Definitions, ExchangeDefinition};
 pub use examine::{QueueOrExchange, UnusableHosts};

@@ -21,8 +21,11 @@ use super::accounting::{Delivery, Headers, Id, Ledger, Stamp};
 use super::run::{Run, now_ms};
 use super::{Kafka, Rabbitmq};
 
-/// How long a collector waits for its broker; then it connects anew.
-const QUIET: Duration = Duration::from_secs(5);
+/// How long a collector waits for an answer of its broker; then it connects anew.
+const ANSWER: Duration = Duration::from_secs(5);
+/// How long it waits for a delivery; then it connects anew. A broker that is killed is noticed by its missing heartbeats at
+/// the latest, but for one that the client does not hear of.
+const QUIET: Duration = Duration::from_secs(30);
 
 /// A consumer at work; it ends when this is dropped.
 #[derive(Debug)]
@@ -62,9 +65,7 @@ impl Run {
         config
             .set("group.id", "collector")
             .set("enable.auto.commit", "false");
-        config
-            .set("isolation.level", "read_committed")
-            .set("fetch.wait.max.ms", "10");
+        config.set("isolation.level", "read_committed");
         let consumer: BaseConsumer = config.create().expect("a consumer");
         let mut all = TopicPartitionList::new();
         for partition in 0..partitions {
@@ -101,7 +102,7 @@ impl Run {
     /// Notes every message of a queue under the label `rabbitmq:QUEUE`. The queue exists already.
     pub fn collect_rabbitmq(&self, rabbitmq: &Rabbitmq, queue: &str) {
         let ledger = self.shared_ledger();
-        let url = rabbitmq.url();
+        let url = format!("{}?heartbeat=5", rabbitmq.url());
         let queue = queue.to_owned();
         let task = tokio::spawn(async move {
             let label = format!("rabbitmq:{queue}");
@@ -143,7 +144,7 @@ async fn consume(
 ) -> anyhow::Result<()> {
     // A broker that is starting may take a connection and answer nothing on it, ever.
     let connect = Connection::connect(url, ConnectionProperties::default());
-    let connection = timeout(QUIET, connect).await??;
+    let connection = timeout(ANSWER, connect).await??;
     let noted = note_all(&connection, queue, ledger, noted).await;
     // What it was lent goes back, however late the broker hears of it: a consumer that is left behind keeps its share.
     tokio::spawn(async move { connection.close(200, "done".into()).await });
@@ -165,7 +166,7 @@ async fn note_all(
             .basic_consume(queue.into(), "".into(), options, arguments)
             .await
     };
-    let mut consumer = timeout(QUIET, begin).await??;
+    let mut consumer = timeout(ANSWER, begin).await??;
     let label = format!("rabbitmq:{queue}");
     while let Ok(Some(delivery)) = timeout(QUIET, consumer.next()).await {
         let delivery = delivery?;
@@ -177,7 +178,7 @@ async fn note_all(
         if first || !delivery.redelivered {
             ledger.lock().expect("the ledger").deliver(arrived);
         }
-        timeout(QUIET, delivery.ack(BasicAckOptions::default())).await??;
+        timeout(ANSWER, delivery.ack(BasicAckOptions::default())).await??;
     }
     Ok(())
 }

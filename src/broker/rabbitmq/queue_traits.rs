@@ -3,16 +3,18 @@
 //!
 //! The management API tells all traits. AMQP has no question for them. A declaration with other arguments than the
 //! queue has is refused, and the refusal names the first difference. The declaration here has an argument that RabbitMQ
-//! accepts for no queue, so a queue that has gone meanwhile is not created by it.
+//! accepts for no queue, so a queue that has gone meanwhile is not created by it. Whoever may not declare queues learns from a
+//! refused consumer that a queue is no stream.
 
 use std::time::Duration;
 
 use lapin::Channel;
-use lapin::options::QueueDeclareOptions;
+use lapin::options::{BasicQosOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use serde_json::Value;
 use tracing::debug;
 
+use super::consume::consume;
 use super::lookup::{look_for_queue, short_name};
 use super::management::queue_description;
 use super::supervisor::{Broker, LiveConnection, within};
@@ -21,6 +23,8 @@ use crate::domain::duration;
 
 /// Longest wait for the management API.
 const MANAGEMENT_DEADLINE: Duration = Duration::from_secs(1);
+/// The argument of a stream's consumer that says where it begins.
+const STREAM_OFFSET: &str = "x-stream-offset";
 /// The value of `x-expires` that no queue can have. RabbitMQ's log shows it.
 const IMPOSSIBLE_EXPIRES: &str = "Postdate asks for the traits of this queue and declares nothing";
 
@@ -59,13 +63,20 @@ impl Channels for lapin::Connection {
 }
 
 impl Broker {
-    /// Looks for a queue, and at its traits. `Err` if the queue is missing, or the connection is lost.
+    /// Looks for a queue that is to be consumed, and at its traits. `Err` if the queue is missing, or the connection is lost.
     pub async fn queue_traits(
         &self,
         live: &LiveConnection,
         queue: &str,
     ) -> Result<QueueTraits, AmqpFault> {
-        self.traits_over(live, queue).await
+        let mut traits = self.traits_over(live, queue).await?;
+        if traits.is_stream.is_none()
+            && !traits.is_exclusive
+            && refuses_stream_consumer(live, queue).await?
+        {
+            traits.is_stream = Some(false);
+        }
+        Ok(traits)
     }
 
     pub(super) async fn traits_over(
@@ -134,6 +145,29 @@ async fn refused_declaration(
         Ok(_) => {
             within("channel.close", channel.close(200, "seen".into())).await?;
             Ok(String::new())
+        }
+    }
+}
+
+/// Reports whether a queue refuses the argument that a stream's consumer may have. RabbitMQ knows by it that the queue is
+/// none. That it is accepted says nothing: another broker may pass over it.
+async fn refuses_stream_consumer(live: &LiveConnection, queue: &str) -> Result<bool, AmqpFault> {
+    let channel = live.channel().await?;
+    // A stream wants a prefetch. Nothing that it hands out is read.
+    live.limit_bodies(&channel, 0);
+    within(
+        "basic.qos",
+        channel.basic_qos(1, BasicQosOptions::default()),
+    )
+    .await?;
+    let mut arguments = FieldTable::default();
+    arguments.insert(STREAM_OFFSET.into(), AMQPValue::LongString("next".into()));
+    match consume(&channel, queue, "", arguments).await {
+        Err(fault) if fault.kind == FaultKind::Lost => Err(fault),
+        Err(fault) => Ok(fault.to_string().contains(STREAM_OFFSET)),
+        Ok(_) => {
+            within("channel.close", channel.close(200, "seen".into())).await?;
+            Ok(false)
         }
     }
 }

@@ -10,19 +10,17 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lapin::message::Delivery as AmqpDelivery;
 use lapin::options::{
-    BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions,
-    BasicRejectOptions,
+    BasicAckOptions, BasicCancelOptions, BasicNackOptions, BasicQosOptions, BasicRejectOptions,
 };
-use lapin::types::{AMQPValue, FieldTable, ShortString};
+use lapin::types::{AMQPValue, FieldTable};
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::incoming::{Incoming, Received};
 use super::reading_mode::ReadingMode;
 use super::silence::renewal_due;
-use super::unanswered_consume::UnansweredConsume;
 use crate::broker::rabbitmq::{
-    AmqpFault, FaultKind, LiveConnection, QueueTraits, from_amqp, short_name, take_left_out,
+    AmqpFault, FaultKind, LiveConnection, QueueTraits, consume, from_amqp, take_left_out,
     unreadable_reason, within,
 };
 use crate::domain::{Flags, Message, Origin, UnixMs};
@@ -56,7 +54,7 @@ const MIN_GATHER_PREFETCH: usize = 64;
 /// A channel on which a queue can be consumed.
 pub(super) struct Subscription {
     channel: lapin::Channel,
-    queue: ShortString,
+    queue: String,
     prefetch: usize,
     /// Nobody could tell whether the queue is a stream: its first delivery does.
     may_be_stream: bool,
@@ -112,12 +110,11 @@ impl Subscription {
             channel.basic_qos(hand_over.prefetch, BasicQosOptions::default()),
         )
         .await?;
-        let queue = short_name(queue)?;
         let prefetch = hand_over.prefetch.into();
         let has_warned = AtomicBool::new(false);
         Ok(Self {
             channel,
-            queue,
+            queue: queue.to_owned(),
             prefetch,
             may_be_stream: traits.is_stream.is_none(),
             worn_from: worn_from(traits.delivery_limit),
@@ -138,16 +135,7 @@ impl Subscription {
 
     /// Starts the deliveries.
     pub(super) async fn consume(&self, tag: &str) -> Result<lapin::Consumer, AmqpFault> {
-        let tag = ShortString::try_new(tag).unwrap_or_default();
-        let options = BasicConsumeOptions::default();
-        let arguments = FieldTable::default();
-        let mut unanswered = UnansweredConsume::of(&self.channel);
-        let consume = self
-            .channel
-            .basic_consume(self.queue.clone(), tag, options, arguments);
-        let consumer = within("basic.consume", consume).await?;
-        unanswered.answered();
-        Ok(consumer)
+        consume(&self.channel, &self.queue, tag, FieldTable::default()).await
     }
 
     /// Reads and acknowledges until the process drains, the deliveries must go back, or the channel is lost

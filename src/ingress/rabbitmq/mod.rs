@@ -16,7 +16,6 @@ mod incoming;
 mod reading_mode;
 mod silence;
 pub mod tail;
-mod unanswered_consume;
 
 use std::sync::Arc;
 

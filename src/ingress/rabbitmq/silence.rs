@@ -7,7 +7,6 @@
 
 use std::time::Duration;
 
-use lapin::types::ShortString;
 use tokio::time::Instant;
 use tracing::debug;
 
@@ -27,7 +26,7 @@ const LONGEST_SILENCE: Duration = Duration::from_secs(30);
 /// of them is delivered again for it. Cancel-safe. The caller begins anew with each delivery.
 pub(super) async fn renewal_due(
     channel: &lapin::Channel,
-    queue: &ShortString,
+    queue: &str,
     ledger: &Ledger,
 ) -> Result<(), AmqpFault> {
     let began = Instant::now();
@@ -43,10 +42,10 @@ pub(super) async fn renewal_due(
             continue;
         }
         if began.elapsed() >= LONGEST_SILENCE {
-            debug!(%queue, "nothing came for long; the subscription is renewed");
+            debug!(queue, "nothing came for long; the subscription is renewed");
             return Ok(());
         }
-        match look_for_queue(channel, queue.as_str()).await {
+        match look_for_queue(channel, queue).await {
             Ok(0) if is_doubtful => {
                 let what =
                     "the broker no longer knows its consumer; the queue may have been made anew";

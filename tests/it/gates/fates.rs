@@ -124,9 +124,7 @@ impl Brokers {
                     fixture.relay.signal(Signal::CONT);
                 }
             }
-            Fate::Anew => join_all(fixtures.iter_mut().map(|fixture| self.make_anew(fixture)))
-                .await
-                .clear(),
+            Fate::Anew => self.make_anew(fixtures).await,
             Fate::Broker => {
                 let Self::Own(own) = self else {
                     panic!("brokers of its own")
@@ -173,32 +171,28 @@ impl Brokers {
     }
 
     /// Deletes the queues and declares them anew. Messages in a queue go with it; later ones are delivered.
-    async fn make_anew(&self, fixture: &mut WaitingFixture) {
+    async fn make_anew(&self, fixtures: &[WaitingFixture]) {
         let (kafka, rabbitmq) = self.servers();
-        let lost = fixture.run.ledger().missing();
-        for id in lost {
-            fixture.run.ledger().park(id);
+        for fixture in fixtures {
+            let lost = fixture.run.ledger().missing();
+            for id in lost {
+                fixture.run.ledger().park(id);
+            }
         }
         let queues = || {
-            let paths = fixture.paths.iter();
+            let paths = fixtures.iter().flat_map(|fixture| &fixture.paths);
             paths.filter(|path| path.source != Source::Kafka)
         };
-        for path in queues() {
-            rabbitmq.delete_queue(&path.from).await;
-        }
+        join_all(queues().map(|path| rabbitmq.delete_queue(&path.from))).await;
         // RabbitMQ 3.10 has no word for a consumer whose channel hears of this once the new queue is there. That is
         // `rabbitmq::ingress`'s.
         rabbitmq.flush_channels().await;
-        for path in queues() {
-            path.make_queue(rabbitmq).await;
-        }
-        join_all(
-            fixture
-                .paths
-                .iter()
-                .map(|path| path.send(kafka, rabbitmq, &fixture.run, COUNT)),
-        )
-        .await;
+        join_all(queues().map(|path| path.make_queue(rabbitmq))).await;
+        let sending = fixtures.iter().flat_map(|fixture| {
+            let paths = fixture.paths.iter();
+            paths.map(move |path| path.send(kafka, rabbitmq, &fixture.run, COUNT))
+        });
+        join_all(sending).await;
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::sync::atomic::Ordering;
 
-use futures_util::future::join_all;
 use postdate::domain::Flags;
 use prometheus_client::registry::Registry;
 

@@ -21,7 +21,7 @@ enum Knowledge {
     Management,
     /// A refused declaration.
     Declaration,
-    /// Its user may not declare queues: the first delivery.
+    /// Its user may not declare queues: a refused consumer, and the first delivery.
     Delivery,
 }
 
@@ -271,13 +271,16 @@ async fn send(owner: &Connection, source: &Source) {
         .confirm_select(ConfirmSelectOptions::default())
         .await
         .expect("confirm mode");
+    // What a program that reads a stream and publishes again may copy. It says nothing of the queue.
+    let mut headers = FieldTable::default();
+    headers.insert("x-stream-offset".into(), AMQPValue::LongLongInt(7));
     for _ in 0..COUNT {
         let sent = channel.basic_publish(
             "".into(),
             source.queue.as_str().into(),
             BasicPublishOptions::default(),
             b"body",
-            BasicProperties::default(),
+            BasicProperties::default().with_headers(headers.clone()),
         );
         sent.await.expect("sent").await.expect("a confirm");
     }
