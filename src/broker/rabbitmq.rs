@@ -24,7 +24,7 @@ pub use definitions::{BindingDefinition, Definitions, ExchangeDefinition};
 pub use examine::{QueueOrExchange, UnusableHosts};
 pub use fault::{AmqpFault, FaultKind};
 pub use guarded_channels::ReturnCounter;
-pub use lookup::{look_for_exchange, look_for_queue, short_name};
+pub use lookup::{QueueSeen, look_for_exchange, look_for_queue, short_name};
 pub use management::{Bindings, Reach};
 pub use queue_traits::{QueueTraits, stream_refusal};
 pub use supervisor::{

@@ -168,6 +168,8 @@ pub struct Ledger {
     sources: BTreeMap<Id, Arc<str>>,
     /// Confirmed to their producer and found nowhere yet.
     waiting: BTreeSet<Id>,
+    /// Since when each target is read, Unix ms; `None` while its collector has no connection.
+    read_since: BTreeMap<String, Option<i64>>,
     /// The latest due time among what has arrived, Unix ms, by source and target.
     latest: BTreeMap<(Option<Arc<str>>, String), i64>,
     /// Messages that arrived after one that was due later, and by how much later, ms.
@@ -220,6 +222,17 @@ impl Ledger {
         }
         delivery.shorten();
         self.deliveries.push(delivery);
+    }
+
+    /// What arrives at a target is noted since then, Unix ms. `None`: its collector has no connection.
+    pub fn read(&mut self, target: &str, since: Option<i64>) {
+        self.read_since.insert(target.to_owned(), since);
+    }
+
+    /// Since when what arrives at a target is noted, Unix ms. `None`: it is not noted now. Collectors that do not tell are
+    /// taken to read for ever.
+    pub fn read_since(&self, target: &str) -> Option<i64> {
+        self.read_since.get(target).copied().unwrap_or(Some(0))
     }
 
     /// It was found among the dead letters (or wherever the route's policy puts it).

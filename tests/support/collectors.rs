@@ -146,6 +146,8 @@ async fn consume(
     let connect = Connection::connect(url, ConnectionProperties::default());
     let connection = timeout(ANSWER, connect).await??;
     let noted = note_all(&connection, queue, ledger, noted).await;
+    let label = format!("rabbitmq:{queue}");
+    ledger.lock().expect("the ledger").read(&label, None);
     // What it was lent goes back, however late the broker hears of it: a consumer that is left behind keeps its share.
     tokio::spawn(async move { connection.close(200, "done".into()).await });
     noted
@@ -168,6 +170,10 @@ async fn note_all(
     };
     let mut consumer = timeout(ANSWER, begin).await??;
     let label = format!("rabbitmq:{queue}");
+    ledger
+        .lock()
+        .expect("the ledger")
+        .read(&label, Some(now_ms()));
     while let Ok(Some(delivery)) = timeout(QUIET, consumer.next()).await {
         let delivery = delivery?;
         let arrived = of_delivery(&label, &delivery);

@@ -151,6 +151,8 @@ fn verdict(silences: &[String]) {
 struct Waiting {
     /// Late messages, and since when.
     late: BTreeMap<Id, i64>,
+    /// Whoever notes what arrives at the target has a connection, and has had it for [`LATE_MS`].
+    is_read: bool,
     /// Messages that are not yet due and whose producer has known for [`LATE_MS`] that they lie in their source.
     to_be_stored: BTreeMap<Id, i64>,
 }
@@ -204,6 +206,8 @@ fn waiting(
         let waiting = all
             .entry((source.map(str::to_owned), stamp.target.clone()))
             .or_default();
+        let read_since = ledger.read_since(&stamp.target);
+        waiting.is_read = read_since.is_some_and(|at| at + late_ms <= now);
         if stamp.due_ms <= now {
             waiting.late.insert(id.clone(), late_since);
         } else {
@@ -224,7 +228,9 @@ fn judge(ways: &[(Arc<RelayWatch>, RouteEnds)], waiting: &Waiting, now: i64) -> 
             .min_by_key(|(_, since)| **since)
             .map(|(id, since)| (id.to_string(), *since))
     };
-    let what = if waiting.late.len() as i64 > kept.dead {
+    // What no relay holds has left it, and its arrival may not have been noted yet.
+    let may_be_late = waiting.is_read || kept.stored > 0;
+    let what = if may_be_late && waiting.late.len() as i64 > kept.dead {
         let (id, since) = oldest(&waiting.late)?;
         (
             format!(

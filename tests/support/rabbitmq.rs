@@ -336,25 +336,11 @@ impl Rabbitmq {
         self.queue_process(name, "resume").await;
     }
 
-    /// Stops the processes of all channels that there are.
-    pub async fn suspend_channels(&self) {
-        self.each_channel("sys:suspend(Channel)").await;
-    }
-
-    /// Lets the processes of all channels go on.
-    pub async fn resume_channels(&self) {
-        self.each_channel("sys:resume(Channel)").await;
-    }
-
     /// Waits until each channel that there is has dealt with what its process was sent before.
     pub async fn flush_channels(&self) {
-        self.each_channel("gen_server2:call(Channel, flush, 10000)")
-            .await;
-    }
-
-    async fn each_channel(&self, call: &str) {
-        let eval = format!("[catch {call} || Channel <- rabbit_channel:list()].");
-        self.ctl(&["eval", &eval]).await;
+        let flush =
+            "[catch gen_server2:call(Channel, flush, 10000) || Channel <- rabbit_channel:list()].";
+        self.ctl(&["eval", flush]).await;
     }
 
     async fn queue_process(&self, name: &str, call: &str) {

@@ -30,6 +30,8 @@ const HEADER_FRAME: u8 = 2;
 const BODY_FRAME: u8 = 3;
 /// The last byte of a frame.
 const FRAME_END: u8 = 0xCE;
+/// Class and method of `connection.start`.
+const START_METHOD: [u8; 4] = [0, 10, 0, 10];
 /// Class and method of `basic.deliver`.
 const DELIVER_METHOD: [u8; 4] = [0, 60, 0, 60];
 /// Class and method of `basic.return`.
@@ -252,6 +254,8 @@ impl GuardedFrames {
             };
         } else if payload.starts_with(&RETURN_METHOD) {
             self.channels.count_return(u16::from_be_bytes(channel));
+        } else if payload.starts_with(&START_METHOD) && is_of_rabbitmq_3(payload) {
+            self.channels.note_rabbitmq_3();
         }
         match replacement {
             Some(payload) => self.replace_payload(&payload),
@@ -335,6 +339,19 @@ fn split_text(bytes: &mut [u8]) -> Option<(&mut [u8], &mut [u8])> {
     rest.split_at_mut_checked((*len).into())
 }
 
+/// Reports whether a broker says among its properties that it is RabbitMQ 3.
+fn is_of_rabbitmq_3(start: &[u8]) -> bool {
+    let value = |name: &str| {
+        let name = [&[name.len() as u8], name.as_bytes(), b"S"].concat();
+        let at = start.windows(name.len()).position(|bytes| bytes == name)?;
+        // The length of the text comes first.
+        start.get(at + name.len() + size_of::<u32>()..)
+    };
+    let begins = |name: &str, text: &[u8]| value(name).is_some_and(|value| value.starts_with(text));
+    begins("product", b"RabbitMQ") && begins("version", b"3.")
+}
+
+/// Splits at most `len` bytes off the front.
 /// Splits at most `len` bytes off the front.
 fn split_first<'a>(bytes: &mut &'a [u8], len: usize) -> &'a [u8] {
     let (first, rest) = bytes.split_at(len.min(bytes.len()));
@@ -461,6 +478,35 @@ mod tests {
         );
         frames.push(&frame(METHOD_FRAME, 1, &returned)[PREFIX_LEN + 3..]);
         assert_eq!((one.seen(), again.seen()), (2, 1));
+    }
+
+    #[test]
+    fn a_broker_is_rabbitmq_3_by_its_own_word() {
+        let table = [
+            ("RabbitMQ", "3.10.8", true),
+            ("RabbitMQ", "3.9", true),
+            ("RabbitMQ", "4.3.5", false),
+            ("RabbitMQ", "30.1", false),
+            ("LavinMQ", "3.0.0", false),
+        ];
+        for (product, version, expected) in table {
+            let text = |name: &str, value: &str| {
+                let name = [&[name.len() as u8], name.as_bytes()].concat();
+                let len = (value.len() as u32).to_be_bytes();
+                [&name, &b"S"[..], &len, value.as_bytes()].concat()
+            };
+            let table = [text("product", product), text("version", version)].concat();
+            let len = (table.len() as u32).to_be_bytes();
+            let start = [&START_METHOD, &[0, 9][..], &len, &table, b"\0\0\0\x05PLAIN"].concat();
+            let bytes = frame(METHOD_FRAME, 0, &start);
+            let channels = GuardedChannels::default();
+            let mut frames = GuardedFrames {
+                channels: channels.clone(),
+                ..GuardedFrames::default()
+            };
+            frames.push(&bytes);
+            assert_eq!(channels.is_rabbitmq_3(), expected, "{product} {version}");
+        }
     }
 
     #[test]

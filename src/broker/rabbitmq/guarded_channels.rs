@@ -1,5 +1,5 @@
-//! Channels of a connection, as its `FrameGuard` sees them: how many messages the broker returned on each, and the
-//! largest body that each takes.
+//! A connection as its `FrameGuard` sees it: its broker's version, how many messages the broker returned on each channel,
+//! and the largest body that each channel takes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,6 +15,7 @@ pub(super) struct GuardedChannels(Arc<Mutex<ChannelEntries>>);
 struct ChannelEntries {
     returns: BTreeMap<u16, ReturnCounter>,
     largest_bodies: BTreeMap<u16, u64>,
+    is_rabbitmq_3: bool,
 }
 
 /// Number of messages that the broker returned on one channel.
@@ -22,6 +23,16 @@ struct ChannelEntries {
 pub struct ReturnCounter(Arc<AtomicU64>);
 
 impl GuardedChannels {
+    /// Notes that the broker says it is RabbitMQ 3.
+    pub(super) fn note_rabbitmq_3(&self) {
+        self.0.lock().is_rabbitmq_3 = true;
+    }
+
+    /// Reports whether the broker has said that it is RabbitMQ 3.
+    pub(super) fn is_rabbitmq_3(&self) -> bool {
+        self.0.lock().is_rabbitmq_3
+    }
+
     /// A new counter for a channel that was just opened. An earlier channel of this number has another one.
     pub(super) fn count_returns(&self, channel: u16) -> ReturnCounter {
         let counter = ReturnCounter::default();

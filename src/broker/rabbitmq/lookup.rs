@@ -13,15 +13,27 @@ pub fn short_name(name: &str) -> Result<ShortString, AmqpFault> {
         .map_err(|error| AmqpFault::new(FaultKind::Refused, error.to_string()))
 }
 
-/// Looks for a queue, and returns the number of its consumers. The broker closes the channel if the queue is missing.
-pub async fn look_for_queue(channel: &Channel, queue: &str) -> Result<u32, AmqpFault> {
+/// What a broker says of a queue. RabbitMQ answers for a quorum queue without a leader too: with two zeros.
+#[derive(Clone, Copy, Debug)]
+pub struct QueueSeen {
+    /// The messages that are lent to nobody.
+    pub messages: u32,
+    /// The consumers.
+    pub consumers: u32,
+}
+
+/// Looks for a queue. The broker closes the channel if the queue is missing.
+pub async fn look_for_queue(channel: &Channel, queue: &str) -> Result<QueueSeen, AmqpFault> {
     let options = QueueDeclareOptions {
         passive: true,
         ..QueueDeclareOptions::default()
     };
     let look = channel.queue_declare(short_name(queue)?, options, FieldTable::default());
     let seen = within("queue.declare", look).await?;
-    Ok(seen.consumer_count())
+    Ok(QueueSeen {
+        messages: seen.message_count(),
+        consumers: seen.consumer_count(),
+    })
 }
 
 /// Looks for an exchange. The default exchange is always there. The broker closes the channel if the exchange

@@ -28,6 +28,8 @@ use crate::tls::{Expected, examine};
 pub const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
 /// A connection that lasted so long shows that its host can be used.
 const LASTING: Duration = Duration::from_secs(1);
+/// Time without an answer to the first attempt to connect after which the log says so.
+const SLOW_ANSWER: Duration = Duration::from_secs(4);
 /// Seconds between heartbeats, unless the URL says otherwise. A peer that is silent for two of them is dead.
 const HEARTBEAT_SECONDS: u16 = 10;
 /// Bytes of the largest frame that we ask for, unless the URL says otherwise: RabbitMQ's own default.
@@ -251,6 +253,11 @@ impl LiveConnection {
         self.connection.status().connected()
     }
 
+    /// Reports whether the broker is RabbitMQ 3.
+    pub fn is_rabbitmq_3(&self) -> bool {
+        self.channels.is_rabbitmq_3()
+    }
+
     /// Opens a channel.
     pub async fn channel(&self) -> Result<lapin::Channel, AmqpFault> {
         within("opening a channel", self.connection.create_channel()).await
@@ -335,7 +342,7 @@ impl RoleSupervisor {
             let connected = tokio::select! {
                 biased;
                 () = self.unneeded() => return,
-                connected = self.broker.connect(self.role, turn) => connected,
+                connected = self.connect(turn, &mut told) => connected,
             };
             let mut lasted = Duration::ZERO;
             let fault = match connected {
@@ -362,6 +369,23 @@ impl RoleSupervisor {
                 () = tokio::time::sleep(wait) => {}
             }
         }
+    }
+
+    /// Connects. Says so if a host lets it wait for long and nothing was said yet.
+    async fn connect(
+        &self,
+        turn: usize,
+        told: &mut Option<String>,
+    ) -> Result<(lapin::Connection, GuardedChannels), AmqpFault> {
+        let mut connecting = std::pin::pin!(self.broker.connect(self.role, turn));
+        let slow = timeout(SLOW_ANSWER, &mut connecting).await;
+        if let Ok(connected) = slow {
+            return connected;
+        }
+        if told.is_none() {
+            self.down(&no_answer("connecting", SLOW_ANSWER), turn, told);
+        }
+        connecting.await
     }
 
     /// Waits until nobody needs the connection any more.

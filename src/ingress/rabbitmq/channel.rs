@@ -18,7 +18,7 @@ use tracing::{debug, warn};
 
 use super::incoming::{Incoming, Received};
 use super::reading_mode::ReadingMode;
-use super::silence::renewal_due;
+use super::silence::long_silence;
 use crate::broker::rabbitmq::{
     AmqpFault, FaultKind, LiveConnection, QueueTraits, consume, from_amqp, take_left_out,
     unreadable_reason, within,
@@ -58,6 +58,7 @@ pub(super) struct Subscription {
     prefetch: usize,
     /// Nobody could tell whether the queue is a stream: its first delivery does.
     may_be_stream: bool,
+    is_rabbitmq_3: bool,
     /// The number of earlier deliveries from which on a message is worn.
     worn_from: i64,
     ledger: Arc<Ledger>,
@@ -75,8 +76,10 @@ pub(super) enum ReadExit {
     Abandoned,
     /// The queue is a stream. Nothing of it was taken.
     IsStream,
-    /// The deliveries were stopped, and all of them were taken: the queue must be read in its other mode, or nothing came.
-    Renewal,
+    /// The queue must be read in its other mode. All that was delivered was taken.
+    ModeChange,
+    /// Nothing has come for long. The consumer runs on until another one has taken its place.
+    Silent,
 }
 
 /// The deliveries that were there at one moment.
@@ -117,6 +120,7 @@ impl Subscription {
             queue: queue.to_owned(),
             prefetch,
             may_be_stream: traits.is_stream.is_none(),
+            is_rabbitmq_3: live.is_rabbitmq_3(),
             worn_from: worn_from(traits.delivery_limit),
             ledger: Ledger::of_queue(singly_from(prefetch)),
             has_warned,
@@ -167,7 +171,7 @@ impl Subscription {
     /// Takes the deliveries that are there as a batch, one batch after another. Under load, deliveries that are
     /// not urgent are gathered for a moment. In a trickle, or with something urgent, nothing waits. Deliveries
     /// that cannot be taken yet wait here with their channel: none is delivered again unless the channel is
-    /// lost or the wait is long. Before a renewal the deliveries are stopped and those that are there are taken.
+    /// lost or the wait is long. Before the mode changes, the deliveries are stopped and those that are there are taken.
     async fn take_all(
         &self,
         consumer: &mut lapin::Consumer,
@@ -185,11 +189,8 @@ impl Subscription {
                 () = shutdown.draining() => return Ok(ReadExit::Drained),
                 next = incoming.next() => next,
                 () = feed.until_closed() => return Ok(ReadExit::Paused),
-                due = renewal_due(&self.channel, &self.queue, &self.ledger), if !is_cancelled => {
-                    due?;
-                    self.cancel(incoming.consumer).await?;
-                    is_cancelled = true;
-                    continue;
+                silence = long_silence(&self.channel, &self.queue, &self.ledger, self.is_rabbitmq_3) => {
+                    return silence.map(|()| ReadExit::Silent);
                 }
             };
             if feed.had_time() && pace.is_gathering(Instant::now()) {
@@ -231,7 +232,7 @@ impl Subscription {
             }
             match batch.end {
                 None => {}
-                Some(BatchEnd::Cancelled) if is_cancelled => return Ok(ReadExit::Renewal),
+                Some(BatchEnd::Cancelled) if is_cancelled => return Ok(ReadExit::ModeChange),
                 Some(BatchEnd::Cancelled) => {
                     return Err(AmqpFault::new(
                         FaultKind::NotFound,
@@ -358,6 +359,17 @@ impl Subscription {
             within("basic.ack", answer).await?;
         }
         Ok(())
+    }
+
+    /// Closes the channel once another subscription has taken the place of this one, which holds nothing. What was delivered
+    /// meanwhile goes back to the queue.
+    pub(super) async fn give_way(self) {
+        let close = self
+            .channel
+            .close(200, "another has taken its place".into());
+        if let Err(fault) = within("channel.close", close).await {
+            debug!(queue = %self.queue, %fault, "a silent channel was not closed in order");
+        }
     }
 
     /// Stops the deliveries, waits until every delivery that was taken is resolved or given up, acknowledges,

@@ -1,33 +1,36 @@
-//! What a subscription does when nothing comes: it does not trust that its consumer lives.
+//! What a subscription makes of silence: its queue is empty, or the broker has lost its consumer.
 //!
-//! RabbitMQ cancels the consumers of a queue that is deleted, with two exceptions. It tells nobody if it has to delete a
-//! quorum queue by force, because the queue's leader does not answer. And RabbitMQ 3 may move a consumer to a quorum queue
-//! that was declared under the same name at once: the new queue lends it messages, and the channel drops them. In both
-//! cases the new queue would not be read for as long as the connection lives.
+//! RabbitMQ cancels the consumers of a queue that is deleted, and then Postdate subscribes anew. In two cases it does not,
+//! and a queue that is declared later under the same name would not be read for as long as the connection lives:
+//!
+//! - It deletes a quorum queue by force, because the queue's leader does not answer. Then nobody is told.
+//! - RabbitMQ 3 moves a consumer to a queue that was declared again at once. That queue lends it messages, and the channel
+//!   drops them.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tracing::debug;
 
 use crate::broker::rabbitmq::{AmqpFault, FaultKind, look_for_queue};
 use crate::ingress::Ledger;
 
-/// Time between two questions whether the queue has a consumer.
-const LOOK_INTERVAL: Duration = Duration::from_secs(4);
-/// The same if the answer was no. A quorum queue says so, too, while its leader is slow to answer.
+/// Silence after which the broker is asked, and time between two questions.
+const LOOK_INTERVAL: Duration = Duration::from_secs(10);
+/// Time between two questions when the answer was that nobody reads the queue.
 const DOUBT_INTERVAL: Duration = Duration::from_secs(1);
-/// Silence after which the subscription is renewed: the consumer of an empty queue, and one whose messages the channel
-/// drops, look alike.
+/// Silence after which RabbitMQ 3 is given another consumer: nothing tells one of an empty queue from one whose messages
+/// the channel drops.
 const LONGEST_SILENCE: Duration = Duration::from_secs(30);
 
-/// Waits until nothing has come for long, so that this channel's subscription to a queue is to be renewed. `Err` if the
-/// queue is gone, or the broker knows of no consumer of it. Asks only while all deliveries of the channel are released: none
-/// of them is delivered again for it. Cancel-safe. The caller begins anew with each delivery.
-pub(super) async fn renewal_due(
+/// Waits until the silence is so long that another subscription should take the place of the one on this channel. `Err` if
+/// the queue is gone, or if messages lie in it and the broker knows of no consumer. That it knows of none does not suffice:
+/// RabbitMQ says so of any queue whose leader does not answer. Asks only while the channel holds no delivery. Cancel-safe:
+/// whoever receives a delivery begins anew, so nobody asks about a queue that is busy.
+pub(super) async fn long_silence(
     channel: &lapin::Channel,
     queue: &str,
     ledger: &Ledger,
+    is_rabbitmq_3: bool,
 ) -> Result<(), AmqpFault> {
     let began = Instant::now();
     let mut is_doubtful = false;
@@ -41,19 +44,22 @@ pub(super) async fn renewal_due(
         if ledger.outstanding() > 0 {
             continue;
         }
-        if began.elapsed() >= LONGEST_SILENCE {
-            debug!(queue, "nothing came for long; the subscription is renewed");
-            return Ok(());
-        }
         match look_for_queue(channel, queue).await {
-            Ok(0) if is_doubtful => {
-                let what =
-                    "the broker no longer knows its consumer; the queue may have been made anew";
-                return Err(AmqpFault::new(FaultKind::Lost, what));
+            Ok(seen) => {
+                let is_unread = seen.messages > 0 && seen.consumers == 0;
+                if is_unread && is_doubtful {
+                    return Err(AmqpFault::new(
+                        FaultKind::Lost,
+                        "the broker no longer knows its consumer; the queue may have been made anew",
+                    ));
+                }
+                is_doubtful = is_unread;
+                if is_rabbitmq_3 && seen.consumers > 0 && began.elapsed() >= LONGEST_SILENCE {
+                    return Ok(());
+                }
             }
-            Ok(consumers) => is_doubtful = consumers == 0,
-            // No answer says nothing. Whoever reads the deliveries notices the loss of the channel.
-            Err(fault) if fault.kind == FaultKind::Lost => {}
+            // The queue hangs, or the channel is lost, which is noticed elsewhere. Whatever is asked now waits behind this.
+            Err(fault) if fault.kind == FaultKind::Lost => std::future::pending().await,
             Err(fault) => return Err(fault),
         }
     }

@@ -184,8 +184,8 @@ impl Brokers {
             paths.filter(|path| path.source != Source::Kafka)
         };
         join_all(queues().map(|path| rabbitmq.delete_queue(&path.from))).await;
-        // RabbitMQ 3.10 has no word for a consumer whose channel hears of this once the new queue is there. That is
-        // `rabbitmq::ingress`'s.
+        // A consumer whose channel hears of this once the new queue is there gets nothing from RabbitMQ 3, and is replaced
+        // after a long silence only.
         rabbitmq.flush_channels().await;
         join_all(queues().map(|path| path.make_queue(rabbitmq))).await;
         let sending = fixtures.iter().flat_map(|fixture| {

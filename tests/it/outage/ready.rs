@@ -2,13 +2,19 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use serde_json::Value;
 
+use crate::support::eventually::within;
 use crate::support::proxy::Mode;
 use crate::support::{Config, Kafka, Proxy, QueueKind, Rabbitmq, Redis, Relay, eventually, names};
 
 /// Time that each trip to Redis takes in each direction: the store is there long before the replica has joined.
 const SLOW_LINK: Duration = Duration::from_millis(60);
+
+/// Longest time without a line of the log while a server says nothing: the five seconds after which a part in trouble has
+/// one, and what a busy machine needs.
+const TOLD_WITHIN: Duration = Duration::from_secs(7);
 
 /// Status and parts of `/readyz`.
 async fn health(relay: &Relay) -> anyhow::Result<(u16, Vec<String>)> {
@@ -82,4 +88,59 @@ async fn all_that_a_start_waits_for_is_named_at_once_and_a_ready_replica_stays_r
         (status, parts) => Err(anyhow::anyhow!("{status}: {parts:?}")),
     })
     .await;
+}
+
+/// A server that takes connections and says nothing: each of the three.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_says_nothing_from_the_start_is_told_within_seconds() {
+    let (redis, kafka, rabbitmq) =
+        tokio::join!(Redis::shared(), Kafka::shared(), Rabbitmq::shared());
+    let ports = [redis.port(), kafka.port(), rabbitmq.port()];
+    let servers = ["redis", "kafka", "rabbitmq"];
+    let silent = [0, 1, 2].map(async |silent| {
+        let proxy = Proxy::before(ports[silent]).await;
+        proxy.set(Mode::Hole);
+        let mut by_way = ports;
+        by_way[silent] = proxy.port();
+        let [topic, queue] = ["silent", "silent"].map(names::unique);
+        kafka.create_topic(&topic, 1).await;
+        rabbitmq.declare_queue(&queue, QueueKind::Classic).await;
+        let store = format!("url = \"redis://127.0.0.1:{}\"", by_way[0]);
+        let config = Config::under(&store, &names::unique("silent"))
+            .section(&format!(
+                "[kafka.main]\nbrokers = \"127.0.0.1:{}\"",
+                by_way[1]
+            ))
+            .section(&format!(
+                "[rabbitmq.main]\nurl = \"amqp://guest:guest@127.0.0.1:{}/%2f\"",
+                by_way[2]
+            ))
+            .route(
+                "r",
+                &format!(r#"{{ kafka = "main", topic = "{topic}", group = "{topic}" }}"#),
+                &format!(r#"{{ rabbitmq = "main", exchange = "", routing_key = "{queue}" }}"#),
+                "",
+            );
+        let mut relay = Relay::spawn(&config, &[]);
+        eventually("it answers", async || health(&relay).await).await;
+        let name = servers[silent];
+        let told = within(TOLD_WITHIN, async || {
+            let log = relay.log();
+            let mut warnings = log
+                .lines()
+                .filter(|line| line.contains(r#""level":"WARN""#));
+            if warnings.any(|line| line.contains(name)) {
+                Ok(())
+            } else {
+                Err(log)
+            }
+        });
+        if let Err(log) = told.await {
+            panic!("{name} says nothing, and nothing is told:\n{log}");
+        }
+        proxy.set(Mode::Pass);
+        proxy.reset();
+        relay.ready().await;
+    });
+    join_all(silent).await;
 }
