@@ -25,7 +25,7 @@ use super::{Kafka, Rabbitmq};
 const ANSWER: Duration = Duration::from_secs(5);
 /// How long it waits for a delivery; then it connects anew. A broker that is killed is noticed by its missing heartbeats at
 /// the latest, but for one that the client does not hear of.
-const QUIET: Duration = Duration::from_secs(30);
+const QUIET: Duration = Duration::from_secs(15);
 
 /// A consumer at work; it ends when this is dropped.
 #[derive(Debug)]

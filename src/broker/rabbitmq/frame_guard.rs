@@ -352,7 +352,6 @@ fn is_of_rabbitmq_3(start: &[u8]) -> bool {
 }
 
 /// Splits at most `len` bytes off the front.
-/// Splits at most `len` bytes off the front.
 fn split_first<'a>(bytes: &mut &'a [u8], len: usize) -> &'a [u8] {
     let (first, rest) = bytes.split_at(len.min(bytes.len()));
     *bytes = rest;

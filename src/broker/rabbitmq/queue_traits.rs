@@ -36,7 +36,8 @@ pub struct QueueTraits {
     /// `None`: not known.
     pub is_stream: Option<bool>,
     is_exclusive: bool,
-    is_auto_delete: bool,
+    /// `None`: not known.
+    pub is_auto_delete: Option<bool>,
     is_transient: bool,
     expires_ms: Option<i64>,
     message_ttl_ms: Option<i64>,
@@ -207,7 +208,7 @@ impl QueueTraits {
             queue: queue.to_owned(),
             is_stream: kind.map(|kind| kind == "stream"),
             is_exclusive: flag("exclusive"),
-            is_auto_delete: flag("auto_delete"),
+            is_auto_delete: Some(flag("auto_delete")),
             is_transient: description["durable"].as_bool() == Some(false),
             expires_ms: smaller("expires"),
             message_ttl_ms: smaller("message-ttl"),
@@ -219,9 +220,10 @@ impl QueueTraits {
     /// Takes the difference that a refused declaration of a durable queue that is kept, or of one that is not durable,
     /// names.
     fn take_refusal(&mut self, refusal: &str) {
-        if is_about(refusal, "auto_delete") {
-            self.is_auto_delete = true;
-        } else if is_about(refusal, "x-expires") {
+        self.is_auto_delete = refusal
+            .contains("inequivalent arg")
+            .then(|| is_about(refusal, "auto_delete"));
+        if is_about(refusal, "x-expires") {
             // A stream cannot expire, so RabbitMQ does not compare it for one.
             self.is_stream = Some(false);
             self.expires_ms = refusal
@@ -245,7 +247,7 @@ impl QueueTraits {
             Some(format!(
                 "queue {queue} is exclusive: RabbitMQ lets no other connection read it, and deletes it with its own; declare it without `exclusive`"
             ))
-        } else if self.is_auto_delete {
+        } else if self.is_auto_delete == Some(true) {
             Some(format!(
                 "queue {queue} is auto-delete: RabbitMQ deletes it, with all that waits in it, whenever its consumer goes; declare it without `auto_delete`"
             ))

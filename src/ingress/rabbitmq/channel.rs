@@ -18,7 +18,7 @@ use tracing::{debug, warn};
 
 use super::incoming::{Incoming, Received};
 use super::reading_mode::ReadingMode;
-use super::silence::long_silence;
+use super::silence;
 use crate::broker::rabbitmq::{
     AmqpFault, FaultKind, LiveConnection, QueueTraits, consume, from_amqp, take_left_out,
     unreadable_reason, within,
@@ -58,7 +58,8 @@ pub(super) struct Subscription {
     prefetch: usize,
     /// Nobody could tell whether the queue is a stream: its first delivery does.
     may_be_stream: bool,
-    is_rabbitmq_3: bool,
+    /// The broker may lose the consumer of this queue, and the queue does not go with its last consumer.
+    loses_consumers: bool,
     /// The number of earlier deliveries from which on a message is worn.
     worn_from: i64,
     ledger: Arc<Ledger>,
@@ -76,10 +77,8 @@ pub(super) enum ReadExit {
     Abandoned,
     /// The queue is a stream. Nothing of it was taken.
     IsStream,
-    /// The queue must be read in its other mode. All that was delivered was taken.
-    ModeChange,
-    /// Nothing has come for long. The consumer runs on until another one has taken its place.
-    Silent,
+    /// The deliveries were stopped, and all of them were taken: the queue must be read in its other mode, or nothing came.
+    Renewal,
 }
 
 /// The deliveries that were there at one moment.
@@ -120,7 +119,7 @@ impl Subscription {
             queue: queue.to_owned(),
             prefetch,
             may_be_stream: traits.is_stream.is_none(),
-            is_rabbitmq_3: live.is_rabbitmq_3(),
+            loses_consumers: live.is_rabbitmq_3() && traits.is_auto_delete == Some(false),
             worn_from: worn_from(traits.delivery_limit),
             ledger: Ledger::of_queue(singly_from(prefetch)),
             has_warned,
@@ -171,7 +170,7 @@ impl Subscription {
     /// Takes the deliveries that are there as a batch, one batch after another. Under load, deliveries that are
     /// not urgent are gathered for a moment. In a trickle, or with something urgent, nothing waits. Deliveries
     /// that cannot be taken yet wait here with their channel: none is delivered again unless the channel is
-    /// lost or the wait is long. Before the mode changes, the deliveries are stopped and those that are there are taken.
+    /// lost or the wait is long. Before a renewal the deliveries are stopped and those that are there are taken.
     async fn take_all(
         &self,
         consumer: &mut lapin::Consumer,
@@ -189,8 +188,11 @@ impl Subscription {
                 () = shutdown.draining() => return Ok(ReadExit::Drained),
                 next = incoming.next() => next,
                 () = feed.until_closed() => return Ok(ReadExit::Paused),
-                silence = long_silence(&self.channel, &self.queue, &self.ledger, self.is_rabbitmq_3) => {
-                    return silence.map(|()| ReadExit::Silent);
+                silence = self.long_silence(feed), if !is_cancelled => {
+                    silence?;
+                    debug!(queue = %self.queue, "nothing came for long; the subscription is renewed");
+                    is_cancelled = self.cancels(incoming.consumer).await;
+                    continue;
                 }
             };
             if feed.had_time() && pace.is_gathering(Instant::now()) {
@@ -205,13 +207,7 @@ impl Subscription {
             let mut batch = gather(next, &mut incoming, mode);
             pace.note(batch.deliveries.len(), Instant::now());
             if !is_cancelled && batch.end.is_none() && mode.must_change(Instant::now()) {
-                match self.cancel(incoming.consumer).await {
-                    Ok(()) => is_cancelled = true,
-                    // What was delivered has its time all the same, see `lost`.
-                    Err(fault) => {
-                        debug!(queue = %self.queue, %fault, "the deliveries cannot be stopped");
-                    }
-                }
+                is_cancelled = self.cancels(incoming.consumer).await;
             }
             // Not before the deliveries are stopped: this mode would leave them out again.
             batch.given_back.into_iter().for_each(Receipt::give_back);
@@ -232,7 +228,7 @@ impl Subscription {
             }
             match batch.end {
                 None => {}
-                Some(BatchEnd::Cancelled) if is_cancelled => return Ok(ReadExit::ModeChange),
+                Some(BatchEnd::Cancelled) if is_cancelled => return Ok(ReadExit::Renewal),
                 Some(BatchEnd::Cancelled) => {
                     return Err(AmqpFault::new(
                         FaultKind::NotFound,
@@ -242,6 +238,23 @@ impl Subscription {
                 Some(BatchEnd::Fault(fault)) => return Err(fault),
             }
         }
+    }
+
+    /// Waits until the subscription is to be renewed, see [`silence`]. Never while the route's gate is closed: then the
+    /// deliveries of the next one would wait. Never where the queue may go with its last consumer.
+    async fn long_silence(&self, feed: &impl Feed) -> Result<(), AmqpFault> {
+        let may_be_renewed = || self.loses_consumers && feed.until_open().now_or_never().is_some();
+        silence::long_silence(&self.channel, &self.queue, &self.ledger, may_be_renewed).await
+    }
+
+    /// Stops the deliveries, and reports whether the broker has agreed. If not, what was delivered has its time all the
+    /// same, see [`Self::lost`].
+    async fn cancels(&self, consumer: &lapin::Consumer) -> bool {
+        let cancelled = self.cancel(consumer).await;
+        if let Err(fault) = &cancelled {
+            debug!(queue = %self.queue, %fault, "the deliveries cannot be stopped");
+        }
+        cancelled.is_ok()
     }
 
     /// Stops the deliveries. Those that the broker sent before still come.
@@ -359,17 +372,6 @@ impl Subscription {
             within("basic.ack", answer).await?;
         }
         Ok(())
-    }
-
-    /// Closes the channel once another subscription has taken the place of this one, which holds nothing. What was delivered
-    /// meanwhile goes back to the queue.
-    pub(super) async fn give_way(self) {
-        let close = self
-            .channel
-            .close(200, "another has taken its place".into());
-        if let Err(fault) = within("channel.close", close).await {
-            debug!(queue = %self.queue, %fault, "a silent channel was not closed in order");
-        }
     }
 
     /// Stops the deliveries, waits until every delivery that was taken is resolved or given up, acknowledges,

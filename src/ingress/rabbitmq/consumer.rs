@@ -60,22 +60,14 @@ enum SubscriptionExit {
     Drained,
     /// Ended in order: its deliveries have gone back. The next one begins once the route's gate is open.
     Paused,
-    /// Ended in order: all its deliveries were taken. The next one must read in the other mode.
-    ModeChange,
-    /// Nothing has come for long. It runs on until the next one has taken its place.
-    Silent(Box<SilentSubscription>),
+    /// Ended in order: all its deliveries were taken. The next one begins at once, in the other mode if that is due.
+    Renewal,
     /// Never began.
     Refused(AmqpFault),
     /// The queue cannot be a source, for this reason. Nothing of it was taken.
     Unfit(String),
     /// Lost while it ran.
     Lost(AmqpFault),
-}
-
-/// A subscription that is not read any more, and whose consumer still runs.
-struct SilentSubscription {
-    subscription: Subscription,
-    _consumer: lapin::Consumer,
 }
 
 impl<S: Sink> QueueConsumer<S> {
@@ -103,9 +95,7 @@ impl<S: Sink> QueueConsumer<S> {
             };
             let backoff = match self.subscribe(&live).await {
                 SubscriptionExit::Drained => return,
-                SubscriptionExit::Paused
-                | SubscriptionExit::ModeChange
-                | SubscriptionExit::Silent(_) => continue,
+                SubscriptionExit::Paused | SubscriptionExit::Renewal => continue,
                 SubscriptionExit::Unfit(reason) => {
                     self.unfit(&reason);
                     Backoff::CLIENT
@@ -172,20 +162,20 @@ impl<S: Sink> QueueConsumer<S> {
         };
         self.mode
             .begin(traits.delivery_limit != Some(0), Instant::now());
-        let mut silent = None;
         loop {
-            let former = silent.take();
-            match self.subscribe_once(live, &traits, &mut feed, former).await {
-                SubscriptionExit::ModeChange => self.change_mode(),
-                SubscriptionExit::Silent(former) => silent = Some(former),
+            match self.subscribe_once(live, &traits, &mut feed).await {
+                SubscriptionExit::Renewal => self.change_mode(Instant::now()),
                 end => return end,
             }
         }
     }
 
-    /// Changes the mode between two subscriptions.
-    fn change_mode(&mut self) {
-        self.mode.change(Instant::now());
+    /// Changes the mode between two subscriptions, if that is due.
+    fn change_mode(&mut self, now: Instant) {
+        if !self.mode.must_change(now) {
+            return;
+        }
+        self.mode.change(now);
         let QueueSetup { route, queue, .. } = &self.setup;
         let prefetch = self.mode.hand_over().prefetch;
         if self.mode.is_careful() {
@@ -195,14 +185,12 @@ impl<S: Sink> QueueConsumer<S> {
         }
     }
 
-    /// Runs one subscription, in place of a silent one. The queue has a consumer all the time: it may be one that goes with
-    /// its last consumer.
+    /// Runs one subscription.
     async fn subscribe_once(
         &mut self,
         live: &LiveConnection,
         traits: &QueueTraits,
         feed: &mut S::Feed,
-        silent: Option<Box<SilentSubscription>>,
     ) -> SubscriptionExit {
         let QueueSetup {
             route,
@@ -215,13 +203,6 @@ impl<S: Sink> QueueConsumer<S> {
             let subscription = Subscription::open(live, queue, hand_over, traits).await?;
             let tag = format!("postdate.{}", route.name);
             let consumer = subscription.consume(&tag).await?;
-            if let Some(former) = silent {
-                debug!(
-                    queue,
-                    "nothing came for long; another consumer takes its place"
-                );
-                former.subscription.give_way().await;
-            }
             Ok((subscription, consumer))
         };
         let begun = tokio::select! {
@@ -318,29 +299,22 @@ async fn serve<S>(
             return SubscriptionExit::Lost(fault);
         }
     };
-    let exit = match end {
-        channel::ReadExit::Silent => {
-            return SubscriptionExit::Silent(Box::new(SilentSubscription {
-                subscription,
-                _consumer: consumer,
-            }));
-        }
+    if end == channel::ReadExit::Paused {
+        info!(route = %route.name, queue, "ingress is paused; what was delivered goes back to its queue");
+    }
+    if let Err(fault) = subscription.finish(consumer, shutdown).await {
+        warn!(route = %route.name, queue, error = %fault, "not closed in order: some may be delivered again");
+    }
+    match end {
         channel::ReadExit::Drained => SubscriptionExit::Drained,
-        channel::ReadExit::Paused => {
-            info!(route = %route.name, queue, "ingress is paused; what was delivered goes back to its queue");
-            SubscriptionExit::Paused
-        }
-        channel::ReadExit::ModeChange => SubscriptionExit::ModeChange,
+        channel::ReadExit::Paused => SubscriptionExit::Paused,
+        channel::ReadExit::Renewal => SubscriptionExit::Renewal,
         channel::ReadExit::IsStream => SubscriptionExit::Unfit(stream_refusal(queue)),
         channel::ReadExit::Abandoned => SubscriptionExit::Lost(AmqpFault::new(
             FaultKind::Lost,
             "a delivery was given up; it is delivered again",
         )),
-    };
-    if let Err(fault) = subscription.finish(consumer, shutdown).await {
-        warn!(route = %route.name, queue, error = %fault, "not closed in order: some may be delivered again");
     }
-    exit
 }
 
 impl From<AmqpFault> for SubscriptionExit {

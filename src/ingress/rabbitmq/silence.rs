@@ -18,48 +18,49 @@ use crate::ingress::Ledger;
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 /// Time between two questions when the answer was that nobody reads the queue.
 const DOUBT_INTERVAL: Duration = Duration::from_secs(1);
-/// Silence after which RabbitMQ 3 is given another consumer: nothing tells one of an empty queue from one whose messages
+/// Time to the next question when there was no answer: whatever is asked of a queue that hangs waits with its channel.
+const HANG_INTERVAL: Duration = Duration::from_secs(60);
+/// Silence after which a subscription is renewed, where nothing tells the consumer of an empty queue from one whose messages
 /// the channel drops.
 const LONGEST_SILENCE: Duration = Duration::from_secs(30);
 
-/// Waits until the silence is so long that another subscription should take the place of the one on this channel. `Err` if
-/// the queue is gone, or if messages lie in it and the broker knows of no consumer. That it knows of none does not suffice:
-/// RabbitMQ says so of any queue whose leader does not answer. Asks only while the channel holds no delivery. Cancel-safe:
-/// whoever receives a delivery begins anew, so nobody asks about a queue that is busy.
+/// Waits until nothing has come on this channel for so long that its subscription is to be renewed; for ever unless it
+/// `may_be_renewed`. `Err` if the queue is gone, or if messages lie in it and the broker knows of no consumer. That it knows
+/// of none does not suffice: RabbitMQ says so of any queue whose leader does not answer. Asks only while the channel holds no
+/// delivery. Cancel-safe: whoever receives a delivery begins anew, so nobody asks about a queue that is busy.
 pub(super) async fn long_silence(
     channel: &lapin::Channel,
     queue: &str,
     ledger: &Ledger,
-    is_rabbitmq_3: bool,
+    may_be_renewed: impl Fn() -> bool,
 ) -> Result<(), AmqpFault> {
     let began = Instant::now();
-    let mut is_doubtful = false;
+    let mut next_look = LOOK_INTERVAL;
     loop {
-        tokio::time::sleep(if is_doubtful {
-            DOUBT_INTERVAL
-        } else {
-            LOOK_INTERVAL
-        })
-        .await;
+        tokio::time::sleep(next_look).await;
         if ledger.outstanding() > 0 {
             continue;
         }
+        let is_doubtful = next_look == DOUBT_INTERVAL;
+        next_look = LOOK_INTERVAL;
         match look_for_queue(channel, queue).await {
-            Ok(seen) => {
-                let is_unread = seen.messages > 0 && seen.consumers == 0;
-                if is_unread && is_doubtful {
+            Ok(seen) if seen.messages > 0 && seen.consumers == 0 => {
+                if is_doubtful {
                     return Err(AmqpFault::new(
                         FaultKind::Lost,
                         "the broker no longer knows its consumer; the queue may have been made anew",
                     ));
                 }
-                is_doubtful = is_unread;
-                if is_rabbitmq_3 && seen.consumers > 0 && began.elapsed() >= LONGEST_SILENCE {
+                next_look = DOUBT_INTERVAL;
+            }
+            Ok(seen) => {
+                let is_long = began.elapsed() >= LONGEST_SILENCE;
+                if is_long && seen.consumers > 0 && may_be_renewed() {
                     return Ok(());
                 }
             }
-            // The queue hangs, or the channel is lost, which is noticed elsewhere. Whatever is asked now waits behind this.
-            Err(fault) if fault.kind == FaultKind::Lost => std::future::pending().await,
+            // The queue hangs, or the channel is lost, which is noticed elsewhere.
+            Err(fault) if fault.kind == FaultKind::Lost => next_look = HANG_INTERVAL,
             Err(fault) => return Err(fault),
         }
     }

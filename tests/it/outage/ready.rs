@@ -13,8 +13,8 @@ use crate::support::{Config, Kafka, Proxy, QueueKind, Rabbitmq, Redis, Relay, ev
 const SLOW_LINK: Duration = Duration::from_millis(60);
 
 /// Longest time without a line of the log while a server says nothing: the five seconds after which a part in trouble has
-/// one, and what a busy machine needs.
-const TOLD_WITHIN: Duration = Duration::from_secs(7);
+/// one, and what a busy machine needs. An attempt to connect ends after ten.
+const TOLD_WITHIN: Duration = Duration::from_secs(9);
 
 /// Status and parts of `/readyz`.
 async fn health(relay: &Relay) -> anyhow::Result<(u16, Vec<String>)> {

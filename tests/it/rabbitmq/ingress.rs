@@ -218,7 +218,8 @@ async fn a_queue_whose_leader_hangs_for_a_while_keeps_its_consumer_and_spends_no
     fill(server, &queue, 1).await;
     resolve(sink.catch(1).await);
     server.suspend_queue(&queue).await;
-    tokio::time::sleep(Duration::from_secs(25)).await;
+    // Longer than the time after which the broker is asked.
+    tokio::time::sleep(Duration::from_secs(15)).await;
     server.resume_queue(&queue).await;
     fill(server, &queue, 3).await;
     let caught = sink.catch(3).await;
