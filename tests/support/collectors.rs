@@ -65,7 +65,9 @@ impl Run {
         config
             .set("group.id", "collector")
             .set("enable.auto.commit", "false");
-        config.set("isolation.level", "read_committed");
+        config
+            .set("isolation.level", "read_committed")
+            .set("fetch.wait.max.ms", "10");
         let consumer: BaseConsumer = config.create().expect("a consumer");
         let mut all = TopicPartitionList::new();
         for partition in 0..partitions {

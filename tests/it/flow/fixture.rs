@@ -256,7 +256,8 @@ impl FlowFixture {
         let mut client = self.kafka.client();
         client
             .set("group.id", "arrivals")
-            .set("enable.auto.commit", "false");
+            .set("enable.auto.commit", "false")
+            .set("fetch.wait.max.ms", "10");
         let consumer: BaseConsumer = client.create().expect("a consumer");
         let mut all = TopicPartitionList::new();
         all.add_partition_offset(topic, 0, Offset::Beginning)

@@ -42,6 +42,7 @@ impl FailingConsumer {
             .client()
             .set("group.id", from)
             .set("enable.auto.commit", "false")
+            .set("fetch.wait.max.ms", "10")
             .create()
             .expect("a consumer");
         let mut all = TopicPartitionList::new();
