@@ -480,13 +480,9 @@ impl Source {
             }
             Admission::Cancel { id } => {
                 judged.soonest = now;
-                let p = self
-                    .place_command(read.key.as_ref(), &id, &mut read.receipt, judged)
+                let op = self.cancel_op(id.clone(), None);
+                self.command(&id, op, read.key.as_ref(), position, read.receipt, judged)
                     .await;
-                if let Some(p) = p {
-                    let op = self.cancel_op(id, None);
-                    judged.work.command_at(p, op, position, read.receipt);
-                }
             }
             Admission::Change {
                 replaces,
@@ -497,13 +493,9 @@ impl Source {
                 judged.soonest = now;
                 read.entry.id = Some(id.clone());
                 self.schedule(&mut read, asked);
-                let p = self
-                    .place_command(read.key.as_ref(), &id, &mut read.receipt, judged)
+                let op = self.change_op(replaces, id.clone(), &target, read.entry);
+                self.command(&id, op, read.key.as_ref(), position, read.receipt, judged)
                     .await;
-                if let Some(p) = p {
-                    let op = self.change_op(replaces, id, &target, read.entry);
-                    judged.work.command_at(p, op, position, read.receipt);
-                }
             }
             Admission::Invalid { reason, error } => {
                 self.invalid(reason, &error, incomplete, read, judged);

@@ -10,11 +10,18 @@ use tokio::sync::Notify;
 
 use crate::domain::{Partition, Text};
 
-/// The names of one source, each with the partitions of its operations without an answer.
+/// The names of one source, each with its operations without an answer.
 #[derive(Debug, Default)]
 pub(super) struct UnstoredNames {
-    partitions: Mutex<HashMap<Text, Vec<Partition>>>,
+    operations: Mutex<HashMap<Text, Vec<NamedOperation>>>,
     fewer: Notify,
+}
+
+/// An operation on a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NamedOperation {
+    pub(super) partition: Partition,
+    pub(super) is_cancel: bool,
 }
 
 /// The name of one operation, until its record is resolved or abandoned.
@@ -22,40 +29,43 @@ pub(super) struct UnstoredNames {
 pub(super) struct UnstoredName {
     names: Arc<UnstoredNames>,
     id: Text,
-    partition: Partition,
+    operation: NamedOperation,
 }
 
 /// Where the operations of a name are that the store has not answered yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UnstoredAt {
     Nowhere,
-    /// All of them are in the partition that was asked for, and what follows them there keeps its order.
+    /// All of them are in the partition that was asked for, and none takes the name away there. What follows them keeps
+    /// its order.
     There,
-    Elsewhere,
+    /// Only the store can tell, once it has answered them.
+    Unknown,
 }
 
 impl UnstoredNames {
-    pub(super) fn enter(self: &Arc<Self>, id: Text, partition: Partition) -> UnstoredName {
-        let mut partitions = self.partitions.lock();
-        partitions.entry(id.clone()).or_default().push(partition);
+    pub(super) fn enter(self: &Arc<Self>, id: Text, operation: NamedOperation) -> UnstoredName {
+        let mut operations = self.operations.lock();
+        operations.entry(id.clone()).or_default().push(operation);
         UnstoredName {
             names: self.clone(),
             id,
-            partition,
+            operation,
         }
     }
 
     pub(super) fn find(&self, id: &Text, partition: Partition) -> UnstoredAt {
-        match self.partitions.lock().get(id) {
+        let keeps_name_there = |op: &NamedOperation| op.partition == partition && !op.is_cancel;
+        match self.operations.lock().get(id) {
             None => UnstoredAt::Nowhere,
-            Some(all) if all.iter().all(|at| *at == partition) => UnstoredAt::There,
-            Some(_) => UnstoredAt::Elsewhere,
+            Some(all) if all.iter().all(keeps_name_there) => UnstoredAt::There,
+            Some(_) => UnstoredAt::Unknown,
         }
     }
 
     /// Waits until no operation of this name is without an answer. For one who waits at a time. Cancel-safe.
     pub(super) async fn answered(&self, id: &Text) {
-        while self.partitions.lock().contains_key(id) {
+        while self.operations.lock().contains_key(id) {
             self.fewer.notified().await;
         }
     }
@@ -63,16 +73,16 @@ impl UnstoredNames {
 
 impl Drop for UnstoredName {
     fn drop(&mut self) {
-        let mut partitions = self.names.partitions.lock();
-        let Some(all) = partitions.get_mut(&self.id) else {
+        let mut operations = self.names.operations.lock();
+        let Some(all) = operations.get_mut(&self.id) else {
             return;
         };
-        if let Some(at) = all.iter().position(|at| *at == self.partition) {
+        if let Some(at) = all.iter().position(|op| *op == self.operation) {
             all.swap_remove(at);
         }
         if all.is_empty() {
-            partitions.remove(&self.id);
-            drop(partitions);
+            operations.remove(&self.id);
+            drop(operations);
             self.names.fewer.notify_one();
         }
     }
@@ -86,18 +96,26 @@ mod tests {
 
     use super::*;
 
+    fn operation(partition: u16, is_cancel: bool) -> NamedOperation {
+        let partition = Partition(partition);
+        NamedOperation {
+            partition,
+            is_cancel,
+        }
+    }
+
     #[test]
     fn a_name_is_waited_for_until_the_last_of_its_operations_has_an_answer() {
         let names = Arc::<UnstoredNames>::default();
         let (a, b): (Text, Text) = ("a".into(), "b".into());
         assert!(names.answered(&a).now_or_never().is_some());
         let [first, second, other] = [(&a, 3), (&a, 5), (&b, 3)]
-            .map(|(id, partition)| names.enter(id.clone(), Partition(partition)));
+            .map(|(id, partition)| names.enter(id.clone(), operation(partition, false)));
         let mut answered = pin!(names.answered(&a));
         let mut is_answered = || answered.as_mut().now_or_never().is_some();
         let at = |id| names.find(id, Partition(3));
         assert!(!is_answered());
-        assert_eq!([at(&a), at(&b)], [UnstoredAt::Elsewhere, UnstoredAt::There]);
+        assert_eq!([at(&a), at(&b)], [UnstoredAt::Unknown, UnstoredAt::There]);
         drop(second);
         assert!(!is_answered());
         assert_eq!([at(&a), at(&b)], [UnstoredAt::There; 2]);
@@ -105,6 +123,17 @@ mod tests {
         assert!(is_answered());
         assert_eq!([at(&a), at(&b)], [UnstoredAt::Nowhere, UnstoredAt::There]);
         drop(other);
-        assert!(names.partitions.lock().is_empty());
+        assert!(names.operations.lock().is_empty());
+    }
+
+    #[test]
+    fn after_a_cancel_only_the_store_can_tell_who_has_the_name() {
+        let names = Arc::<UnstoredNames>::default();
+        let a: Text = "a".into();
+        let _stored = names.enter(a.clone(), operation(3, false));
+        let cancelled = names.enter(a.clone(), operation(3, true));
+        assert_eq!(names.find(&a, Partition(3)), UnstoredAt::Unknown);
+        drop(cancelled);
+        assert_eq!(names.find(&a, Partition(3)), UnstoredAt::There);
     }
 }

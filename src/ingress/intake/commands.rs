@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::super::unstored_names::UnstoredAt;
+use super::super::unstored_names::{NamedOperation, UnstoredAt};
 use super::{JudgedBatch, Receipt, Source};
-use crate::domain::{Entry, Partition, Target, Text};
+use crate::domain::{Entry, KafkaPosition, Partition, Target, Text};
 use crate::store::{Bundle, IntendedMessage, WriteOp};
 
 impl Source {
@@ -53,20 +53,41 @@ impl Source {
     }
 
     /// Notes that the store is to hear of an operation on this name.
-    pub(super) fn note_name(&self, id: &Text, partition: Partition, receipt: &mut Receipt) {
+    pub(super) fn note_name(&self, id: &Text, operation: NamedOperation, receipt: &mut Receipt) {
         // On other routes the name itself decides where its operations go, and they keep their order there.
         if self.route.policy.ordered {
-            receipt.name(self.names.enter(id.clone(), partition));
+            receipt.name(self.names.enter(id.clone(), operation));
+        }
+    }
+
+    /// Adds a command to the batch. `position` is that of its record, if the trail is to tell it. The receipt is dropped if
+    /// shutting down is forced.
+    pub(super) async fn command(
+        &self,
+        id: &Text,
+        op: WriteOp,
+        key: Option<&Bytes>,
+        position: Option<KafkaPosition>,
+        mut receipt: Receipt,
+        judged: &mut JudgedBatch,
+    ) {
+        let is_cancel = matches!(op, WriteOp::Cancel { .. });
+        if let Some(partition) = self.place_command(key, id, judged).await {
+            let operation = NamedOperation {
+                partition,
+                is_cancel,
+            };
+            self.note_name(id, operation, &mut receipt);
+            judged.work.command_at(partition, op, position, receipt);
         }
     }
 
     /// The partition that stores the message a command names: as a rule that of the command's own key. `None`
     /// if shutting down is forced.
-    pub(super) async fn place_command(
+    async fn place_command(
         &self,
         key: Option<&Bytes>,
         id: &Text,
-        receipt: &mut Receipt,
         judged: &mut JudgedBatch,
     ) -> Option<Partition> {
         let home = self.partition_of(key, Some(id), None);
@@ -74,19 +95,15 @@ impl Source {
             return Some(home);
         }
         let unstored = self.names.find(id, home);
-        if unstored == UnstoredAt::Elsewhere {
+        if unstored == UnstoredAt::Unknown {
             self.submitter.submit_all(judged.work.take()).await;
             self.names.answered(id).await;
         }
-        let partition = if unstored == UnstoredAt::There {
-            home
-        } else {
-            let store = &self.intake.store;
-            let route = &self.route.name;
-            let located = || store.locate(route, id.as_str(), home);
-            self.intake.until_done("look for a name", located).await?
-        };
-        self.note_name(id, partition, receipt);
-        Some(partition)
+        if unstored == UnstoredAt::There {
+            return Some(home);
+        }
+        let (store, route) = (&self.intake.store, &self.route.name);
+        let located = || store.locate(route, id.as_str(), home);
+        self.intake.until_done("look for a name", located).await
     }
 }

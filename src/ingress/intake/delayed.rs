@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::super::unstored_names::NamedOperation;
 use super::{JudgedBatch, ReadMessage, Source};
 use crate::domain::failure_policy::PublishFlow;
 use crate::domain::{Flags, Partition, Target, UnixMs, Verdict};
@@ -82,7 +83,11 @@ impl Source {
         if read.entry.flags.has(Flags::NAMED)
             && let Some(id) = &read.entry.id
         {
-            self.note_name(id, partition, &mut read.receipt);
+            let operation = NamedOperation {
+                partition,
+                is_cancel: false,
+            };
+            self.note_name(id, operation, &mut read.receipt);
         }
         PlacedMessage {
             partition,

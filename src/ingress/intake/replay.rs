@@ -3,11 +3,9 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use super::super::{Ledger, Receipt};
 use super::{JudgedBatch, ReadMessage, Source};
-use crate::domain::{Entry, Flags, KafkaPosition, Text, UnixMs};
+use crate::domain::{Entry, Flags, KafkaPosition, UnixMs};
 use crate::ingress::permits::PermitBatch;
 use crate::ingress::replay::{JudgedRecord, RecordRequest, ReplayStep};
 use crate::store::{IntendedMessage, WriteOp};
@@ -116,14 +114,14 @@ impl Source {
                 if let (Some(offset), Some(id)) = (instead_of, id) {
                     let op = self.cancel_op(id.clone(), Some(read_at(offset)));
                     let receipt = ledger.enter(position.offset);
-                    self.command(&id, op, read.key.as_ref(), receipt, judged)
+                    self.command(&id, op, read.key.as_ref(), None, receipt, judged)
                         .await;
                 }
                 judged.work.store(self.place(read, &target));
             }
             (ReplayStep::Cancel { of }, Some(id), ..) => {
                 let op = self.cancel_op(id.clone(), Some(read_at(of)));
-                self.command(&id, op, read.key.as_ref(), read.receipt, judged)
+                self.command(&id, op, read.key.as_ref(), None, read.receipt, judged)
                     .await;
             }
             (ReplayStep::Reschedule { of, due }, Some(id), ..) => {
@@ -134,7 +132,7 @@ impl Source {
                     fallback: None,
                     of: Some(read_at(of)),
                 };
-                self.command(&id, op, read.key.as_ref(), read.receipt, judged)
+                self.command(&id, op, read.key.as_ref(), None, read.receipt, judged)
                     .await;
             }
             (
@@ -154,20 +152,6 @@ impl Source {
             }
             // A plan has no other steps.
             _ => read.receipt.resolve(),
-        }
-    }
-
-    /// Adds a command to the batch; its record ends with it.
-    async fn command(
-        &self,
-        id: &Text,
-        op: WriteOp,
-        key: Option<&Bytes>,
-        mut receipt: Receipt,
-        judged: &mut JudgedBatch,
-    ) {
-        if let Some(p) = self.place_command(key, id, &mut receipt, judged).await {
-            judged.work.command(p, op, receipt);
         }
     }
 }

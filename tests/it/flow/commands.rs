@@ -1,12 +1,13 @@
 //! Cancel, reschedule, replace and duplicates, end to end: what was cancelled or replaced never arrives, what was
 //! rescheduled arrives at its new moment, all of it judged in order of delivery.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use lapin::types::AMQPValue;
 use postdate::domain::{Partitions, RouteName};
 
-use super::fixture::{FlowFixture, Path, Side, await_metric, config};
+use super::fixture::{FlowFixture, PARTITIONS, Path, Side, await_metric, config};
 use super::wire::{Amqp, Arrival, Record, Wire, bytes, table, text};
 use crate::support::run::now_ms;
 use crate::support::{Relay, names};
@@ -399,20 +400,23 @@ async fn a_name_without_a_delay_passes_as_it_came_and_leaves_its_namesake_pendin
     assert!(relay.terminate().await.success(), "a clean end");
 }
 
-/// Keys of a route that lie in as many partitions of the store.
-fn keys_apart(route: &str, count: usize) -> Vec<String> {
-    let partitions = Partitions::new(64).expect("a count");
+/// Keys of a route in three partitions of the store, and one more in the partition of the second.
+fn keys_apart(route: &str) -> [String; 4] {
+    let partitions = Partitions::new(PARTITIONS).expect("a count");
     let route = RouteName::new(route).expect("a name");
-    let mut found = BTreeMap::new();
-    for key in (0..).map(|n| format!("key {n}")) {
-        found
-            .entry(partitions.of_key(&route, key.as_bytes()))
-            .or_insert(key);
-        if found.len() == count {
-            break;
+    let mut keys = BTreeMap::<_, Vec<String>>::new();
+    loop {
+        let key = format!("key {}", keys.values().map(Vec::len).sum::<usize>());
+        let partition = partitions.of_key(&route, key.as_bytes());
+        keys.entry(partition).or_default().push(key);
+        let mut all: Vec<_> = keys.values().collect();
+        all.sort_by_key(|keys| Reverse(keys.len()));
+        if let [two, first, third, ..] = &all[..]
+            && let [second, beside, ..] = &two[..]
+        {
+            return [&first[0], second, &third[0], beside].map(String::clone);
         }
     }
-    found.into_values().collect()
 }
 
 /// On a route that keeps the order of keys a command means the message of its own key first, whatever the store has answered
@@ -425,39 +429,41 @@ async fn of_two_messages_of_a_name_a_command_means_that_of_its_key() {
     let config = path.configure(config(&fixture), "order = \"key\"");
     let relay = Relay::start(&config).await;
     relay.reads_all_sources().await;
-    let keys = keys_apart(&path.route, 3);
-    let [first, second, third] = [0, 1, 2].map(|n| keys[n].as_str());
+    let keys = keys_apart(&path.route);
+    let [first, second, third, beside] = keys.each_ref().map(String::as_str);
     let wire = |case: &str, name: &str, key: &str, header: (&str, &str)| {
         let plain = path.from.plain(case, key, case.as_bytes());
         let wire = plain.header("x-delay-id", name).header(header.0, header.1);
         (wire, now_ms())
     };
     let (delay, cancel) = (("x-delay", "4s"), ("x-delay-op", "cancel"));
-    fixture
-        .send(
-            &path,
-            &[wire("stored before", "b", first, ("x-delay", "1h"))],
-        )
-        .await;
-    await_metric(&relay, "pending", &[("route", &path.route)], 1).await;
-    let batch = [
+    // Each name has an older message of another key. Once the newer one is cancelled a command of any key means that one.
+    let followers = [("b", third), ("e", second), ("f", beside)];
+    let older = followers.map(|(name, _)| wire("stored before", name, first, ("x-delay", "1h")));
+    fixture.send(&path, &older).await;
+    await_metric(&relay, "pending", &[("route", &path.route)], 3).await;
+    let mut batch = vec![
         wire("cancelled by its key", "a", first, delay),
         wire("of another key", "a", second, delay),
         wire("cancel 1", "a", first, cancel),
-        wire("cancelled at once", "b", second, delay),
-        wire("cancel 2", "b", second, cancel),
-        wire("cancel 3", "b", third, cancel),
-        wire("cancel 4", "b", third, cancel),
         wire("cancelled by no key of its own", "c", first, delay),
-        wire("cancel 5", "c", third, cancel),
+        wire("cancel 2", "c", third, cancel),
         wire("replaced", "d", first, ("x-delay", "1h")),
-        wire("cancel 6", "d", first, cancel),
+        wire("cancel 3", "d", first, cancel),
         wire("new", "d", second, delay),
     ];
+    for (name, follower) in followers {
+        batch.extend([
+            wire("cancelled at once", name, second, delay),
+            wire("cancels the newer", name, second, cancel),
+            wire("cancels the older", name, follower, cancel),
+            wire("finds none", name, follower, cancel),
+        ]);
+    }
     fixture.send(&path, &batch).await;
     let arrive = ["of another key", "new"].map(str::to_owned);
     fixture.await_cases(&arrive).await;
-    for (result, count) in [("cancelled", 5), ("unknown", 1)] {
+    for (result, count) in [("cancelled", 9), ("unknown", 3)] {
         let labels = [
             ("route", path.route.as_str()),
             ("op", "cancel"),

@@ -151,9 +151,12 @@ impl Path {
     }
 }
 
+/// Partitions of the store.
+pub(crate) const PARTITIONS: u16 = 8;
+
 /// A configuration with two connections of each kind.
 pub(crate) fn config(fixture: &FlowFixture) -> Config {
-    let mut config = Config::new(fixture.redis).redis("partitions = 8");
+    let mut config = Config::new(fixture.redis).redis(&format!("partitions = {PARTITIONS}"));
     for name in ["a", "b"] {
         config = config
             .kafka(name, fixture.kafka)
