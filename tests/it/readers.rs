@@ -1,8 +1,8 @@
 //! Two hundred who look with a read token, and one who acts: nobody waits for the crowd.
 
 use std::net::Ipv4Addr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
@@ -19,9 +19,9 @@ const READ: &str = "canary-read-Pa55";
 const WRITE: &str = "canary-write-Pa55";
 const READERS: u8 = 200;
 const WAITING: usize = 20_000;
-/// Time that a crowd may add to an action. Half a second on a quiet machine (measured: 0.46 s beside two builds); here other
-/// tests run too. Where viewers and actors wait in one queue it is more than five.
-const MARGIN: Duration = Duration::from_secs(2);
+/// Part of a reader's wait that a crowd may add to an action: on a slow machine both are longer. Where viewers and actors
+/// wait in one queue it is all of it.
+const SHARE: u32 = 2;
 
 async fn produce(kafka: &Kafka, topic: &str, delay: &str, count: usize) {
     let producer: FutureProducer = kafka.client().create().expect("a producer");
@@ -46,8 +46,11 @@ async fn produce(kafka: &Kafka, topic: &str, delay: &str, count: usize) {
     }
 }
 
+/// What the readers wait for an answer, each time.
+type Waits = Arc<Mutex<Vec<Duration>>>;
+
 /// Reads the list of what waits, over one connection from an address of its own, until it is told to stop.
-async fn read_lists(relay: String, number: u8, answers: Arc<AtomicU64>, stop: Arc<AtomicBool>) {
+async fn read_lists(relay: String, number: u8, waits: Waits, stop: Arc<AtomicBool>) {
     let address = relay
         .trim_start_matches("http://")
         .parse()
@@ -60,6 +63,7 @@ async fn read_lists(relay: String, number: u8, answers: Arc<AtomicU64>, stop: Ar
         "GET /api/v1/messages?limit=1000 HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {READ}\r\n\r\n"
     );
     while !stop.load(Ordering::Acquire) {
+        let began = Instant::now();
         stream.write_all(request.as_bytes()).await.expect("written");
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
@@ -76,7 +80,7 @@ async fn read_lists(relay: String, number: u8, answers: Arc<AtomicU64>, stop: Ar
         let mut body = vec![0; length];
         stream.read_exact(&mut body).await.expect("a body");
         if head.starts_with("http/1.1 200") {
-            answers.fetch_add(1, Ordering::AcqRel);
+            waits.lock().expect("waits").push(began.elapsed());
         }
     }
 }
@@ -152,15 +156,15 @@ async fn two_hundred_who_look_keep_nobody_from_acting() {
     .await;
     let quiet = act(&relay, &dead[..3]).await;
 
-    let (answers, stop) = <(Arc<AtomicU64>, Arc<AtomicBool>)>::default();
+    let (waits, stop) = <(Waits, Arc<AtomicBool>)>::default();
     let readers: Vec<_> = (1..=READERS)
         .map(|number| {
-            let reader = read_lists(relay.url(), number, answers.clone(), stop.clone());
+            let reader = read_lists(relay.url(), number, waits.clone(), stop.clone());
             tokio::spawn(reader)
         })
         .collect();
     eventually("the crowd is answered", async || {
-        match answers.load(Ordering::Acquire) {
+        match waits.lock().expect("waits").len() {
             10.. => Ok(()),
             few => Err(anyhow!("{few} answers")),
         }
@@ -170,14 +174,17 @@ async fn two_hundred_who_look_keep_nobody_from_acting() {
     stop.store(true, Ordering::Release);
     let ended = join_all(readers).await;
     assert!(ended.iter().all(Result::is_ok), "{ended:?}");
+    let mut waits = waits.lock().expect("waits").clone();
+    waits.sort_unstable();
+    let wait = waits[waits.len() / 2];
     println!(
-        "quiet {quiet:?}, beside {READERS} readers with {} answers {crowded:?}",
-        answers.load(Ordering::Acquire)
+        "quiet {quiet:?}, beside {READERS} readers {crowded:?}; {} answers, of which half took {wait:?}",
+        waits.len()
     );
     for ((path, alone), (_, beside)) in quiet.iter().zip(&crowded) {
         assert!(
-            *beside <= *alone + MARGIN,
-            "{path}: {alone:?} alone, {beside:?} beside"
+            *beside <= *alone + wait / SHARE,
+            "{path}: {alone:?} alone, {beside:?} beside readers who wait {wait:?}"
         );
     }
     assert!(relay.terminate().await.success());
