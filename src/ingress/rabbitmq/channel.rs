@@ -191,7 +191,8 @@ impl Subscription {
                 silence = self.long_silence(feed), if !is_cancelled => {
                     silence?;
                     debug!(queue = %self.queue, "nothing came for long; the subscription is renewed");
-                    is_cancelled = self.cancels(incoming.consumer).await;
+                    self.stop(incoming.consumer).await;
+                    is_cancelled = true;
                     continue;
                 }
             };
@@ -207,7 +208,8 @@ impl Subscription {
             let mut batch = gather(next, &mut incoming, mode);
             pace.note(batch.deliveries.len(), Instant::now());
             if !is_cancelled && batch.end.is_none() && mode.must_change(Instant::now()) {
-                is_cancelled = self.cancels(incoming.consumer).await;
+                self.stop(incoming.consumer).await;
+                is_cancelled = true;
             }
             // Not before the deliveries are stopped: this mode would leave them out again.
             batch.given_back.into_iter().for_each(Receipt::give_back);
@@ -247,14 +249,12 @@ impl Subscription {
         silence::long_silence(&self.channel, &self.queue, &self.ledger, may_be_renewed).await
     }
 
-    /// Stops the deliveries, and reports whether the broker has agreed. If not, what was delivered has its time all the
-    /// same, see [`Self::lost`].
-    async fn cancels(&self, consumer: &lapin::Consumer) -> bool {
-        let cancelled = self.cancel(consumer).await;
-        if let Err(fault) = &cancelled {
-            debug!(queue = %self.queue, %fault, "the deliveries cannot be stopped");
+    /// Stops the deliveries before a renewal. Without an answer in time it comes late, or the channel is lost: see
+    /// [`Self::lost`].
+    async fn stop(&self, consumer: &lapin::Consumer) {
+        if let Err(fault) = self.cancel(consumer).await {
+            debug!(queue = %self.queue, %fault, "the deliveries are not stopped yet");
         }
-        cancelled.is_ok()
     }
 
     /// Stops the deliveries. Those that the broker sent before still come.
