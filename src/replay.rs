@@ -13,7 +13,7 @@ use self::types::ReplayNote;
 use crate::app::runtime;
 use crate::app::storing::StoringRooms;
 use crate::config::Config;
-use crate::domain::{Endpoint, OnDuplicate, Route, UnixMs};
+use crate::domain::{Endpoint, KafkaPosition, OnDuplicate, Route, UnixMs};
 use crate::ingress::kafka::replay_window::{ReplayWindow, RereadError, WindowReader};
 use crate::ingress::replay::{
     JudgedRecord, RecordJudge, ReplayBounds, ReplayPlan, ReplayPlanner, ReplayStep, ReplayTally,
@@ -194,7 +194,7 @@ impl Replay {
     async fn scan(&self) -> anyhow::Result<StoredRecords> {
         let mut known = StoredRecordsBuilder::default();
         let progress = |done, of| self.watcher.scanned(u64::from(done), u64::from(of));
-        let add = |entry: &_, standing| known.add(entry, standing, &self.route);
+        let add = |at, entry: &_, standing| known.add(at, entry, standing, &self.route);
         self.rooms
             .store
             .scan(&self.route.name, add, progress)
@@ -221,15 +221,19 @@ impl Replay {
             let past = self.past.clone();
             let known = known.clone();
             let watcher = self.watcher.clone();
-            let policy = self.route.policy.clone();
+            let route = self.route.clone();
+            let partitions = self.rooms.store.partitions();
             let window = window.clone();
             let mut judge =
                 RecordJudge::new(&self.route, &self.source_of(window.partition), bounds.now);
             let done = before;
             before += window.len();
             let plan = blocking(move || {
-                let mut planner =
-                    ReplayPlanner::new(bounds, &policy, &known, window.partition, window.from);
+                let first = KafkaPosition {
+                    partition: window.partition,
+                    offset: window.from,
+                };
+                let mut planner = ReplayPlanner::new(bounds, &route, partitions, &known, first);
                 past.read(&window, window.from, |record| {
                     watcher.read(done + (record.position.offset - window.from) as u64, total);
                     planner.take(&judge.judge(record));

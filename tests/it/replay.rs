@@ -204,6 +204,51 @@ async fn a_command_that_an_ordered_route_missed_finds_its_message_whatever_key_i
     assert_eq!(fixture.pending().await, expected, "{done:?}");
 }
 
+/// On a route with key order two messages of different keys may have one name.
+#[tokio::test]
+async fn of_two_messages_of_a_name_an_ordered_route_gets_both_back_as_commands_left_them() {
+    let mut fixture = ReplayFixture::new(1, "order = \"key\"").await;
+    let far = (now_ms() + HOUR).to_string();
+    let farther = (now_ms() + 2 * HOUR).to_string();
+    let mut messages = Vec::new();
+    let mut commands = Vec::new();
+    for op in ["none", "cancel", "reschedule", "replace"] {
+        for by in ["one", "two"] {
+            let id = format!("{op} by {by}");
+            for key in ["one", "two"] {
+                let headers = [("x-delay-id", id.as_str()), ("x-deliver-at", &far)];
+                messages.push(record(0, &format!("{id}: {key}"), &headers).keyed(key));
+            }
+            if op != "none" {
+                let headers = [
+                    ("x-delay-id", id.as_str()),
+                    ("x-delay-op", op),
+                    ("x-deliver-at", &farther),
+                ];
+                commands.push(record(0, &format!("{id}: new"), &headers).keyed(by));
+            }
+        }
+    }
+    fixture.produce(&messages).await;
+    fixture.committed().await;
+    let backup = fixture.dump().await;
+    fixture.produce(&commands).await;
+    fixture.committed().await;
+    let expected = fixture.pending().await;
+    assert_eq!(expected.len(), 14, "{expected:?}");
+    for backup in [None, Some(&backup)] {
+        fixture.end().await;
+        fixture.wipe().await;
+        if let Some(backup) = backup {
+            fixture.restore(backup).await;
+        }
+        fixture.begin().await;
+        let done = fixture.replay(&["--since", &ago(&fixture), "--yes"]).await;
+        assert_eq!(done.code, 0, "{done:?}");
+        assert_eq!(fixture.pending().await, expected, "{done:?}");
+    }
+}
+
 #[tokio::test]
 async fn one_that_was_killed_goes_on_where_it_was() {
     const PARTITIONS: i32 = 24;

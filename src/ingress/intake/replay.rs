@@ -7,7 +7,7 @@ use super::super::{Ledger, Receipt};
 use super::{JudgedBatch, ReadMessage, Source};
 use crate::domain::{Entry, Flags, KafkaPosition, UnixMs};
 use crate::ingress::permits::PermitBatch;
-use crate::ingress::replay::{JudgedRecord, RecordRequest, ReplayStep};
+use crate::ingress::replay::{JudgedRecord, RecordRequest, ReplayStep, StoredAt};
 use crate::store::{IntendedMessage, WriteOp};
 
 impl Source {
@@ -58,8 +58,7 @@ impl Source {
             }
             match step {
                 Some(step) => {
-                    self.step(record, step, receipt, ledger, now, &mut judged)
-                        .await;
+                    self.step(record, step, receipt, ledger, now, &mut judged);
                 }
                 None => receipt.resolve(),
             }
@@ -67,7 +66,7 @@ impl Source {
         self.submitter.submit_all(judged.work).await;
     }
 
-    async fn step(
+    fn step(
         &self,
         record: JudgedRecord,
         step: ReplayStep,
@@ -96,7 +95,12 @@ impl Source {
             },
             receipt,
         };
-        let read_at = |offset| IntendedMessage::ReadAt(KafkaPosition { offset, ..position });
+        let read_at = |StoredAt { offset, .. }| {
+            Some(IntendedMessage::ReadAt(KafkaPosition {
+                offset,
+                ..position
+            }))
+        };
         match (step, id, request, target) {
             (
                 ReplayStep::Store {
@@ -111,29 +115,26 @@ impl Source {
                 read.entry.id.clone_from(&id);
                 store_for(due, named, &mut read.entry);
                 self.trace(&mut read);
-                if let (Some(offset), Some(id)) = (instead_of, id) {
-                    let op = self.cancel_op(id.clone(), Some(read_at(offset)));
+                if let (Some(of), Some(id)) = (instead_of, id) {
+                    let op = self.cancel_op(id, read_at(of));
                     let receipt = ledger.enter(position.offset);
-                    self.command(&id, op, read.key.as_ref(), None, receipt, judged)
-                        .await;
+                    judged.work.command(of.partition, op, receipt);
                 }
                 judged.work.store(self.place(read, &target));
             }
             (ReplayStep::Cancel { of }, Some(id), ..) => {
-                let op = self.cancel_op(id.clone(), Some(read_at(of)));
-                self.command(&id, op, read.key.as_ref(), None, read.receipt, judged)
-                    .await;
+                let op = self.cancel_op(id, read_at(of));
+                judged.work.command(of.partition, op, read.receipt);
             }
             (ReplayStep::Reschedule { of, due }, Some(id), ..) => {
                 let op = WriteOp::Reschedule {
                     route: self.route.name.clone(),
-                    id: id.clone(),
+                    id,
                     due,
                     fallback: None,
-                    of: Some(read_at(of)),
+                    of: read_at(of),
                 };
-                self.command(&id, op, read.key.as_ref(), None, read.receipt, judged)
-                    .await;
+                judged.work.command(of.partition, op, read.receipt);
             }
             (
                 ReplayStep::DeadLetter,

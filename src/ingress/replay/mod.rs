@@ -21,5 +21,5 @@ mod stored;
 
 pub(in crate::ingress) use judge::RecordRequest;
 pub use judge::{JudgedRecord, RecordJudge, ReplayRecord};
-pub use plan::{ReplayBounds, ReplayPlan, ReplayPlanner, ReplayStep, ReplayTally};
+pub use plan::{ReplayBounds, ReplayPlan, ReplayPlanner, ReplayStep, ReplayTally, StoredAt};
 pub use stored::{StoredRecords, StoredRecordsBuilder};

@@ -11,7 +11,9 @@ use std::collections::HashMap;
 use super::judge::{JudgedRecord, RecordRequest};
 use super::stored::{StoredRecords, name_hash};
 use crate::domain::route::DelayFrom;
-use crate::domain::{OnDuplicate, RoutePolicy, UnixMs};
+use crate::domain::{
+    KafkaPosition, Message, OnDuplicate, Partition, Partitions, Route, Text, UnixMs,
+};
 use crate::store::ScannedState;
 
 /// The records that count.
@@ -35,23 +37,32 @@ pub enum ReplayStep {
         due: UnixMs,
         /// Store it with its name.
         named: bool,
-        /// Offset of the stored message of the same name that it replaces.
-        instead_of: Option<i64>,
+        /// The stored message of the same name that it replaces.
+        instead_of: Option<StoredAt>,
     },
-    /// Cancel the message of this name that was read at an offset.
+    /// Cancel this message.
     Cancel {
-        /// That offset.
-        of: i64,
+        /// The message.
+        of: StoredAt,
     },
-    /// Reschedule the message of this name that was read at an offset.
+    /// Reschedule this message.
     Reschedule {
-        /// That offset.
-        of: i64,
+        /// The message.
+        of: StoredAt,
         /// The new due time.
         due: UnixMs,
     },
     /// Keep the message as a dead letter: it is invalid, or was given back too often.
     DeadLetter,
+}
+
+/// A named message that the store has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoredAt {
+    /// The offset of its record.
+    pub offset: i64,
+    /// Its partition of the store.
+    pub partition: Partition,
 }
 
 /// Numbers of records by their result. Each record counts once.
@@ -114,6 +125,13 @@ enum SkipReason {
     Passing,
 }
 
+/// A name in one partition of the store. On a route with key order several partitions may have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct PlacedName {
+    hash: u128,
+    partition: Partition,
+}
+
 /// The last message of a name.
 #[derive(Clone, Copy, Debug)]
 struct LatestOfName {
@@ -137,13 +155,10 @@ fn wanted_until(record: &JudgedRecord) -> Option<UnixMs> {
 /// Follows the records of one partition, in order.
 pub struct ReplayPlanner<'a> {
     bounds: ReplayBounds,
-    on_duplicate: OnDuplicate,
-    dedupe_ms: i64,
-    /// A record's due time equals the one that the store was given. This does not hold where delays count from
-    /// the arrival, which nobody wrote down.
-    exact: bool,
+    route: &'a Route,
+    partitions: Partitions,
     stored: &'a StoredRecords,
-    names: HashMap<u128, LatestOfName>,
+    names: HashMap<PlacedName, LatestOfName>,
     steps: HashMap<i64, PlannedStep>,
     /// The latest timestamp of a record so far.
     clock: UnixMs,
@@ -168,20 +183,26 @@ pub struct ReplayPlan {
 }
 
 impl<'a> ReplayPlanner<'a> {
-    /// A planner for one partition. Begins with the messages that the store holds from offsets below `from`.
+    /// A planner for one partition of the topic, from this record on. Begins with the messages that the store holds from
+    /// earlier ones. `partitions`: those of the store.
     pub fn new(
         bounds: ReplayBounds,
-        policy: &RoutePolicy,
+        route: &'a Route,
+        partitions: Partitions,
         stored: &'a StoredRecords,
-        partition: i32,
-        from: i64,
+        first: KafkaPosition,
     ) -> Self {
-        let before = stored.of(partition).iter().filter(|stored| {
-            stored.name != 0 && stored.offset < from && stored.standing != ScannedState::Ended
+        let before = stored.of(first.partition).iter().filter(|stored| {
+            stored.name != 0
+                && stored.offset < first.offset
+                && stored.standing != ScannedState::Ended
         });
         let names = before.map(|stored| {
             (
-                stored.name,
+                PlacedName {
+                    hash: stored.name,
+                    partition: stored.partition,
+                },
                 LatestOfName {
                     offset: stored.offset,
                     due: stored.due,
@@ -194,9 +215,8 @@ impl<'a> ReplayPlanner<'a> {
         });
         Self {
             bounds,
-            on_duplicate: policy.on_duplicate,
-            dedupe_ms: policy.dedupe_ms,
-            exact: policy.delay_from == DelayFrom::Produced,
+            route,
+            partitions,
             stored,
             names: names.collect(),
             steps: HashMap::new(),
@@ -217,16 +237,41 @@ impl<'a> ReplayPlanner<'a> {
             RecordRequest::Cancel { id } => (id, None),
             _ => return self.nameless(record),
         };
-        let name = name_hash(name.as_str());
+        let home = self.home(name, record);
         self.named += 1;
         match (due, &record.request) {
-            (None, _) => self.cancel(name, record),
-            (Some(due), RecordRequest::Reschedule { .. }) => self.reschedule(name, due, record),
-            (Some(due), RecordRequest::Replace { .. }) => {
-                self.store(name, due, OnDuplicate::Replace, record);
+            (None, _) => self.cancel(self.located(home), record),
+            (Some(due), RecordRequest::Reschedule { .. }) => {
+                self.reschedule(self.located(home), due, record);
             }
-            (Some(due), _) => self.store(name, due, self.on_duplicate, record),
+            (Some(due), RecordRequest::Replace { .. }) => {
+                self.store(self.located(home), due, OnDuplicate::Replace, record);
+            }
+            (Some(due), _) => self.store(home, due, self.route.policy.on_duplicate, record),
         }
+    }
+
+    /// A record's name where the store keeps what has the record's key.
+    fn home(&self, name: &Text, record: &JudgedRecord) -> PlacedName {
+        PlacedName {
+            hash: name_hash(name.as_str()),
+            partition: home(self.route, self.partitions, name, &record.message),
+        }
+    }
+
+    /// The name where a command finds it: at home, or else where some message waits.
+    fn located(&self, home: PlacedName) -> PlacedName {
+        let waits = |name: &PlacedName| {
+            self.names
+                .get(name)
+                .is_some_and(|last| last.due > self.clock)
+        };
+        if !self.route.policy.ordered || waits(&home) {
+            return home;
+        }
+        let everywhere = self.partitions.all();
+        let mut names = everywhere.map(|partition| PlacedName { partition, ..home });
+        names.find(waits).unwrap_or(home)
     }
 
     fn nameless(&mut self, record: &JudgedRecord) {
@@ -246,12 +291,22 @@ impl<'a> ReplayPlanner<'a> {
         }
     }
 
-    fn store(&mut self, name: u128, due: UnixMs, on_duplicate: OnDuplicate, record: &JudgedRecord) {
+    fn store(
+        &mut self,
+        mut name: PlacedName,
+        due: UnixMs,
+        on_duplicate: OnDuplicate,
+        record: &JudgedRecord,
+    ) {
         let given_back = record.asked.map_or(0, |asked| asked.given_back);
+        let stored = self.stored.find(record.position, record.content);
+        if let Some(stored) = stored {
+            name.partition = stored.partition;
+        }
         // A message that comes back with another count is no duplicate: its consumer had the last one.
         let last = self.names.get(&name).copied();
         let last = last.filter(|last| given_back == 0 || last.given_back == given_back);
-        if let Some(stored) = self.stored.find(record.position, record.content) {
+        if let Some(stored) = stored {
             self.tally.there += 1;
             self.named -= 1;
             if stored.standing == ScannedState::Ended {
@@ -278,11 +333,11 @@ impl<'a> ReplayPlanner<'a> {
                 OnDuplicate::Keep if waits => return,
                 OnDuplicate::Replace if waits => {
                     self.drop_step(Some(last));
-                    instead_of = last.there.map(|_| last.offset);
+                    instead_of = last.there.map(|_| name.at(last.offset));
                 }
                 _ if given_back == 0
-                    && self.dedupe_ms > 0
-                    && self.clock.since(last.due) < self.dedupe_ms =>
+                    && self.route.policy.dedupe_ms > 0
+                    && self.clock.since(last.due) < self.route.policy.dedupe_ms =>
                 {
                     return;
                 }
@@ -311,7 +366,7 @@ impl<'a> ReplayPlanner<'a> {
 
     /// Plans a cancel. A cancel that came too late counts all the same: nobody waits for a message that was
     /// called off.
-    fn cancel(&mut self, name: u128, record: &JudgedRecord) {
+    fn cancel(&mut self, name: PlacedName, record: &JudgedRecord) {
         let last = self.names.remove(&name);
         self.drop_step(last);
         if let Some(LatestOfName {
@@ -320,11 +375,12 @@ impl<'a> ReplayPlanner<'a> {
             ..
         }) = last
         {
-            self.plan(record, ReplayStep::Cancel { of: offset });
+            let of = name.at(offset);
+            self.plan(record, ReplayStep::Cancel { of });
         }
     }
 
-    fn reschedule(&mut self, name: u128, due: UnixMs, record: &JudgedRecord) {
+    fn reschedule(&mut self, name: PlacedName, due: UnixMs, record: &JudgedRecord) {
         let Some(last) = self
             .names
             .get(&name)
@@ -332,7 +388,7 @@ impl<'a> ReplayPlanner<'a> {
             .filter(|last| last.due > self.clock)
         else {
             // The command becomes a message, as it did then.
-            return self.store(name, due, self.on_duplicate, record);
+            return self.store(name, due, self.route.policy.on_duplicate, record);
         };
         if last.wanted_until.is_some_and(|moment| moment <= due) {
             // The command came too late, then as now.
@@ -341,7 +397,10 @@ impl<'a> ReplayPlanner<'a> {
         let own = self.stored.find(record.position, record.content);
         let own = own
             .filter(|stored| stored.standing != ScannedState::Ended)
-            .map(|_| record.position.offset);
+            .map(|stored| StoredAt {
+                offset: stored.offset,
+                partition: stored.partition,
+            });
         let mut moved = LatestOfName { due, ..last };
         match last.there {
             None => {
@@ -365,7 +424,7 @@ impl<'a> ReplayPlanner<'a> {
                 self.plan(
                     record,
                     ReplayStep::Reschedule {
-                        of: last.offset,
+                        of: name.at(last.offset),
                         due,
                     },
                 );
@@ -379,7 +438,8 @@ impl<'a> ReplayPlanner<'a> {
     /// commanded one nor one that somebody gave it since.
     fn is_unmoved(&self, there: UnixMs, before: UnixMs, commanded: UnixMs) -> bool {
         let to = |at: UnixMs| there.since(at).abs();
-        if self.exact {
+        // Where delays count from the arrival, which nobody wrote down, the store was given another time.
+        if self.route.policy.delay_from == DelayFrom::Produced {
             there == before
         } else {
             to(before) < to(commanded)
@@ -450,6 +510,15 @@ impl<'a> ReplayPlanner<'a> {
     }
 }
 
+impl PlacedName {
+    fn at(self, offset: i64) -> StoredAt {
+        StoredAt {
+            offset,
+            partition: self.partition,
+        }
+    }
+}
+
 impl ReplayPlan {
     /// The step for a record of the partition.
     pub fn step(&self, record: &JudgedRecord, stored: &StoredRecords) -> Option<ReplayStep> {
@@ -460,6 +529,14 @@ impl ReplayPlan {
             | RecordRequest::Replace { .. } => self.steps.get(&record.position.offset).copied(),
             _ => judge(record, &self.bounds, stored).ok(),
         }
+    }
+}
+
+/// The partition of the store for a named message.
+fn home(route: &Route, partitions: Partitions, name: &Text, message: &Message) -> Partition {
+    match route.order_key(message) {
+        Some(key) => partitions.of_key(&route.name, &key),
+        None => partitions.of_name(&route.name, name.as_str()),
     }
 }
 

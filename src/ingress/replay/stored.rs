@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::domain::{Entry, Flags, HeaderValue, KafkaPosition, Message, Route, UnixMs};
+use crate::domain::{Entry, Flags, HeaderValue, KafkaPosition, Message, Partition, Route, UnixMs};
 use crate::ingress::admit::is_delay_header;
 use crate::store::ScannedState;
 use crate::telemetry::traces::is_context_header;
@@ -21,6 +21,8 @@ pub(super) struct StoredRecord {
     pub(super) content: Option<u32>,
     /// Hash of the name. 0: the message has no name.
     pub(super) name: u128,
+    /// The partition of the store that has it.
+    pub(super) partition: Partition,
     /// How often consumers had given it back.
     pub(super) given_back: u32,
 }
@@ -36,9 +38,15 @@ pub struct StoredRecords {
 }
 
 impl StoredRecordsBuilder {
-    /// Adds a message of the store, unless it is of another topic than the route as it is replayed.
-    pub fn add(&mut self, entry: &Entry, standing: ScannedState, route: &Route) {
-        let Some(KafkaPosition { partition, offset }) = entry.position else {
+    /// Adds a message of this partition of the store, unless it is of another topic than the route as it is replayed.
+    pub fn add(
+        &mut self,
+        partition: Partition,
+        entry: &Entry,
+        standing: ScannedState,
+        route: &Route,
+    ) {
+        let Some(read_at) = entry.position else {
             return;
         };
         let topic = entry.source_topic.as_ref();
@@ -47,14 +55,18 @@ impl StoredRecordsBuilder {
         }
         let named = entry.id.as_ref().filter(|_| entry.flags.has(Flags::NAMED));
         let whole = !entry.flags.has(Flags::LEFT_OUT);
-        self.0.entry(partition).or_default().push(StoredRecord {
-            offset,
-            standing,
-            due: entry.asked_due(),
-            content: whole.then(|| content_of(&entry.message, route)),
-            name: named.map_or(0, |id| name_hash(id.as_str())),
-            given_back: entry.given_back(),
-        });
+        self.0
+            .entry(read_at.partition)
+            .or_default()
+            .push(StoredRecord {
+                offset: read_at.offset,
+                standing,
+                due: entry.asked_due(),
+                content: whole.then(|| content_of(&entry.message, route)),
+                name: named.map_or(0, |id| name_hash(id.as_str())),
+                partition,
+                given_back: entry.given_back(),
+            });
     }
 
     /// Ends the collection. A message that moved during the scan was seen twice: the place where it waits
@@ -163,7 +175,7 @@ mod tests {
             let view = route.of_topic(topic);
             let mut known = StoredRecordsBuilder::default();
             for entry in &entries {
-                known.add(entry, ScannedState::Pending, &view);
+                known.add(Partition(0), entry, ScannedState::Pending, &view);
             }
             let known = known.finish().by_partition;
             let offsets: Vec<i64> = known[&0].iter().map(|stored| stored.offset).collect();

@@ -31,7 +31,7 @@ pub enum ScannedState {
 }
 
 impl Store {
-    /// Visits every message of a route that is there all the time, some of those that come or leave meanwhile,
+    /// Visits every message of a route that is there all the time, with its partition, some of those that come or leave meanwhile,
     /// and some of them twice. Two kinds of messages may be left out: those that change their place during each of three
     /// walks through their partition, and those that die and are redriven between the two reads of the dead letters. The
     /// scan is bounded only by what the route holds, but no read is long. Unreadable messages are left out. Waits while the
@@ -41,7 +41,7 @@ impl Store {
     pub async fn scan(
         &self,
         route: &RouteName,
-        mut visit: impl FnMut(&Entry, ScannedState),
+        mut visit: impl FnMut(Partition, &Entry, ScannedState),
         mut progress: impl FnMut(u16, u16),
     ) -> Result<(), StoreError> {
         // Dead letters come first and last: some are redriven meanwhile, and some messages die.
@@ -66,7 +66,7 @@ impl Store {
         &self,
         p: Partition,
         route: &RouteName,
-        visit: &mut impl FnMut(&Entry, ScannedState),
+        visit: &mut impl FnMut(Partition, &Entry, ScannedState),
     ) -> Result<(), StoreError> {
         let mut opened = BTreeSet::new();
         let mut before = self.moves(p).await?;
@@ -160,7 +160,7 @@ impl Store {
         &self,
         p: Partition,
         bundles: &[(BundleId, ScannedState)],
-        visit: &mut impl FnMut(&Entry, ScannedState),
+        visit: &mut impl FnMut(Partition, &Entry, ScannedState),
     ) -> Result<(), StoreError> {
         let mut commands = Vec::with_capacity(bundles.len() * 2);
         for (id, _) in bundles {
@@ -186,14 +186,12 @@ impl Store {
             };
             for (at, entry) in bundle.entries.iter().enumerate() {
                 let ended = is_set(gone, at) || is_set(done, at) || is_gone(entry);
-                visit(
-                    entry,
-                    if ended {
-                        ScannedState::Ended
-                    } else {
-                        *standing
-                    },
-                );
+                let state = if ended {
+                    ScannedState::Ended
+                } else {
+                    *standing
+                };
+                visit(p, entry, state);
             }
         }
         Ok(())
@@ -204,7 +202,7 @@ impl Store {
         &self,
         route: &RouteName,
         known: &mut BTreeSet<DeadId>,
-        visit: &mut impl FnMut(&Entry, ScannedState),
+        visit: &mut impl FnMut(Partition, &Entry, ScannedState),
     ) -> Result<(), StoreError> {
         let filter = DeadFilter {
             route: Some(route.clone()),
@@ -220,18 +218,14 @@ impl Store {
             let mut rest = &ids[..];
             while !rest.is_empty() {
                 let bodies = self.dead_letters(rest).await?;
+                for (id, body) in rest.iter().zip(&bodies) {
+                    let bundle = body.as_ref().and_then(|body| body.bundle.as_ref().ok());
+                    for entry in bundle.iter().flat_map(|bundle| &*bundle.entries) {
+                        visit(id.partition(), entry, ScannedState::Ended);
+                    }
+                }
                 // At least the first is answered.
                 rest = rest.get(bodies.len().max(1)..).unwrap_or_default();
-                for bundle in bodies
-                    .into_iter()
-                    .flatten()
-                    .filter_map(|body| body.bundle.ok())
-                {
-                    bundle
-                        .entries
-                        .iter()
-                        .for_each(|entry| visit(entry, ScannedState::Ended));
-                }
             }
             after = page.next;
             if after.is_none() {

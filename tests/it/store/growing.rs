@@ -141,7 +141,7 @@ async fn messages_that_are_due_much_later_share_bundles_and_each_is_found() {
     let all = day.iter().sum::<u64>() + month.iter().sum::<u64>();
     assert_eq!(all, 320, "{day:?} {month:?}");
     let mut scanned = 0;
-    let visit = |_: &_, _| scanned += 1;
+    let visit = |_, _: &_, _| scanned += 1;
     fixture
         .store
         .scan(&route(), visit, |_, _| {})

@@ -97,7 +97,7 @@ async fn scan_beside(
     let mut seen = Vec::new();
     let route = route();
     {
-        let visit = |entry: &Entry, _| seen.push(body(entry));
+        let visit = |_, entry: &Entry, _| seen.push(body(entry));
         let mut scan = std::pin::pin!(store.scan(&route, visit, |_, _| {}));
         loop {
             tokio::select! {

@@ -15,10 +15,11 @@ const BEGAN: i64 = 1_790_000_000_000;
 const MINUTE: i64 = 60_000;
 
 /// A log with one record a minute: `store a 30` (a named message that is due 30 minutes after the beginning),
-/// `store - 30`, `store a 30 40` (wanted until minute 40), `cancel a`, `move a 50`, `pass`, `bad`.
+/// `store - 30`, `store a 30 40` (wanted until minute 40), `store a@k 30` (with a key), `cancel a`, `move a 50`, `pass`,
+/// `bad`.
 struct ReplayFixture {
     route: Arc<Route>,
-    stored: Vec<(Entry, ScannedState)>,
+    stored: Vec<(Partition, Entry, ScannedState)>,
     bounds: ReplayBounds,
 }
 
@@ -36,6 +37,15 @@ impl ReplayFixture {
         }
     }
 
+    fn ordered(mut self) -> Self {
+        Arc::make_mut(&mut self.route).policy.ordered = true;
+        self
+    }
+
+    fn partitions() -> Partitions {
+        Partitions::new(1000).expect("a count")
+    }
+
     fn replace(mut self) -> Self {
         Arc::make_mut(&mut self.route).policy.on_duplicate = OnDuplicate::Replace;
         self
@@ -46,7 +56,14 @@ impl ReplayFixture {
         let bytes = |text: &str| HeaderValue::Bytes(Bytes::from(text.to_owned()));
         let mut headers = vec![Header::new("kept", bytes("x"))];
         let mut header = |name: &str, value: &str| headers.push(Header::new(name, bytes(value)));
-        if let Some(id) = words.get(1).filter(|id| **id != "-") {
+        let (id, key) = match words
+            .get(1)
+            .map(|id| id.split_once('@').unwrap_or((id, "")))
+        {
+            Some((id, key)) => (id, Some(key).filter(|key| !key.is_empty())),
+            None => ("-", None),
+        };
+        if id != "-" {
             header("x-delay-id", id);
         }
         if let Some(minutes) = words.get(2) {
@@ -70,7 +87,7 @@ impl ReplayFixture {
         let body = Some(Bytes::from(format!("{offset}")));
         let message = Message {
             origin: Origin::Kafka,
-            key: None,
+            key: key.map(|key| Bytes::from(key.to_owned())),
             body,
             headers,
             properties: None,
@@ -107,13 +124,16 @@ impl ReplayFixture {
             entry.id = Some(id.clone());
             entry.flags = Flags(Flags::NAMED);
         }
-        self.stored.push((entry, standing));
+        let id = entry.id.as_ref();
+        let partition = id.map(|id| home(&self.route, Self::partitions(), id, &entry.message));
+        let partition = partition.unwrap_or(Partition(0));
+        self.stored.push((partition, entry, standing));
         self
     }
 
     /// Changes the context of the trace of all stored messages, as their admission does.
     fn traced(mut self) -> Self {
-        for (entry, _) in &mut self.stored {
+        for (_, entry, _) in &mut self.stored {
             for (name, value) in [
                 ("traceparent", "of-the-admission"),
                 ("tracestate", "postdate=1"),
@@ -133,8 +153,8 @@ impl ReplayFixture {
 
     fn stored(&self) -> StoredRecords {
         let mut gathering = StoredRecordsBuilder::default();
-        for (entry, standing) in &self.stored {
-            gathering.add(entry, *standing, &self.route);
+        for (partition, entry, standing) in &self.stored {
+            gathering.add(*partition, entry, *standing, &self.route);
         }
         gathering.finish()
     }
@@ -142,7 +162,12 @@ impl ReplayFixture {
     /// The step for each record, from offset 1 on. Records without a step are left out.
     fn plan(&self, records: &[&str]) -> (Vec<(i64, String)>, ReplayTally) {
         let stored = self.stored();
-        let mut planner = ReplayPlanner::new(self.bounds, &self.route.policy, &stored, 3, 1);
+        let first = KafkaPosition {
+            partition: 3,
+            offset: 1,
+        };
+        let (route, partitions) = (&self.route, Self::partitions());
+        let mut planner = ReplayPlanner::new(self.bounds, route, partitions, &stored, first);
         let records: Vec<JudgedRecord> = (1..)
             .zip(records)
             .map(|(at, text)| self.judged(at, text))
@@ -161,11 +186,13 @@ impl ReplayFixture {
                 } => {
                     let name = if named { " named" } else { "" };
                     let instead =
-                        instead_of.map_or(String::new(), |at| format!(" instead of {at}"));
+                        instead_of.map_or(String::new(), |at| format!(" instead of {}", at.offset));
                     format!("store at {}{name}{instead}", minutes(due))
                 }
-                ReplayStep::Cancel { of } => format!("cancel {of}"),
-                ReplayStep::Reschedule { of, due } => format!("move {of} to {}", minutes(due)),
+                ReplayStep::Cancel { of } => format!("cancel {}", of.offset),
+                ReplayStep::Reschedule { of, due } => {
+                    format!("move {} to {}", of.offset, minutes(due))
+                }
                 ReplayStep::DeadLetter => "bury".to_owned(),
             };
             Some((record.position.offset, said))
@@ -268,6 +295,43 @@ fn a_cancelled_one_is_not_stored_and_one_that_the_store_has_is_cancelled() {
     before.comes_to(&["cancel a"], &[(1, "cancel 0")]);
     // The cancel came after the due time, but nobody published the message.
     ReplayFixture::new().comes_to(&["store a 2", "pass", "pass", "cancel a"], &[]);
+}
+
+#[test]
+fn with_key_order_each_partition_of_the_store_has_its_own_message_of_a_name() {
+    let keep = ReplayFixture::new().ordered();
+    let both = [(1, "store at 300 named"), (2, "store at 400 named")];
+    keep.comes_to(&["store a@k 300", "store a@l 400"], &both);
+    let replace = ReplayFixture::new().ordered().replace();
+    replace.comes_to(&["store a@k 300", "store a@l 400"], &both);
+    replace.comes_to(&["store a@k 300", "store a@k 400"], &both[1..]);
+    // A command means that of its own key, and else any that waits.
+    let two = ["store a@k 300", "store a@l 400"];
+    let and = |command| [two[0], two[1], command];
+    keep.comes_to(&and("cancel a@l"), &both[..1]);
+    keep.comes_to(&and("cancel a@k"), &both[1..]);
+    keep.comes_to(&and("move a@k 500"), &[(1, "store at 500 named"), both[1]]);
+    keep.comes_to(&[two[0], "cancel a@m"], &[]);
+    keep.comes_to(&[two[0], "cancel a"], &[]);
+    keep.comes_to(
+        &["store a@k 300", "move a@m 500", "replace a@k 600"],
+        &[(3, "store at 600 named")],
+    );
+    // One of them is due and gone.
+    keep.comes_to(
+        &["store a@k 2", "pass", "store a@l 400", "cancel a@k"],
+        &[(1, "store at 2")],
+    );
+    let has = ReplayFixture::new()
+        .ordered()
+        .has(1, two[0], 300, ScannedState::Pending)
+        .has(2, two[1], 400, ScannedState::Pending);
+    has.comes_to(&and("cancel a@l"), &[(3, "cancel 2")]);
+    has.comes_to(&and("move a@k 500"), &[(3, "move 1 to 500")]);
+    has.comes_to(
+        &and("replace a@l 500"),
+        &[(3, "store at 500 named instead of 2")],
+    );
 }
 
 #[test]
