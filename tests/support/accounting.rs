@@ -235,6 +235,11 @@ impl Ledger {
         self.read_since.get(target).copied().unwrap_or(Some(0))
     }
 
+    /// Reports whether what arrives is noted at each target.
+    pub fn reads_all(&self) -> bool {
+        self.read_since.values().all(Option::is_some)
+    }
+
     /// It was found among the dead letters (or wherever the route's policy puts it).
     pub fn park(&mut self, id: Id) {
         self.waiting.remove(&id);

@@ -23,6 +23,8 @@ use super::{Kafka, Rabbitmq};
 
 /// How long a collector waits for an answer of its broker; then it connects anew.
 const ANSWER: Duration = Duration::from_secs(5);
+/// How long a collector of Kafka waits for an answer; its client connects anew by itself.
+const METADATA: Duration = Duration::from_secs(1);
 /// How long it waits for a delivery; then it connects anew. A broker that is killed is noticed by its missing heartbeats at
 /// the latest, but for one that the client does not hear of.
 const QUIET: Duration = Duration::from_secs(15);
@@ -79,8 +81,11 @@ impl Run {
         let stop = Arc::new(AtomicBool::new(false));
         let ends = stop.clone();
         let label = format!("kafka:{topic}");
+        let topic = topic.to_owned();
         let thread = std::thread::spawn(move || {
             let mut said = Said::default();
+            let read = |since| ledger.lock().expect("the ledger").read(&label, since);
+            let mut is_read = true;
             while !ends.load(Ordering::Relaxed) {
                 match consumer.poll(Duration::from_millis(100)) {
                     Some(Ok(record)) => {
@@ -89,8 +94,18 @@ impl Run {
                             .expect("the ledger")
                             .deliver(of_record(&label, &record));
                     }
-                    // A broker that is away for a while; it goes on by itself.
-                    Some(Err(error)) => said.say(&label, &error),
+                    // A broker that is away for a while; it goes on by itself, and does not say when.
+                    Some(Err(error)) => {
+                        said.say(&label, &error);
+                        read(None);
+                        is_read = false;
+                    }
+                    None if !is_read => {
+                        is_read = consumer.fetch_metadata(Some(&topic), METADATA).is_ok();
+                        if is_read {
+                            read(Some(now_ms()));
+                        }
+                    }
                     None => {}
                 }
             }

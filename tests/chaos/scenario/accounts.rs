@@ -269,9 +269,13 @@ impl Scenario {
         let mut delivered = self.run.ledger().delivered();
         loop {
             tokio::time::sleep(Duration::from_millis(250)).await;
-            let (now, missing) = {
+            let (now, missing, is_noted) = {
                 let ledger = self.run.ledger();
-                (ledger.delivered(), ledger.missing().len())
+                (
+                    ledger.delivered(),
+                    ledger.missing().len(),
+                    ledger.reads_all(),
+                )
             };
             if missing > 0
                 && let Err(error) = self.park_dead_letters().await
@@ -281,7 +285,7 @@ impl Scenario {
             let busy = now != delivered || missing > 0 || !self.is_empty().await;
             // Only now: what was asked may have taken longer to answer than the quiet that is waited for.
             let at = tokio::time::Instant::now();
-            if now != delivered {
+            if now != delivered || !is_noted {
                 (delivered, progress) = (now, at);
             }
             if busy {
