@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use crate::domain::{Partition, Text};
 
-/// The names of one source, each with its operations without an answer.
+/// The names of one source, each with its operations without an answer, in order.
 #[derive(Debug, Default)]
 pub(super) struct UnstoredNames {
     operations: Mutex<HashMap<Text, Vec<NamedOperation>>>,
@@ -36,8 +36,8 @@ pub(super) struct UnstoredName {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UnstoredAt {
     Nowhere,
-    /// All of them are in the partition that was asked for, and none takes the name away there. What follows them keeps
-    /// its order.
+    /// All of them are in the partition that was asked for, and the last of them leaves a message with the name there. What
+    /// follows them keeps its order.
     There,
     /// Only the store can tell, once it has answered them.
     Unknown,
@@ -55,11 +55,15 @@ impl UnstoredNames {
     }
 
     pub(super) fn find(&self, id: &Text, partition: Partition) -> UnstoredAt {
-        let keeps_name_there = |op: &NamedOperation| op.partition == partition && !op.is_cancel;
-        match self.operations.lock().get(id) {
-            None => UnstoredAt::Nowhere,
-            Some(all) if all.iter().all(keeps_name_there) => UnstoredAt::There,
-            Some(_) => UnstoredAt::Unknown,
+        let operations = self.operations.lock();
+        let Some(all) = operations.get(id) else {
+            return UnstoredAt::Nowhere;
+        };
+        let are_there = all.iter().all(|op| op.partition == partition);
+        if are_there && all.last().is_some_and(|last| !last.is_cancel) {
+            UnstoredAt::There
+        } else {
+            UnstoredAt::Unknown
         }
     }
 
@@ -78,7 +82,7 @@ impl Drop for UnstoredName {
             return;
         };
         if let Some(at) = all.iter().position(|op| *op == self.operation) {
-            all.swap_remove(at);
+            all.remove(at);
         }
         if all.is_empty() {
             operations.remove(&self.id);
@@ -130,10 +134,15 @@ mod tests {
     fn after_a_cancel_only_the_store_can_tell_who_has_the_name() {
         let names = Arc::<UnstoredNames>::default();
         let a: Text = "a".into();
-        let _stored = names.enter(a.clone(), operation(3, false));
+        let stored = names.enter(a.clone(), operation(3, false));
         let cancelled = names.enter(a.clone(), operation(3, true));
         assert_eq!(names.find(&a, Partition(3)), UnstoredAt::Unknown);
+        let again = names.enter(a.clone(), operation(3, false));
+        assert_eq!(names.find(&a, Partition(3)), UnstoredAt::There);
+        drop(stored);
         drop(cancelled);
         assert_eq!(names.find(&a, Partition(3)), UnstoredAt::There);
+        drop(again);
+        assert_eq!(names.find(&a, Partition(3)), UnstoredAt::Nowhere);
     }
 }
