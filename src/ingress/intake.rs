@@ -120,6 +120,9 @@ struct JudgedBatch {
     passing: Vec<DirectMessage>,
     /// Due time of the first message. Commands and passing messages count as due now.
     soonest: UnixMs,
+    /// A command has no place, for shutting down has begun. What is behind it must not go before it: its source delivers
+    /// both again.
+    is_cut_short: bool,
 }
 
 impl JudgedBatch {
@@ -131,6 +134,7 @@ impl JudgedBatch {
             direct: Vec::new(),
             passing: Vec::new(),
             soonest: UnixMs(i64::MAX),
+            is_cut_short: false,
         }
     }
 }
@@ -329,6 +333,9 @@ impl Source {
         let mut judged = JudgedBatch::new(&self.route, now);
         for delivery in batch {
             self.admit(delivery, arrival, &mut judged).await;
+            if judged.is_cut_short {
+                break;
+            }
         }
         let JudgedBatch {
             mut work,
@@ -336,6 +343,7 @@ impl Source {
             direct,
             mut passing,
             soonest,
+            ..
         } = judged;
         self.had_time = soonest >= now.plus(URGENT_MS);
         self.store_worn(&mut passing, &mut work);

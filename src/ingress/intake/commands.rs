@@ -60,8 +60,8 @@ impl Source {
         }
     }
 
-    /// Adds a command to the batch. `position` is that of its record, if the trail is to tell it. The receipt is dropped if
-    /// shutting down is forced.
+    /// Adds a command to the batch. `position` is that of its record, if the trail is to tell it. Cuts the batch short if
+    /// the store cannot be asked where its message is.
     pub(super) async fn command(
         &self,
         id: &Text,
@@ -79,11 +79,13 @@ impl Source {
             };
             self.note_name(id, operation, &mut receipt);
             judged.work.command_at(partition, op, position, receipt);
+        } else {
+            judged.is_cut_short = true;
         }
     }
 
-    /// The partition that stores the message a command names: as a rule that of the command's own key. `None`
-    /// if shutting down is forced.
+    /// The partition that stores the message a command names: as a rule that of the command's own key. `None` if shutting
+    /// down is forced, or has begun and the store does not answer.
     async fn place_command(
         &self,
         key: Option<&Bytes>,
