@@ -260,7 +260,7 @@ impl Replay {
         bounds: ReplayBounds,
     ) -> anyhow::Result<ReplayOutcome> {
         let intake = self.rooms.intake(config)?;
-        // A name that is taken by now belongs to a later message, which is kept.
+        // A name that is taken by now, in its partition of the store, belongs to a later message, which is kept.
         let mut route = Route::clone(&self.route);
         route.policy.on_duplicate = OnDuplicate::Keep;
         let route = Arc::new(route);

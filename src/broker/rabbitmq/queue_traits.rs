@@ -71,9 +71,9 @@ impl Broker {
         queue: &str,
     ) -> Result<QueueTraits, AmqpFault> {
         let mut traits = self.traits_over(live, queue).await?;
-        let may_be_consumed = !traits.is_exclusive && traits.is_auto_delete != Some(true);
+        let may_be_tried = !traits.is_exclusive && traits.is_auto_delete != Some(true);
         if traits.is_stream.is_none()
-            && may_be_consumed
+            && may_be_tried
             && refuses_stream_consumer(live, queue).await?
         {
             traits.is_stream = Some(false);

@@ -78,8 +78,17 @@ impl Source {
     }
 
     /// The message on its way into the store.
-    pub(super) fn place(&self, mut read: ReadMessage, target: &Arc<Target>) -> PlacedMessage {
-        let partition = self.partition_of_message(&read);
+    pub(super) fn place(&self, read: ReadMessage, target: &Arc<Target>) -> PlacedMessage {
+        self.place_at(self.partition_of_message(&read), read, target)
+    }
+
+    /// The same, into this partition.
+    pub(super) fn place_at(
+        &self,
+        partition: Partition,
+        mut read: ReadMessage,
+        target: &Arc<Target>,
+    ) -> PlacedMessage {
         if read.entry.flags.has(Flags::NAMED)
             && let Some(id) = &read.entry.id
         {

@@ -105,7 +105,7 @@ impl Source {
             (
                 ReplayStep::Store {
                     due,
-                    named,
+                    name_at,
                     instead_of,
                 },
                 id,
@@ -113,14 +113,15 @@ impl Source {
                 Some(target),
             ) => {
                 read.entry.id.clone_from(&id);
-                store_for(due, named, &mut read.entry);
+                store_for(due, name_at.is_some(), &mut read.entry);
                 self.trace(&mut read);
                 if let (Some(of), Some(id)) = (instead_of, id) {
                     let op = self.cancel_op(id, read_at(of));
                     let receipt = ledger.enter(position.offset);
                     judged.work.command(of.partition, op, receipt);
                 }
-                judged.work.store(self.place(read, &target));
+                let at = name_at.unwrap_or_else(|| self.partition_of_message(&read));
+                judged.work.store(self.place_at(at, read, &target));
             }
             (ReplayStep::Cancel { of }, Some(id), ..) => {
                 let op = self.cancel_op(id, read_at(of));

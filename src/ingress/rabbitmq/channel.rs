@@ -249,7 +249,7 @@ impl Subscription {
         silence::long_silence(&self.channel, &self.queue, &self.ledger, may_be_renewed).await
     }
 
-    /// Stops the deliveries before a renewal. Without an answer in time it comes late, or the channel is lost: see
+    /// Stops the deliveries before a renewal. If no answer comes in time, it comes later, or the channel is lost: see
     /// [`Self::lost`].
     async fn stop(&self, consumer: &lapin::Consumer) {
         if let Err(fault) = self.cancel(consumer).await {

@@ -2,9 +2,9 @@
 //! store should hold and does not. The relays go on meanwhile.
 //!
 //! The records are read twice. First each record is judged as it was when it came ([`JudgedRecord`]), and a
-//! plan is made of what the store should hold now ([`ReplayPlanner`], pure). A name stands for one message,
-//! whatever the records said of it over time, so nothing of the past is lived through again in the store, where
-//! it would meet the messages that the relays store meanwhile. Then
+//! plan is made of what the store should hold now ([`ReplayPlanner`], pure). A name stands for one message in its
+//! partition of the store, whatever the records said of it over time, so nothing of the past is lived through again in
+//! the store, where it would meet the messages that the relays store meanwhile. Then
 //! [`Source::replay_batch`](super::Source::replay_batch) carries out the missing steps, in the order of the
 //! partition.
 //!

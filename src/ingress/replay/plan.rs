@@ -3,13 +3,13 @@
 //!
 //! The planner follows each name through the partition as the store would have followed it, by the records' own
 //! times: a cancelled message is not stored to be cancelled again, a rescheduled one is stored at its last due
-//! time. Only the last message of a name keeps the name. An earlier message that fell due long ago is stored
-//! without it, so that it cannot take the name from a later one.
+//! time. Only the last message of a name keeps the name, in its partition of the store. An earlier message that fell
+//! due long ago is stored without it, so that it cannot take the name from a later one.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::judge::{JudgedRecord, RecordRequest};
-use super::stored::{StoredRecords, name_hash};
+use super::stored::{StoredRecord, StoredRecords, name_hash};
 use crate::domain::route::DelayFrom;
 use crate::domain::{
     KafkaPosition, Message, OnDuplicate, Partition, Partitions, Route, Text, UnixMs,
@@ -35,8 +35,8 @@ pub enum ReplayStep {
     Store {
         /// Its due time.
         due: UnixMs,
-        /// Store it with its name.
-        named: bool,
+        /// The partition of the store where it has its name. `None`: it is stored without its name.
+        name_at: Option<Partition>,
         /// The stored message of the same name that it replaces.
         instead_of: Option<StoredAt>,
     },
@@ -126,7 +126,7 @@ enum SkipReason {
 }
 
 /// A name in one partition of the store. On a route with key order several partitions may have it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct PlacedName {
     hash: u128,
     partition: Partition,
@@ -146,6 +146,14 @@ struct LatestOfName {
     wanted_until: Option<UnixMs>,
 }
 
+impl LatestOfName {
+    /// Reports whether it may repeat the last message of its name. One that comes back with another count does not: its
+    /// consumer had the last one.
+    fn is_repeat_of(&self, last: &Self) -> bool {
+        self.given_back == 0 || last.given_back == self.given_back
+    }
+}
+
 /// The moment until which the message of a record is wanted, if its due time does not move it.
 fn wanted_until(record: &JudgedRecord) -> Option<UnixMs> {
     let expires = record.asked?.expires?;
@@ -158,7 +166,7 @@ pub struct ReplayPlanner<'a> {
     route: &'a Route,
     partitions: Partitions,
     stored: &'a StoredRecords,
-    names: HashMap<PlacedName, LatestOfName>,
+    names: BTreeMap<PlacedName, LatestOfName>,
     steps: HashMap<i64, PlannedStep>,
     /// The latest timestamp of a record so far.
     clock: UnixMs,
@@ -240,7 +248,7 @@ impl<'a> ReplayPlanner<'a> {
         let home = self.home(name, record);
         self.named += 1;
         match (due, &record.request) {
-            (None, _) => self.cancel(self.located(home), record),
+            (None, _) => self.cancel(home, record),
             (Some(due), RecordRequest::Reschedule { .. }) => {
                 self.reschedule(self.located(home), due, record);
             }
@@ -259,19 +267,20 @@ impl<'a> ReplayPlanner<'a> {
         }
     }
 
-    /// The name where a command finds it: at home, or else where some message waits.
+    /// The name where a command finds it: at home, or else in the first partition where its message waits.
     fn located(&self, home: PlacedName) -> PlacedName {
-        let waits = |name: &PlacedName| {
-            self.names
-                .get(name)
-                .is_some_and(|last| last.due > self.clock)
-        };
-        if !self.route.policy.ordered || waits(&home) {
+        let waits = |last: &LatestOfName| last.due > self.clock;
+        if self.names.get(&home).is_some_and(waits) {
             return home;
         }
-        let everywhere = self.partitions.all();
-        let mut names = everywhere.map(|partition| PlacedName { partition, ..home });
-        names.find(waits).unwrap_or(home)
+        let mut waiting = self.everywhere(home).filter(|(_, last)| waits(last));
+        waiting.next().map_or(home, |(name, _)| *name)
+    }
+
+    /// The last messages of a name, by partition.
+    fn everywhere(&self, name: PlacedName) -> impl Iterator<Item = (&PlacedName, &LatestOfName)> {
+        let at = |partition| PlacedName { partition, ..name };
+        self.names.range(at(Partition(0))..=at(Partition(u16::MAX)))
     }
 
     fn nameless(&mut self, record: &JudgedRecord) {
@@ -293,39 +302,24 @@ impl<'a> ReplayPlanner<'a> {
 
     fn store(
         &mut self,
-        mut name: PlacedName,
+        name: PlacedName,
         due: UnixMs,
         on_duplicate: OnDuplicate,
         record: &JudgedRecord,
     ) {
-        let given_back = record.asked.map_or(0, |asked| asked.given_back);
-        let stored = self.stored.find(record.position, record.content);
-        if let Some(stored) = stored {
-            name.partition = stored.partition;
+        let mut latest = LatestOfName {
+            offset: record.position.offset,
+            due,
+            there: None,
+            given_back: record.asked.map_or(0, |asked| asked.given_back),
+            wanted_until: wanted_until(record),
+        };
+        if let Some(&stored) = self.stored.find(record.position, record.content) {
+            latest.there = Some(stored.due);
+            return self.stored(name, latest, stored, record);
         }
-        // A message that comes back with another count is no duplicate: its consumer had the last one.
         let last = self.names.get(&name).copied();
-        let last = last.filter(|last| given_back == 0 || last.given_back == given_back);
-        if let Some(stored) = stored {
-            self.tally.there += 1;
-            self.named -= 1;
-            if stored.standing == ScannedState::Ended {
-                return;
-            }
-            // The store gave it the name, so by now it is the one message of that name.
-            self.drop_step(last.filter(|last| last.due > self.clock));
-            self.names.insert(
-                name,
-                LatestOfName {
-                    offset: record.position.offset,
-                    due,
-                    there: Some(stored.due),
-                    given_back,
-                    wanted_until: wanted_until(record),
-                },
-            );
-            return;
-        }
+        let last = last.filter(|last| latest.is_repeat_of(last));
         let mut instead_of = None;
         if let Some(last) = last {
             let waits = last.due > self.clock;
@@ -335,7 +329,7 @@ impl<'a> ReplayPlanner<'a> {
                     self.drop_step(Some(last));
                     instead_of = last.there.map(|_| name.at(last.offset));
                 }
-                _ if given_back == 0
+                _ if latest.given_back == 0
                     && self.route.policy.dedupe_ms > 0
                     && self.clock.since(last.due) < self.route.policy.dedupe_ms =>
                 {
@@ -348,25 +342,57 @@ impl<'a> ReplayPlanner<'a> {
             record,
             ReplayStep::Store {
                 due,
-                named: true,
+                name_at: Some(name.partition),
                 instead_of,
             },
         );
-        self.names.insert(
-            name,
-            LatestOfName {
-                offset: record.position.offset,
-                due,
-                there: None,
-                given_back,
-                wanted_until: wanted_until(record),
-            },
-        );
+        self.names.insert(name, latest);
+    }
+
+    /// Takes a message that the store has. It has the name there, so no other one is stored with it. A command is there
+    /// beside the message that it was to replace if that one was lost when the command came.
+    fn stored(
+        &mut self,
+        name: PlacedName,
+        latest: LatestOfName,
+        stored: StoredRecord,
+        record: &JudgedRecord,
+    ) {
+        let mut is_done = true;
+        let own = PlacedName {
+            partition: stored.partition,
+            ..name
+        };
+        if stored.standing != ScannedState::Ended {
+            for place in [name, own] {
+                let waits =
+                    |last: &LatestOfName| last.due > self.clock && latest.is_repeat_of(last);
+                let Some(last) = self.names.get(&place).copied().filter(waits) else {
+                    continue;
+                };
+                self.drop_step(Some(last));
+                self.names.remove(&place);
+                if place != own && last.there.is_some() {
+                    let of = place.at(last.offset);
+                    self.plan(record, ReplayStep::Cancel { of });
+                    is_done = false;
+                }
+            }
+            self.names.insert(own, latest);
+        }
+        if is_done {
+            self.tally.there += 1;
+            self.named -= 1;
+        }
     }
 
     /// Plans a cancel. A cancel that came too late counts all the same: nobody waits for a message that was
     /// called off.
-    fn cancel(&mut self, name: PlacedName, record: &JudgedRecord) {
+    fn cancel(&mut self, home: PlacedName, record: &JudgedRecord) {
+        let mut name = self.located(home);
+        if !self.names.contains_key(&name) {
+            name = self.everywhere(home).next().map_or(home, |(name, _)| *name);
+        }
         let last = self.names.remove(&name);
         self.drop_step(last);
         if let Some(LatestOfName {
@@ -489,11 +515,13 @@ impl<'a> ReplayPlanner<'a> {
                     tally.before += 1;
                     continue;
                 }
-                ReplayStep::Store { due, named, .. } => {
-                    // A message that leaves at once has no use for its name, and a later one may need it.
-                    *named = *due > bounds.now;
+                ReplayStep::Store { due, name_at, .. } => {
                     tally.stored += 1;
-                    tally.overdue += u64::from(!*named);
+                    // A message that leaves at once has no use for its name, and a later one may need it.
+                    if *due <= bounds.now {
+                        *name_at = None;
+                        tally.overdue += 1;
+                    }
                 }
                 ReplayStep::Cancel { .. } => tally.cancelled += 1,
                 ReplayStep::Reschedule { .. } => tally.rescheduled += 1,
@@ -549,7 +577,7 @@ fn judge(
     let step = match &record.request {
         RecordRequest::Delayed { due, .. } => ReplayStep::Store {
             due: *due,
-            named: false,
+            name_at: None,
             instead_of: None,
         },
         RecordRequest::Invalid { kept: true, .. } | RecordRequest::Spent { .. } => {

@@ -31,8 +31,8 @@ pub enum ScannedState {
 }
 
 impl Store {
-    /// Visits every message of a route that is there all the time, with its partition, some of those that come or leave meanwhile,
-    /// and some of them twice. Two kinds of messages may be left out: those that change their place during each of three
+    /// Visits, each with its partition: every message of a route that is there all the time; some of those that come or leave
+    /// meanwhile; some twice. Two kinds of messages may be left out: those that change their place during each of three
     /// walks through their partition, and those that die and are redriven between the two reads of the dead letters. The
     /// scan is bounded only by what the route holds, but no read is long. Unreadable messages are left out. Waits while the
     /// store is away.

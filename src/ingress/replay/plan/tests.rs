@@ -181,10 +181,10 @@ impl ReplayFixture {
             let said = match plan.step(record, &stored)? {
                 ReplayStep::Store {
                     due,
-                    named,
+                    name_at,
                     instead_of,
                 } => {
-                    let name = if named { " named" } else { "" };
+                    let name = name_at.map_or("", |_| " named");
                     let instead =
                         instead_of.map_or(String::new(), |at| format!(" instead of {}", at.offset));
                     format!("store at {}{name}{instead}", minutes(due))
@@ -300,23 +300,40 @@ fn a_cancelled_one_is_not_stored_and_one_that_the_store_has_is_cancelled() {
 #[test]
 fn with_key_order_each_partition_of_the_store_has_its_own_message_of_a_name() {
     let keep = ReplayFixture::new().ordered();
-    let both = [(1, "store at 300 named"), (2, "store at 400 named")];
-    keep.comes_to(&["store a@k 300", "store a@l 400"], &both);
+    let two_stored = [(1, "store at 300 named"), (2, "store at 400 named")];
+    keep.comes_to(&["store a@k 300", "store a@l 400"], &two_stored);
     let replace = ReplayFixture::new().ordered().replace();
-    replace.comes_to(&["store a@k 300", "store a@l 400"], &both);
-    replace.comes_to(&["store a@k 300", "store a@k 400"], &both[1..]);
+    replace.comes_to(&["store a@k 300", "store a@l 400"], &two_stored);
+    replace.comes_to(&["store a@k 300", "store a@k 400"], &two_stored[1..]);
     // A command means that of its own key, and else any that waits.
     let two = ["store a@k 300", "store a@l 400"];
     let and = |command| [two[0], two[1], command];
-    keep.comes_to(&and("cancel a@l"), &both[..1]);
-    keep.comes_to(&and("cancel a@k"), &both[1..]);
-    keep.comes_to(&and("move a@k 500"), &[(1, "store at 500 named"), both[1]]);
+    keep.comes_to(&and("cancel a@l"), &two_stored[..1]);
+    keep.comes_to(&and("cancel a@k"), &two_stored[1..]);
+    keep.comes_to(
+        &and("move a@k 500"),
+        &[(1, "store at 500 named"), two_stored[1]],
+    );
     keep.comes_to(&[two[0], "cancel a@m"], &[]);
     keep.comes_to(&[two[0], "cancel a"], &[]);
     keep.comes_to(
         &["store a@k 300", "move a@m 500", "replace a@k 600"],
         &[(3, "store at 600 named")],
     );
+    // A cancel that came too late counts all the same, whatever key it has.
+    keep.comes_to(&["store a@k 2", "pass", "pass", "cancel a"], &[]);
+    // A replacement is where the other was, and leaves the partition of its own key to others.
+    keep.comes_to(
+        &["store a@k 300", "replace a@l 400", "store a@l 500"],
+        &[(2, "store at 400 named"), (3, "store at 500 named")],
+    );
+    // It was stored by itself if the store had lost the other by then, which comes back no more.
+    let replaced = ["store a@k 300", "replace a@l 400"];
+    let lost = ReplayFixture::new().ordered();
+    let lost = lost.has(2, replaced[1], 400, ScannedState::Pending);
+    lost.comes_to(&replaced, &[]);
+    let both = lost.has(1, replaced[0], 300, ScannedState::Pending);
+    both.comes_to(&replaced, &[(2, "cancel 1")]);
     // One of them is due and gone.
     keep.comes_to(
         &["store a@k 2", "pass", "store a@l 400", "cancel a@k"],
