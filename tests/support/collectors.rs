@@ -6,7 +6,7 @@ use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions};
@@ -23,7 +23,7 @@ use super::{Kafka, Rabbitmq};
 
 /// How long a collector waits for an answer of its broker; then it connects anew.
 const ANSWER: Duration = Duration::from_secs(5);
-/// How long a collector of Kafka waits for an answer; its client connects anew by itself.
+/// Time from an error of Kafka to a collector's question whether a broker is there again, and how long it waits for an answer.
 const METADATA: Duration = Duration::from_secs(1);
 /// How long it waits for a delivery; then it connects anew. A broker that is killed is noticed by its missing heartbeats at
 /// the latest, but for one that the client does not hear of.
@@ -85,7 +85,7 @@ impl Run {
         let thread = std::thread::spawn(move || {
             let mut said = Said::default();
             let read = |since| ledger.lock().expect("the ledger").read(&label, since);
-            let mut is_read = true;
+            let mut unread_since = None;
             while !ends.load(Ordering::Relaxed) {
                 match consumer.poll(Duration::from_millis(100)) {
                     Some(Ok(record)) => {
@@ -98,15 +98,16 @@ impl Run {
                     Some(Err(error)) => {
                         said.say(&label, &error);
                         read(None);
-                        is_read = false;
-                    }
-                    None if !is_read => {
-                        is_read = consumer.fetch_metadata(Some(&topic), METADATA).is_ok();
-                        if is_read {
-                            read(Some(now_ms()));
-                        }
+                        unread_since = Some(Instant::now());
                     }
                     None => {}
+                }
+                if unread_since.is_some_and(|since| since.elapsed() >= METADATA) {
+                    let is_read = consumer.fetch_metadata(Some(&topic), METADATA).is_ok();
+                    unread_since = (!is_read).then(Instant::now);
+                    if is_read {
+                        read(Some(now_ms()));
+                    }
                 }
             }
         });

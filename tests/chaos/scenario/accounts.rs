@@ -266,6 +266,7 @@ impl Scenario {
         let began = tokio::time::Instant::now();
         let mut since = began;
         let mut progress = began;
+        let mut sampled = began;
         let mut delivered = self.run.ledger().delivered();
         loop {
             tokio::time::sleep(Duration::from_millis(250)).await;
@@ -285,9 +286,13 @@ impl Scenario {
             let busy = now != delivered || missing > 0 || !self.is_empty().await;
             // Only now: what was asked may have taken longer to answer than the quiet that is waited for.
             let at = tokio::time::Instant::now();
-            if now != delivered || !is_noted {
+            if now != delivered {
                 (delivered, progress) = (now, at);
             }
+            if !is_noted {
+                progress += at - sampled;
+            }
+            sampled = at;
             if busy {
                 since = at;
             }
