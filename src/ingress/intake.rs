@@ -99,6 +99,8 @@ pub struct Source {
     had_time: bool,
     /// What the store has not answered yet, where the route keeps the order of keys.
     names: Arc<UnstoredNames>,
+    /// A message could not be taken, for shutting down has begun. Nothing behind it may go before it.
+    has_ended: bool,
 }
 
 /// A message that was read, with what belongs to it whatever is decided about it.
@@ -120,8 +122,7 @@ struct JudgedBatch {
     passing: Vec<DirectMessage>,
     /// Due time of the first message. Commands and passing messages count as due now.
     soonest: UnixMs,
-    /// A command has no place, for shutting down has begun. What is behind it must not go before it: its source delivers
-    /// both again.
+    /// A command has no place, for shutting down has begun: its source delivers it again, and what is behind it.
     is_cut_short: bool,
 }
 
@@ -232,6 +233,7 @@ impl Intake {
             bypasses_store: false,
             had_time: false,
             names: Arc::default(),
+            has_ended: false,
             gate: self
                 .gates
                 .get(&route.name)
@@ -304,9 +306,12 @@ impl Source {
     /// Takes as many messages of a batch in order of delivery as the gate grants permits for, and returns the
     /// rest: all of them while the gate is closed. Returns once the rest may come: every message that was taken
     /// has its place in the store's order, and passing messages are confirmed. Receipts are resolved then or
-    /// later; they are dropped if shutting down has begun and the store cannot be reached. Not cancel-safe: a
-    /// caller that gives up drops the source, and its ledger with it.
+    /// later. If shutting down has begun and the store cannot be reached, they are dropped, and those of all later
+    /// messages. Not cancel-safe: a caller that gives up drops the source, and its ledger with it.
     pub async fn take(&mut self, mut batch: Vec<Delivery>) -> Vec<Delivery> {
+        if self.has_ended {
+            return Vec::new();
+        }
         let Some(mut permits) = self.gate.try_admit(batch.len()) else {
             return batch;
         };
@@ -317,13 +322,14 @@ impl Source {
             }
         }
         self.take_admitted(batch).await;
-        rest
+        if self.has_ended { Vec::new() } else { rest }
     }
 
     /// Takes messages that have their permits.
     async fn take_admitted(&mut self, mut batch: Vec<Delivery>) {
         self.metrics.admitted.inc_by(batch.len() as u64);
         if !self.mark(&mut batch).await {
+            self.has_ended = true;
             return;
         }
         self.batches += 1;
@@ -334,6 +340,7 @@ impl Source {
         for delivery in batch {
             self.admit(delivery, arrival, &mut judged).await;
             if judged.is_cut_short {
+                self.has_ended = true;
                 break;
             }
         }

@@ -257,7 +257,8 @@ async fn readiness_closes_before_the_drain_and_the_deadline_ends_it() {
     run.drain(&relay).await;
     let explained = relay.total("postdate_redelivered_total", &[]).await as usize;
     run.report().assert_accounted(explained);
-    assert_eq!(relay.terminate().await.code(), Some(0));
+    let ended = relay.terminate().await;
+    assert_eq!(ended.code(), Some(0), "{}", relay.log());
 }
 
 /// The default memory limit of the chart, against 275 MiB of messages due at nearly one moment: each is in the

@@ -98,7 +98,7 @@ impl Run {
                     Some(Err(error)) => {
                         said.say(&label, &error);
                         read(None);
-                        unread_since = Some(Instant::now());
+                        unread_since.get_or_insert_with(Instant::now);
                     }
                     None => {}
                 }

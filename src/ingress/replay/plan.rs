@@ -267,10 +267,11 @@ impl<'a> ReplayPlanner<'a> {
         }
     }
 
-    /// The name where a command finds it: at home, or else in the first partition where its message waits.
+    /// The name where a command finds it: at home, or else in the first partition where its message waits. One that the
+    /// store has by now was there when the command came, however long it was due.
     fn located(&self, home: PlacedName) -> PlacedName {
-        let waits = |last: &LatestOfName| last.due > self.clock;
-        if self.names.get(&home).is_some_and(waits) {
+        let waits = |last: &LatestOfName| last.due > self.clock || last.there.is_some();
+        if !self.route.policy.ordered || self.names.get(&home).is_some_and(waits) {
             return home;
         }
         let mut waiting = self.everywhere(home).filter(|(_, last)| waits(last));
@@ -349,8 +350,9 @@ impl<'a> ReplayPlanner<'a> {
         self.names.insert(name, latest);
     }
 
-    /// Takes a message that the store has. It has the name there, so no other one is stored with it. A command is there
-    /// beside the message that it was to replace if that one was lost when the command came.
+    /// Takes a message that the store has. It has the name there, so no other one is stored with it. A replacement that the
+    /// store has elsewhere than `name`, where no message of its name was, came when the store had lost the one that it was to
+    /// replace: that one is stored no more, and cancelled if it is back.
     fn stored(
         &mut self,
         name: PlacedName,
@@ -364,7 +366,10 @@ impl<'a> ReplayPlanner<'a> {
             ..name
         };
         if stored.standing != ScannedState::Ended {
-            for place in [name, own] {
+            let found_none = matches!(record.request, RecordRequest::Replace { .. })
+                && !self.names.contains_key(&own);
+            let replaced = Some(name).filter(|name| *name != own && found_none);
+            for place in [Some(own), replaced].into_iter().flatten() {
                 let waits =
                     |last: &LatestOfName| last.due > self.clock && latest.is_repeat_of(last);
                 let Some(last) = self.names.get(&place).copied().filter(waits) else {
@@ -390,7 +395,7 @@ impl<'a> ReplayPlanner<'a> {
     /// called off.
     fn cancel(&mut self, home: PlacedName, record: &JudgedRecord) {
         let mut name = self.located(home);
-        if !self.names.contains_key(&name) {
+        if self.route.policy.ordered && !self.names.contains_key(&name) {
             name = self.everywhere(home).next().map_or(home, |(name, _)| *name);
         }
         let last = self.names.remove(&name);

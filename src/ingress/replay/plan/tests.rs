@@ -334,6 +334,18 @@ fn with_key_order_each_partition_of_the_store_has_its_own_message_of_a_name() {
     lost.comes_to(&replaced, &[]);
     let both = lost.has(1, replaced[0], 300, ScannedState::Pending);
     both.comes_to(&replaced, &[(2, "cancel 1")]);
+    // It replaced one of its own partition that was due and not published, for its route was paused.
+    let paused = ["store a@k 300", "store a@l 2", "replace a@l 400"];
+    let replaced = ReplayFixture::new()
+        .ordered()
+        .has(1, paused[0], 300, ScannedState::Pending)
+        .has(3, paused[2], 400, ScannedState::Pending);
+    replaced.comes_to(&paused, &[(2, "store at 2")]);
+    let missed = ReplayFixture::new()
+        .ordered()
+        .has(1, paused[0], 300, ScannedState::Pending)
+        .has(2, paused[1], 2, ScannedState::Pending);
+    missed.comes_to(&[paused[0], paused[1], "cancel a@l"], &[(3, "cancel 2")]);
     // One of them is due and gone.
     keep.comes_to(
         &["store a@k 2", "pass", "store a@l 400", "cancel a@k"],
