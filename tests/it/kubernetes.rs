@@ -197,11 +197,12 @@ async fn readiness_closes_before_the_drain_and_the_deadline_ends_it() {
     let mut relay = Relay::start(&config).await;
     let run = Run::new();
     let label = format!("rabbitmq:{target}");
-    let messages = (0..50)
-        .map(|_| run.message(&label, When::Delay(3000)).key(&target))
-        .collect();
-    run.send_rabbitmq(&rabbitmq, "", Some(&queue), messages)
-        .await;
+    let send = async |count, delay| {
+        let message = |_| run.message(&label, When::Delay(delay)).key(&target);
+        let messages = (0..count).map(message).collect();
+        run.send_rabbitmq(&rabbitmq, "", Some(&queue), messages)
+            .await;
+    };
     let gauge = async |name: &str, expected: f64| {
         eventually(&format!("{name} is {expected}"), async || {
             let now = relay.metrics().await?.sum(name, &[]);
@@ -213,9 +214,13 @@ async fn readiness_closes_before_the_drain_and_the_deadline_ends_it() {
         })
         .await;
     };
-    gauge("postdate_stored_total", 50.0).await;
+    // Opens the channel: messages that none has taken go back into the store, and the drain ends.
+    send(1, 100).await;
+    gauge("postdate_published_total", 1.0).await;
+    send(50, 3000).await;
+    gauge("postdate_stored_total", 51.0).await;
     rabbitmq.stop();
-    gauge("postdate_in_flight", 1.0).await;
+    gauge("postdate_oldest_overdue_seconds", 1.0).await;
 
     relay.signal(Signal::HUP);
     eventually("it says that a SIGHUP does nothing", async || {

@@ -26,6 +26,9 @@ use crate::tls::{Expected, examine};
 
 /// Longest wait for the broker to answer anything but a publish.
 pub const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
+/// Longest wait for the broker to agree that a connection closes: nothing is unfinished then, and a process that ends must not
+/// be late for it.
+const CLOSE_DEADLINE: Duration = Duration::from_secs(2);
 /// A connection that lasted so long shows that its host can be used.
 const LASTING: Duration = Duration::from_secs(1);
 /// Time without an answer to the first attempt to connect after which the log says so.
@@ -451,16 +454,18 @@ impl RoleSupervisor {
 
     /// Closes in order, unless shutdown is forced.
     async fn close(&self, live: &LiveConnection) {
-        let closing = within("closing", live.connection.close(200, "bye".into()));
-        tokio::select! {
+        let closing = timeout(CLOSE_DEADLINE, live.connection.close(200, "bye".into()));
+        let closed = tokio::select! {
             biased;
-            () = self.shutdown.forced() => {}
-            closed = closing => {
-                if let Err(fault) = closed {
-                    debug!(connection = %self.broker.name(), role = self.role, %fault, "not closed in order");
-                }
-            }
-        }
+            () = self.shutdown.forced() => return,
+            closed = closing => closed,
+        };
+        let fault = match closed {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error.into(),
+            Err(_) => no_answer("closing", CLOSE_DEADLINE),
+        };
+        debug!(connection = %self.broker.name(), role = self.role, %fault, "not closed in order");
     }
 
     /// Sets the role's readiness. Reports whether that is news.
