@@ -1,5 +1,7 @@
 //! Partitions: the slices of the store. All keys of one partition share a Redis hash tag.
 
+use bytes::Bytes;
+
 use super::route::RouteName;
 
 /// One slice of the store, `0..N`.
@@ -40,6 +42,14 @@ impl Partitions {
     /// The partition of a message with a key in an ordered route, named or not. All messages of a key share it.
     pub fn of_key(self, route: &RouteName, key: &[u8]) -> Partition {
         self.of(route.as_str().as_bytes(), key)
+    }
+
+    /// The partition of a named message, with a key if its route is ordered and it has one.
+    pub fn of_named(self, route: &RouteName, key: Option<&Bytes>, id: &str) -> Partition {
+        match key {
+            Some(key) => self.of_key(route, key),
+            None => self.of_name(route, id),
+        }
     }
 
     /// The partition of an unnamed message. It follows from the message's block of source offsets, so that a batch

@@ -122,8 +122,6 @@ struct JudgedBatch {
     passing: Vec<DirectMessage>,
     /// Due time of the first message. Commands and passing messages count as due now.
     soonest: UnixMs,
-    /// A command has no place, for shutting down has begun: its source delivers it again, and what is behind it.
-    is_cut_short: bool,
 }
 
 impl JudgedBatch {
@@ -135,7 +133,6 @@ impl JudgedBatch {
             direct: Vec::new(),
             passing: Vec::new(),
             soonest: UnixMs(i64::MAX),
-            is_cut_short: false,
         }
     }
 }
@@ -339,8 +336,7 @@ impl Source {
         let mut judged = JudgedBatch::new(&self.route, now);
         for delivery in batch {
             self.admit(delivery, arrival, &mut judged).await;
-            if judged.is_cut_short {
-                self.has_ended = true;
+            if self.has_ended {
                 break;
             }
         }
@@ -350,7 +346,6 @@ impl Source {
             direct,
             mut passing,
             soonest,
-            ..
         } = judged;
         self.had_time = soonest >= now.plus(URGENT_MS);
         self.store_worn(&mut passing, &mut work);
@@ -528,8 +523,8 @@ impl Source {
     ) -> Partition {
         let partitions = self.intake.store.partitions();
         match (key, id, position) {
+            (key, Some(id), _) => partitions.of_named(&self.route.name, key, id.as_str()),
             (Some(key), ..) => partitions.of_key(&self.route.name, key),
-            (_, Some(id), _) => partitions.of_name(&self.route.name, id.as_str()),
             (_, None, Some(position)) => {
                 partitions.of_block(&self.name, (position.offset / BLOCK_OFFSETS) as u64)
             }

@@ -214,7 +214,7 @@ async fn readiness_closes_before_the_drain_and_the_deadline_ends_it() {
         })
         .await;
     };
-    // Opens the channel: messages that none has taken go back into the store, and the drain ends.
+    // Opens the channel. What no channel has taken yet goes back into the store, and would not keep a drain from ending.
     send(1, 100).await;
     gauge("postdate_published_total", 1.0).await;
     send(50, 3000).await;

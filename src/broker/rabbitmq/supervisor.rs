@@ -26,8 +26,8 @@ use crate::tls::{Expected, examine};
 
 /// Longest wait for the broker to answer anything but a publish.
 pub const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
-/// Longest wait for the broker to agree that a connection closes: nothing is unfinished then, and a process that ends must not
-/// be late for it.
+/// Longest wait for the broker to agree that a connection closes. Publications have their answers by then and
+/// acknowledgements are on their way, so a process that ends must not be late for it.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(2);
 /// A connection that lasted so long shows that its host can be used.
 const LASTING: Duration = Duration::from_secs(1);
@@ -293,9 +293,17 @@ pub async fn within<T>(
     what: &str,
     call: impl Future<Output = lapin::Result<T>>,
 ) -> Result<T, AmqpFault> {
-    match timeout(ANSWER_DEADLINE, call).await {
+    within_at_most(ANSWER_DEADLINE, what, call).await
+}
+
+async fn within_at_most<T>(
+    at_most: Duration,
+    what: &str,
+    call: impl Future<Output = lapin::Result<T>>,
+) -> Result<T, AmqpFault> {
+    match timeout(at_most, call).await {
         Ok(answer) => Ok(answer?),
-        Err(_) => Err(no_answer(what, ANSWER_DEADLINE)),
+        Err(_) => Err(no_answer(what, at_most)),
     }
 }
 
@@ -454,18 +462,16 @@ impl RoleSupervisor {
 
     /// Closes in order, unless shutdown is forced.
     async fn close(&self, live: &LiveConnection) {
-        let closing = timeout(CLOSE_DEADLINE, live.connection.close(200, "bye".into()));
-        let closed = tokio::select! {
+        let close = live.connection.close(200, "bye".into());
+        tokio::select! {
             biased;
-            () = self.shutdown.forced() => return,
-            closed = closing => closed,
-        };
-        let fault = match closed {
-            Ok(Ok(())) => return,
-            Ok(Err(error)) => error.into(),
-            Err(_) => no_answer("closing", CLOSE_DEADLINE),
-        };
-        debug!(connection = %self.broker.name(), role = self.role, %fault, "not closed in order");
+            () = self.shutdown.forced() => {}
+            closed = within_at_most(CLOSE_DEADLINE, "closing", close) => {
+                if let Err(fault) = closed {
+                    debug!(connection = %self.broker.name(), role = self.role, %fault, "not closed in order");
+                }
+            }
+        }
     }
 
     /// Sets the role's readiness. Reports whether that is news.

@@ -60,10 +60,10 @@ impl Source {
         }
     }
 
-    /// Adds a command to the batch. `position` is that of its record, if the trail is to tell it. Cuts the batch short if
-    /// the store cannot be asked where its message is.
+    /// Adds a command to the batch. `position` is that of its record, if the trail is to tell it. Ends the source if the
+    /// store cannot be asked where its message is.
     pub(super) async fn command(
-        &self,
+        &mut self,
         id: &Text,
         op: WriteOp,
         key: Option<&Bytes>,
@@ -80,7 +80,7 @@ impl Source {
             self.note_name(id, operation, &mut receipt);
             judged.work.command_at(partition, op, position, receipt);
         } else {
-            judged.is_cut_short = true;
+            self.has_ended = true;
         }
     }
 
@@ -96,13 +96,13 @@ impl Source {
         if !self.route.policy.ordered {
             return Some(home);
         }
-        let unstored = self.names.find(id, home);
-        if unstored == UnstoredAt::Unknown {
-            self.submitter.submit_all(judged.work.take()).await;
-            self.names.answered(id).await;
-        }
-        if unstored == UnstoredAt::There {
-            return Some(home);
+        match self.names.find(id, home) {
+            UnstoredAt::There => return Some(home),
+            UnstoredAt::Unknown => {
+                self.submitter.submit_all(judged.work.take()).await;
+                self.names.answered(id).await;
+            }
+            UnstoredAt::Nowhere => {}
         }
         let (store, route) = (&self.intake.store, &self.route.name);
         let located = || store.locate(route, id.as_str(), home);

@@ -11,9 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use super::judge::{JudgedRecord, RecordRequest};
 use super::stored::{StoredRecord, StoredRecords, name_hash};
 use crate::domain::route::DelayFrom;
-use crate::domain::{
-    KafkaPosition, Message, OnDuplicate, Partition, Partitions, Route, Text, UnixMs,
-};
+use crate::domain::{KafkaPosition, OnDuplicate, Partition, Partitions, Route, Text, UnixMs};
 use crate::store::ScannedState;
 
 /// The records that count.
@@ -147,6 +145,11 @@ struct LatestOfName {
 }
 
 impl LatestOfName {
+    /// Reports whether it is due later than that.
+    fn is_ahead(&self, clock: UnixMs) -> bool {
+        self.due > clock
+    }
+
     /// Reports whether it may repeat the last message of its name. One that comes back with another count does not: its
     /// consumer had the last one.
     fn is_repeat_of(&self, last: &Self) -> bool {
@@ -261,27 +264,34 @@ impl<'a> ReplayPlanner<'a> {
 
     /// A record's name where the store keeps what has the record's key.
     fn home(&self, name: &Text, record: &JudgedRecord) -> PlacedName {
+        let key = self.route.order_key(&record.message);
+        let (partitions, route) = (self.partitions, &self.route.name);
         PlacedName {
             hash: name_hash(name.as_str()),
-            partition: home(self.route, self.partitions, name, &record.message),
+            partition: partitions.of_named(route, key.as_ref(), name.as_str()),
         }
     }
 
     /// The name where a command finds it: at home, or else in the first partition where its message waits. One that the
     /// store has by now was there when the command came, however long it was due.
     fn located(&self, home: PlacedName) -> PlacedName {
-        let waits = |last: &LatestOfName| last.due > self.clock || last.there.is_some();
-        if !self.route.policy.ordered || self.names.get(&home).is_some_and(waits) {
+        let waits = |last: &LatestOfName| last.is_ahead(self.clock) || last.there.is_some();
+        if self.names.get(&home).is_some_and(waits) {
             return home;
         }
-        let mut waiting = self.everywhere(home).filter(|(_, last)| waits(last));
+        let mut waiting = self.found(home).filter(|(_, last)| waits(last));
         waiting.next().map_or(home, |(name, _)| *name)
     }
 
-    /// The last messages of a name, by partition.
-    fn everywhere(&self, name: PlacedName) -> impl Iterator<Item = (&PlacedName, &LatestOfName)> {
-        let at = |partition| PlacedName { partition, ..name };
-        self.names.range(at(Partition(0))..=at(Partition(u16::MAX)))
+    /// The last messages of a name in the partitions where a command may find one: all of them on a route with key order.
+    fn found(&self, home: PlacedName) -> impl Iterator<Item = (&PlacedName, &LatestOfName)> {
+        let at = |partition| PlacedName { partition, ..home };
+        let (first, last) = if self.route.policy.ordered {
+            (at(Partition(0)), at(Partition(u16::MAX)))
+        } else {
+            (home, home)
+        };
+        self.names.range(first..=last)
     }
 
     fn nameless(&mut self, record: &JudgedRecord) {
@@ -323,7 +333,7 @@ impl<'a> ReplayPlanner<'a> {
         let last = last.filter(|last| latest.is_repeat_of(last));
         let mut instead_of = None;
         if let Some(last) = last {
-            let waits = last.due > self.clock;
+            let waits = last.is_ahead(self.clock);
             match on_duplicate {
                 OnDuplicate::Keep if waits => return,
                 OnDuplicate::Replace if waits => {
@@ -360,43 +370,53 @@ impl<'a> ReplayPlanner<'a> {
         stored: StoredRecord,
         record: &JudgedRecord,
     ) {
-        let mut is_done = true;
         let own = PlacedName {
             partition: stored.partition,
             ..name
         };
+        let mut replaced = None;
         if stored.standing != ScannedState::Ended {
             let found_none = matches!(record.request, RecordRequest::Replace { .. })
                 && !self.names.contains_key(&own);
-            let replaced = Some(name).filter(|name| *name != own && found_none);
-            for place in [Some(own), replaced].into_iter().flatten() {
-                let waits =
-                    |last: &LatestOfName| last.due > self.clock && latest.is_repeat_of(last);
-                let Some(last) = self.names.get(&place).copied().filter(waits) else {
-                    continue;
-                };
-                self.drop_step(Some(last));
-                self.names.remove(&place);
-                if place != own && last.there.is_some() {
-                    let of = place.at(last.offset);
-                    self.plan(record, ReplayStep::Cancel { of });
-                    is_done = false;
-                }
+            self.end_repeated(own, &latest);
+            if found_none && name != own {
+                replaced = self.end_repeated(name, &latest);
             }
             self.names.insert(own, latest);
         }
-        if is_done {
-            self.tally.there += 1;
-            self.named -= 1;
+        match replaced {
+            Some(LatestOfName {
+                offset,
+                there: Some(_),
+                ..
+            }) => {
+                let of = name.at(offset);
+                self.plan(record, ReplayStep::Cancel { of });
+            }
+            _ => {
+                self.tally.there += 1;
+                self.named -= 1;
+            }
         }
+    }
+
+    /// Ends the message of this name that waits and that this one repeats, and answers it.
+    fn end_repeated(&mut self, name: PlacedName, by: &LatestOfName) -> Option<LatestOfName> {
+        let last = *self.names.get(&name)?;
+        if !last.is_ahead(self.clock) || !by.is_repeat_of(&last) {
+            return None;
+        }
+        self.names.remove(&name);
+        self.drop_step(Some(last));
+        Some(last)
     }
 
     /// Plans a cancel. A cancel that came too late counts all the same: nobody waits for a message that was
     /// called off.
     fn cancel(&mut self, home: PlacedName, record: &JudgedRecord) {
         let mut name = self.located(home);
-        if self.route.policy.ordered && !self.names.contains_key(&name) {
-            name = self.everywhere(home).next().map_or(home, |(name, _)| *name);
+        if !self.names.contains_key(&name) {
+            name = self.found(home).next().map_or(home, |(name, _)| *name);
         }
         let last = self.names.remove(&name);
         self.drop_step(last);
@@ -416,7 +436,7 @@ impl<'a> ReplayPlanner<'a> {
             .names
             .get(&name)
             .copied()
-            .filter(|last| last.due > self.clock)
+            .filter(|last| last.is_ahead(self.clock))
         else {
             // The command becomes a message, as it did then.
             return self.store(name, due, self.route.policy.on_duplicate, record);
@@ -562,14 +582,6 @@ impl ReplayPlan {
             | RecordRequest::Replace { .. } => self.steps.get(&record.position.offset).copied(),
             _ => judge(record, &self.bounds, stored).ok(),
         }
-    }
-}
-
-/// The partition of the store for a named message.
-fn home(route: &Route, partitions: Partitions, name: &Text, message: &Message) -> Partition {
-    match route.order_key(message) {
-        Some(key) => partitions.of_key(&route.name, &key),
-        None => partitions.of_name(&route.name, name.as_str()),
     }
 }
 

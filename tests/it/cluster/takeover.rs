@@ -102,7 +102,9 @@ async fn a_process_that_lives_and_whose_shard_hangs_is_no_owner() {
     crew.relays
         .push(Relay::start_with(&crew.config, &[("POSTDATE_HANG", "shard")]).await);
     crew.send(rabbitmq, 300, 500, 10).await;
-    // It may count partitions as its own until it hears that none of its shards answers.
+    shared(&crew.relays[..1]).await;
+    crew.accounted(0).await;
+    // Not before: until it hears that none of its shards answers it may count partitions as its own.
     eventually("the one that hangs owns nothing", async || {
         let owned = crew.relays[1].metrics().await?;
         let owned = owned.sum("postdate_partitions_owned", &[]);
@@ -111,7 +113,6 @@ async fn a_process_that_lives_and_whose_shard_hangs_is_no_owner() {
     })
     .await;
     shared(&crew.relays[..1]).await;
-    crew.accounted(0).await;
     assert!(
         !crew.relays[1].log().contains("claim failed"),
         "to serve nothing is no error"

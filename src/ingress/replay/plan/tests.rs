@@ -125,8 +125,10 @@ impl ReplayFixture {
             entry.flags = Flags(Flags::NAMED);
         }
         let id = entry.id.as_ref();
-        let partition = id.map(|id| home(&self.route, Self::partitions(), id, &entry.message));
-        let partition = partition.unwrap_or(Partition(0));
+        let key = self.route.order_key(&entry.message);
+        let partition = id.map_or(Partition(0), |id| {
+            Self::partitions().of_named(&self.route.name, key.as_ref(), id.as_str())
+        });
         self.stored.push((partition, entry, standing));
         self
     }
