@@ -6,7 +6,11 @@
 //! time. Only the last message of a name keeps the name, in its partition of the store. An earlier message that fell
 //! due long ago is stored without it, so that it cannot take the name from a later one.
 
+mod tally;
+
 use std::collections::{BTreeMap, HashMap};
+
+pub use self::tally::ReplayTally;
 
 use super::judge::{JudgedRecord, RecordRequest};
 use super::stored::{StoredRecord, StoredRecords, name_hash};
@@ -61,57 +65,6 @@ pub struct StoredAt {
     pub offset: i64,
     /// Its partition of the store.
     pub partition: Partition,
-}
-
-/// Numbers of records by their result. Each record counts once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReplayTally {
-    /// Records that were read.
-    pub read: u64,
-    /// Messages to be stored, including those that are due already.
-    pub stored: u64,
-    /// Messages to be stored that are due already, and leave at once.
-    pub overdue: u64,
-    /// Messages to be cancelled in the store.
-    pub cancelled: u64,
-    /// Messages to be rescheduled in the store.
-    pub rescheduled: u64,
-    /// Invalid messages to be kept as dead letters.
-    pub dead: u64,
-    /// Messages that the store has: waiting, in flight or dead.
-    pub there: u64,
-    /// Messages that were cancelled, replaced or repeated later in the topic, and commands whose message is
-    /// planned or gone.
-    pub settled: u64,
-    /// Messages that fell due before `due_after`.
-    pub before: u64,
-    /// Records later than `until`.
-    pub later: u64,
-    /// Messages without a delay, and invalid ones that are not kept: they never were in the store.
-    pub passing: u64,
-}
-
-impl ReplayTally {
-    /// The number of steps to carry out.
-    pub fn steps(&self) -> u64 {
-        self.stored + self.cancelled + self.rescheduled + self.dead
-    }
-}
-
-impl std::ops::AddAssign for ReplayTally {
-    fn add_assign(&mut self, more: Self) {
-        self.read += more.read;
-        self.stored += more.stored;
-        self.overdue += more.overdue;
-        self.cancelled += more.cancelled;
-        self.rescheduled += more.rescheduled;
-        self.dead += more.dead;
-        self.there += more.there;
-        self.settled += more.settled;
-        self.before += more.before;
-        self.later += more.later;
-        self.passing += more.passing;
-    }
 }
 
 /// The reason why a record has no step.
@@ -384,19 +337,17 @@ impl<'a> ReplayPlanner<'a> {
             }
             self.names.insert(own, latest);
         }
-        match replaced {
-            Some(LatestOfName {
-                offset,
-                there: Some(_),
-                ..
-            }) => {
-                let of = name.at(offset);
-                self.plan(record, ReplayStep::Cancel { of });
-            }
-            _ => {
-                self.tally.there += 1;
-                self.named -= 1;
-            }
+        if let Some(LatestOfName {
+            offset,
+            there: Some(_),
+            ..
+        }) = replaced
+        {
+            let of = name.at(offset);
+            self.plan(record, ReplayStep::Cancel { of });
+        } else {
+            self.tally.there += 1;
+            self.named -= 1;
         }
     }
 
